@@ -23,9 +23,6 @@ class Clause(NamedTuple):
 
 ADAPTOR = "environment/test_dm_env_adaptor"
 CONNECTION = "client/test_connection"
-ANSWERS = "reliability/test_answers"
-JOINING = "reliability/test_joining"
-STATES = "reliability/test_states"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
 MESSAGES = "protocol/test_envelopes"
@@ -37,6 +34,11 @@ SPECS = "tensors/test_specs"
 SPEC_MANAGER = "tensors/test_spec_manager"
 TENSORS = "tensors/test_packing"
 WORLDS = "environment/test_worlds"
+ANSWERS = "reliability/hostile/test_answers"
+ENVIRONMENTS = "server/test_environments"
+JOINING = "reliability/connections/test_joining"
+SIGNALS = "reliability/processes/test_signals"
+STATES = "reliability/hostile/test_states"
 
 _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("overview", "introduction"): [
@@ -73,7 +75,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a connection is joined to a world or it is not",
          f"{LIFECYCLE}::test_a_connection_is_followed_from_joining_to_leaving"),
         ("Step and Reset are refused while it is not",
-         f"{SERVER}::test_what_needs_an_agent_is_refused_without_one"),
+         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("a joined one is RUNNING, TERMINATED or INTERRUPTED",
          f"{LIFECYCLE}::test_states_have_the_numbers_of_the_protocol"),
         ("another state is a fault",
@@ -97,7 +99,8 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a negative dimension is variable; its length follows from the elements",
          f"{TENSORS}::test_the_elements_settle_the_shape"),
         ("the client infers it", f"{SPEC_MANAGER}::test_a_tensor_of_the_specs_shape_is_unpacked"),
-        ("the server infers it", f"{SERVER}::test_an_action_may_leave_a_length_open"),
+        ("the server infers it",
+         f"{SERVER}::test_an_action_may_leave_a_length_open_or_be_one_element_for_all"),
         ("elements that fill no length are refused",
          f"{TENSORS}::test_elements_that_do_not_fit_are_refused"),
         ("a variable dimension takes every length",
@@ -111,7 +114,8 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("one element stands for all", f"{TENSORS}::test_the_elements_settle_the_shape"),
         ("equal elements may be sent as one", f"{TENSORS}::test_equal_elements_may_be_sent_as_one"),
         ("the client unpacks it", f"{SPEC_MANAGER}::test_a_tensor_of_the_specs_shape_is_unpacked"),
-        ("the server unpacks it", f"{SERVER}::test_an_action_may_be_one_element_for_all"),
+        ("the server unpacks it",
+         f"{SERVER}::test_an_action_may_leave_a_length_open_or_be_one_element_for_all"),
     ],
     ("overview", "TensorSpec"): [
         ("a spec has a name, a data type and a shape", f"{SPECS}::test_a_message_and_its_spec"),
@@ -148,16 +152,16 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a request that fails has an error Status for an answer",
          f"{CONNECTION}::test_a_server_error_fails_its_own_request_only"),
         ("its code is the server's to choose",
-         f"{SERVER}::test_worlds_that_do_not_exist_are_named"),
+         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("for a fatal error the server may end the stream",
          f"{ANSWERS}::test_a_server_that_ends_the_stream_is_a_lost_connection"),
         ("a request that failed otherwise has changed nothing",
          f"{SERVER}::test_an_action_that_does_not_conform_is_refused_and_changes_nothing"),
         ("it may be sent again", f"{SERVER}::test_a_failed_step_can_be_taken_again"),
         ("a client that cannot go on closes the connection, gracefully if it can",
-         "reliability/test_signals::test_row_15_close_in_every_state_is_quick_and_raises_nothing"),
+         f"{SIGNALS}::test_row_15_close_in_every_state_is_quick_and_raises_nothing"),
         ("errors tell as much as the server knows",
-         f"{SERVER}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
+         f"{ENVIRONMENTS}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
         ("and what to do about it",
          f"{SERVER}::test_several_environments_are_picked_by_a_setting"),
     ],
@@ -217,9 +221,9 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{SERVER}::test_a_world_takes_one_agent_at_a_time"),
         ("the server may hold a Step back until others have joined",
          f"{SHARED}::test_who_is_missing_is_told_after_a_while"),
-        ("the world to join is named", f"{SERVER}::test_worlds_that_do_not_exist_are_named"),
+        ("the world to join is named", f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("a connection joins one world at a time",
-         f"{SERVER}::test_a_connection_joins_one_world_at_a_time"),
+         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("several agents take several connections",
          f"{SHARED}::test_a_step_is_taken_when_all_have_sent_theirs"),
     ],
@@ -241,13 +245,13 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ],
     ("reference", "StepRequest/Response"): [
         ("actions mean nothing where the state is not RUNNING",
-         f"{SERVER}::test_actions_mean_nothing_where_a_sequence_begins"),
+         f"{SERVER}::test_what_means_nothing_does_nothing"),
         ("without requested observations none are returned",
          f"{SERVER}::test_only_what_is_requested_is_observed"),
         ("an observation has the type and the dimensions of its spec",
          f"{ADAPTOR}::test_an_observation_that_breaks_its_spec_is_told_by_its_path"),
         ("the server keeps to that too",
-         f"{SERVER}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
+         f"{ENVIRONMENTS}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
         ("a step from a state that is not RUNNING begins the next sequence",
          f"{ADAPTOR}::test_sequences_follow_each_other"),
         ("it returns the observations requested",
@@ -310,17 +314,17 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("each agent may decide to reset, also at once",
          f"{SHARED}::test_two_resets_at_once_do_not_wait_for_each_other"),
         ("a world that does not exist is an error",
-         f"{SERVER}::test_worlds_that_do_not_exist_are_named"),
+         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
     ],
     ("reference", "LeaveWorldRequest/Response"): [
         ("the connection is not joined afterwards", f"{MACHINE}::TestPipelinedRequests"),
         ("the world may wait for another agent",
-         f"{SERVER}::test_a_connection_joins_one_world_at_a_time"),
+         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("or go on without it", f"{SHARED}::test_the_others_go_on_without_one_that_leaves"),
         ("or end its sequence",
          f"{SHARED}::test_with_too_few_left_the_sequence_is_interrupted"),
         ("leaving without having joined does nothing",
-         f"{SERVER}::test_leaving_without_having_joined_does_nothing"),
+         f"{SERVER}::test_what_means_nothing_does_nothing"),
     ],
     ("reference", "DestroyWorldRequest/Response"): [
         ("a world is destroyed by its name", f"{WORLDS}::test_one_step_at_a_time"),

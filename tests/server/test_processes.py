@@ -79,7 +79,8 @@ def test_connections_are_spread_over_the_processes(server: Server) -> None:
 
 def test_environments_of_one_client_are_spread_without_forwarding(server: Server) -> None:
     before = workers_of(server)._board.total("handed")
-    with contextlib.closing(RemoteVectorEnv(server.address, 8, {"environment": "where"})) as envs:
+    envs = RemoteVectorEnv(server.address, 8, {"environment": "where"}, num_batches=0)
+    with contextlib.closing(envs):
         pids = envs.reset()[0].tolist()
         assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
         # A connection to each, on which the streams of four environments are.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
+import grpc
 import numpy as np
 import pytest
 from dm_env import specs
@@ -98,6 +100,51 @@ def test_a_refusal_says_what_is_wrong(
     # Nothing has changed.
     connection.send(pb.LeaveWorldRequest())
     connection.send(pb.JoinWorldRequest(world_name=name))
+
+
+def test_what_means_nothing_does_nothing(connection: Connection) -> None:
+    connection.send(pb.LeaveWorldRequest())  # Without having joined.
+    name = join(connection)
+    # Actions of a step that begins a sequence.
+    assert connection.send(pb.StepRequest(actions=NONSENSE)).state == RUNNING
+    refused(
+        connection,
+        pb.StepRequest(actions=NONSENSE),
+        code_pb2.INVALID_ARGUMENT,
+        "unknown action uid 99",
+    )
+    connection.send(pb.LeaveWorldRequest())
+    connection.send(pb.JoinWorldRequest(world_name=name))
+
+
+def test_a_failed_step_can_be_taken_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    class Moody(Echo):
+        failures = 1
+
+        def step(self, action: Any) -> dm_env.TimeStep:
+            if self.failures:
+                self.failures -= 1
+                raise OSError("not now")
+            return super().step(action)
+
+    with serve(Moody) as server, make(server.address) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="not now"):
+            env.step({"value": 1})
+        assert env.step({"value": 2}).mid()
+
+
+def test_a_grpc_client_without_this_package_gets_bytes_it_understands(
+    catch_server: Server,
+) -> None:
+    with grpc.insecure_channel(catch_server.address) as channel:
+        call: Any = channel.stream_stream("/dm_env_rpc.v1.Environment/Process")
+        request = pb.EnvironmentRequest()
+        request.create_world.SetInParent()
+        answers = list(call(iter([request.SerializeToString()])))
+        assert pb.EnvironmentResponse.FromString(answers[0]).create_world.world_name
 
 
 def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:

@@ -62,7 +62,8 @@ class Served(NamedTuple):
         found = [Path(f"/proc/{self.pid}")]
         for process in found:
             for children in process.glob("task/*/children"):
-                found.extend(Path("/proc") / child for child in children.read_text().split())
+                with contextlib.suppress(OSError):  # A thread that has ended meanwhile.
+                    found.extend(Path("/proc") / child for child in children.read_text().split())
         return found
 
     def _bytes(self, name: str) -> int:
