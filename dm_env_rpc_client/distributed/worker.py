@@ -190,12 +190,12 @@ class Worker:
             if type(env).step is not DmEnvAdaptor.step:
                 return None
             action = NO_ACTION if self._latest[place].last() else rows[place]
-            return env.start_step(env.prepare_step(action))
+            return env._start_step(env._prepare_step(action))
 
         def finish(place: int) -> dm_env.TimeStep:
             env = self._envs[place]
             if started[place] is not None:
-                return env.finish_step(started[place])
+                return env._finish_step(started[place])
             return env.reset() if self._latest[place].last() else env.step(rows[place])
 
         # All Steps to remote environments are written before any answer is read.

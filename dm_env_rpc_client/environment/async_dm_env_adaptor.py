@@ -171,7 +171,7 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         requests: collections.deque[EncodedRequest] = collections.deque()
         bad: Exception | None = None
         while True:
-            if self._connection is not connection or self.is_lost:
+            if self._connection is not connection or self._is_lost:
                 # Those after a lost step are taken in the sequence after it.
                 connection = await self._ready()
                 in_flight = collections.deque(await self._start_all(connection, requests))
@@ -213,13 +213,15 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         steps = self._steps_ahead(prepared, ahead)
         return timesteps.stack([step async for step in steps])
 
-    def supervise(self, restart: Restart, join_again: Callable[[], Awaitable[AsyncJoined]]) -> None:
-        """Has the environment started again if it is lost; see `DmEnvAdaptor.supervise`."""
+    def _supervise(
+        self, restart: Restart, join_again: Callable[[], Awaitable[AsyncJoined]]
+    ) -> None:
+        """Has the environment started again if it is lost; see `DmEnvAdaptor._supervise`."""
         self._supervision = Supervision(restart)
         self._join_again = join_again
 
-    async def restart(self) -> None:
-        """Starts the environment again if it is lost; see `DmEnvAdaptor.restart`."""
+    async def _restart(self) -> None:
+        """Starts the environment again if it is lost; see `DmEnvAdaptor._restart`."""
         supervision = self._supervision
         if supervision is None:
             return
@@ -234,12 +236,8 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
                 except DmEnvRpcClientError as error:
                     supervision.failed(error)
                 else:
-                    supervision.check_specs(self.specs_by_kind())
+                    supervision.check_specs(self._specs_by_kind())
                     supervision.succeeded(self._where())
-
-    def on_leave(self, callback: Callable[[], Awaitable[object]]) -> None:
-        """Awaits `callback` when `close` has left the world; see `DmEnvAdaptor.on_leave`."""
-        self._on_leave.push_async_callback(callback)
 
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
         """Awaits `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""
@@ -266,8 +264,8 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
 
     async def _ready(self) -> AsyncConnection:
         """Returns the connection; a lost environment is started again first."""
-        if self.is_lost:
-            await self.restart()
+        if self._is_lost:
+            await self._restart()
         return self._open_connection()
 
     async def _move(self) -> None:

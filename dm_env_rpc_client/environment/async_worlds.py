@@ -193,7 +193,7 @@ async def make_async(
     env._site = site
     world = _OwnWorld(site, limits)
     world.begin(connection, world_name)
-    env.on_leave(world.end)
+    env._on_leave.push_async_callback(world.end)
     env.on_close(lambda: _close(site))
 
     async def join_again() -> AsyncJoined:
@@ -212,7 +212,7 @@ async def make_async(
         return joined
 
     if restart is not None:
-        env.supervise(restart, join_again)
+        env._supervise(restart, join_again)
     return env
 
 

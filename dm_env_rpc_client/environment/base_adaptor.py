@@ -168,21 +168,12 @@ class BaseAdaptor(MadeAgain):
         return None if self._supervision is None else self._supervision.interruption
 
     @property
-    def is_lost(self) -> bool:
+    def _is_lost(self) -> bool:
         """Whether the next call starts the environment again."""
         supervision = self._supervision
         return (
             supervision is not None and supervision.due is not None and not supervision.is_joining
         )
-
-    def on_loss(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` when the connection is lost and will be replaced by another.
-
-        Args:
-          callback: called without arguments, while the descriptor of the connection is open.
-        """
-        if self._supervision is not None:
-            self._supervision.on_loss = callback
 
     def _lose(self, error: DmEnvRpcClientError, connection: BaseConnection) -> None:
         """Takes note of a lost connection; raises the error if nothing restarts the environment."""
@@ -192,7 +183,7 @@ class BaseAdaptor(MadeAgain):
         if connection.is_usable:
             raise error
         if connection is self._connection:
-            supervision.lose(error, connection.address, self.specs_by_kind())
+            supervision.lose(error, connection.address, self._specs_by_kind())
 
     def _lost_step(self) -> dm_env.TimeStep | None:
         """Returns the TimeStep of a step that was lost; None if it was to begin a sequence."""
@@ -200,7 +191,7 @@ class BaseAdaptor(MadeAgain):
             return None
         return self._supervision.lost_step(self._reward_spec, self._discount_spec)
 
-    def specs_by_kind(self) -> dict[str, Any]:
+    def _specs_by_kind(self) -> dict[str, Any]:
         """Returns all four kinds of specs, by the names of their methods; flat ones by name."""
         return {
             "action_spec": dict(self._action_specs),
@@ -304,7 +295,7 @@ class BaseAdaptor(MadeAgain):
         return self._codec.encode(action)
 
     def _interpret_mid_step(self, answer: _Answer) -> dm_env.TimeStep | UnreadStep:
-        """`_interpret_step` for a caller that reads MID steps itself; see `leaves_unread`."""
+        """`_interpret_step` for a caller that reads MID steps itself; see `_leaves_unread`."""
         if (
             type(answer) is UnreadStep
             and self._lifecycle.state is _RUNNING

@@ -157,20 +157,20 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
           As `step`.
         """
         with telemetry.span("reset_environment", self._ready().address):
-            self.finish_reset(self.start_reset(settings))
+            self._finish_reset(self._start_reset(settings))
             return self.step({})
 
-    def start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
+    def _start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
         """Ends the running sequence, without waiting for the answer.
 
         The first half of `reset`, for stepping several environments from one thread:
-        `finish_reset` follows, and then a step without actions.
+        `_finish_reset` follows, and then a step without actions.
 
         Args:
           settings: as for `reset`.
 
         Returns:
-          What `finish_reset` takes.
+          What `_finish_reset` takes.
 
         Raises:
           As `reset`; nothing was sent.
@@ -184,12 +184,12 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
                 pending = connection.start(request, self._interpret_reset)
             except DmEnvRpcClientError as error:
                 self._lose(error, connection)
-                return self.start_reset(settings)
+                return self._start_reset(settings)
             return StartedReset(pending, packed)
         return StartedReset(None, packed)
 
-    def finish_reset(self, started: StartedReset) -> None:
-        """Waits for the answer to `start_reset`; the next step begins a sequence.
+    def _finish_reset(self, started: StartedReset) -> None:
+        """Waits for the answer to `_start_reset`; the next step begins a sequence.
 
         Raises:
           As `reset`.
@@ -208,7 +208,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
                 self._lose(error, connection)
         except DmEnvRpcClientError as error:
             self._lose(error, connection)
-            self.finish_reset(self.start_reset(started.settings))
+            self._finish_reset(self._start_reset(started.settings))
         if self._supervision is not None:
             self._supervision.end_sequence()
 
@@ -230,32 +230,32 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
             received, and the connection is unusable. With `make(restart=...)` the step is LAST
             instead, and this is raised when there are no more attempts.
         """
-        timestep: dm_env.TimeStep = self.finish_step(self.start_step(self.prepare_step(action)))
+        timestep: dm_env.TimeStep = self._finish_step(self._start_step(self._prepare_step(action)))
         return timestep
 
-    def prepare_step(self, action: Any) -> EncodedRequest:
+    def _prepare_step(self, action: Any) -> EncodedRequest:
         """Validates and packs an action, and sends nothing.
 
-        `prepare_step`, `start_step` and `finish_step` together are `step`, for stepping several
+        `_prepare_step`, `_start_step` and `_finish_step` together are `step`, for stepping several
         environments from one thread: validate all actions, write to all, then read from all.
 
         Args:
           action: as for `step`.
 
         Returns:
-          What `start_step` takes.
+          What `_start_step` takes.
 
         Raises:
           SpecError: the action does not conform to its spec.
         """
-        if self._supervision is not None and self.is_lost:
-            self.restart()
+        if self._supervision is not None and self._is_lost:
+            self._restart()
         # The look at the type saves 0.5 us, and a call.
         return self._codec.encode(action) if type(action) is dict else self._request(action)
 
     @property
-    def leaves_unread(self) -> bool:
-        """Whether `start_step` may be given `is_for_rows`.
+    def _leaves_unread(self) -> bool:
+        """Whether `_start_step` may be given `is_for_rows`.
 
         Not if a subclass has steps, rewards or discounts of its own, or if the last TimeStep is
         kept for the case that the next is lost.
@@ -263,16 +263,16 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
         kind = type(self)
         return self._supervision is None and all(
             getattr(kind, name) is getattr(DmEnvAdaptor, name)
-            for name in ("start_step", "finish_step", "reward", "discount")
+            for name in ("_start_step", "_finish_step", "reward", "discount")
         )
 
-    def start_step(self, prepared: EncodedRequest, is_for_rows: bool = False) -> Pending:
+    def _start_step(self, prepared: EncodedRequest, is_for_rows: bool = False) -> Pending:
         """Sends a step without waiting for its answer.
 
         Args:
-          prepared: what `prepare_step` returned.
-          is_for_rows: whether `finish_step` may return an `UnreadStep` instead of a MID TimeStep,
-            for a caller that reads those of many environments together. See `leaves_unread`.
+          prepared: what `_prepare_step` returned.
+          is_for_rows: whether `_finish_step` may return an `UnreadStep` instead of a MID TimeStep,
+            for a caller that reads those of many environments together. See `_leaves_unread`.
 
         Returns:
           The pending step: `connection.poll` says whether its answer has arrived.
@@ -291,14 +291,14 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
                 raise
             return Pending.failed(prepared, error)
 
-    def finish_step(self, pending: Pending) -> Any:
+    def _finish_step(self, pending: Pending) -> Any:
         """Waits for the answer to a step that was sent.
 
         Args:
-          pending: what `start_step` returned.
+          pending: what `_start_step` returned.
 
         Returns:
-          The TimeStep, or an `UnreadStep` if `start_step` allowed it. Raises as `step` does.
+          The TimeStep, or an `UnreadStep` if `_start_step` allowed it. Raises as `step` does.
         """
         connection = self._connection or self._open_connection()
         try:
@@ -344,7 +344,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
           Otherwise as `step`.
         """
         connection = self._ready()
-        prepared = map(self.prepare_step, per_step(actions))
+        prepared = map(self._prepare_step, per_step(actions))
         return self._steps_ahead(connection, prepared, ahead, self._interpret_step)
 
     def _steps_ahead(
@@ -359,7 +359,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
         requests: collections.deque[EncodedRequest] = collections.deque()
         bad: Exception | None = None
         while True:
-            if self._connection is not connection or self.is_lost:
+            if self._connection is not connection or self._is_lost:
                 # Those after a lost step are taken in the sequence after it.
                 connection = self._ready()
                 in_flight = collections.deque(self._start_all(connection, requests, interpret))
@@ -375,7 +375,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
                 return
             if requests:
                 requests.popleft()
-            yield self.finish_step(in_flight.popleft())
+            yield self._finish_step(in_flight.popleft())
 
     def _start_all(
         self,
@@ -407,7 +407,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
           Otherwise as `step`; the steps that were sent have been taken.
         """
         connection = self._ready()
-        prepared = [self.prepare_step(action) for action in per_step(actions)]
+        prepared = [self._prepare_step(action) for action in per_step(actions)]
         stack = timesteps.Stack(len(prepared))
 
         def interpret(answer: Any) -> dm_env.TimeStep | UnreadStep:
@@ -420,11 +420,11 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
                 connection,
                 iter(prepared),
                 ahead,
-                interpret if self.leaves_unread else self._interpret_step,
+                interpret if self._leaves_unread else self._interpret_step,
             )
         )
 
-    def supervise(self, restart: Restart, join_again: Callable[[], Joined]) -> None:
+    def _supervise(self, restart: Restart, join_again: Callable[[], Joined]) -> None:
         """Has the environment started again if its server or connection is lost; see `Restart`.
 
         `make` calls it.
@@ -436,7 +436,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
         self._supervision = Supervision(restart)
         self._join_again = join_again
 
-    def restart(self) -> None:
+    def _restart(self) -> None:
         """Starts the environment again if its server or connection is lost; otherwise nothing.
 
         `step` and `reset` do that themselves.
@@ -456,7 +456,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
             except DmEnvRpcClientError as error:
                 supervision.failed(error)
             else:
-                supervision.check_specs(self.specs_by_kind())
+                supervision.check_specs(self._specs_by_kind())
                 supervision.succeeded(self._where())
 
     def on_restart(self, callback: Callable[[DmEnvAdaptor], object]) -> None:
@@ -467,15 +467,6 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
             raises makes the attempt fail.
         """
         self._on_restart.append(callback)
-
-    def on_leave(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` when `close` has left the world; the last added is called first.
-
-        Args:
-          callback: called without arguments. `make` adds what destroys the world and closes the
-            connection.
-        """
-        self._on_leave.callback(callback)
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Calls `callback` at the end of `close`; the last added is called first.
@@ -513,8 +504,8 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
 
     def _ready(self) -> Connection:
         """Returns the connection; a lost environment is started again first."""
-        if self._supervision is not None and self.is_lost:
-            self.restart()
+        if self._supervision is not None and self._is_lost:
+            self._restart()
         if self._connection is None:
             raise ConnectionClosedError("the environment is closed")
         return self._connection

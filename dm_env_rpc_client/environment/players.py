@@ -113,7 +113,7 @@ class Players:
         except BaseException:
             connection.close()
             raise
-        env.on_leave(connection.close)
+        env._on_leave.callback(connection.close)
         self.environments[agent] = env
         self._numbers[agent] = len(self._numbers)
         return env
@@ -142,10 +142,10 @@ class Players:
         started: dict[AgentId, StartedReset] = {}
 
         def start(agent: AgentId) -> None:
-            started[agent] = self.environments[agent].start_reset()
+            started[agent] = self.environments[agent]._start_reset()
 
         def finish(agent: AgentId) -> None:
-            self.environments[agent].finish_reset(started[agent])
+            self.environments[agent]._finish_reset(started[agent])
 
         with self._group.together():
             failures = _for_each(running, start)
@@ -173,12 +173,12 @@ class Players:
         prepared = {}
         for agent, action in actions.items():
             try:
-                prepared[agent] = self.environments[agent].prepare_step(action)
+                prepared[agent] = self.environments[agent]._prepare_step(action)
             except SpecError as error:
                 raise SpecError(f"agent {agent!r}: {error}") from error
 
         def start(agent: AgentId) -> None:
-            self._pending[agent] = self.environments[agent].start_step(prepared[agent])
+            self._pending[agent] = self.environments[agent]._start_step(prepared[agent])
 
         with self._group.together():
             failures = _for_each([*prepared, *self._refused(prepared)], start)
@@ -256,7 +256,7 @@ class Players:
                 try:
                     pending.result()
                 except DmEnvRpcError:
-                    prepared[agent] = self.environments[agent].prepare_step(NO_ACTION)
+                    prepared[agent] = self.environments[agent]._prepare_step(NO_ACTION)
                     refused.append(agent)
         return refused
 
@@ -271,7 +271,7 @@ class Players:
         failures: dict[AgentId, Exception],
     ) -> None:
         try:
-            timesteps[agent] = self.environments[agent].finish_step(self._pending.pop(agent))
+            timesteps[agent] = self.environments[agent]._finish_step(self._pending.pop(agent))
         except Exception as error:
             failures[agent] = error
 

@@ -355,7 +355,7 @@ def make_on(
         raise
     env._site = site
     world = _OwnWorld(site, connection, world_name)
-    env.on_leave(world.end)
+    env._on_leave.callback(world.end)
 
     def join_again() -> Joined:
         world.give_up()
@@ -372,7 +372,7 @@ def make_on(
         return joined
 
     if restart is not None:
-        env.supervise(restart, join_again)
+        env._supervise(restart, join_again)
     return env
 
 

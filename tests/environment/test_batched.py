@@ -552,15 +552,15 @@ def test_rewards_and_discounts_may_be_computed_here(echo_environment_server: Ser
 
 
 def test_a_subclass_may_have_steps_of_its_own(echo_environment_server: Server) -> None:
-    def start_step(self: DmEnvAdaptor, prepared: Any) -> Any:
-        return DmEnvAdaptor.start_step(self, prepared)
+    def _start_step(self: DmEnvAdaptor, prepared: Any) -> Any:
+        return DmEnvAdaptor._start_step(self, prepared)
 
-    def finish_step(self: DmEnvAdaptor, pending: Any) -> Any:
-        timestep = DmEnvAdaptor.finish_step(self, pending)
+    def _finish_step(self: DmEnvAdaptor, pending: Any) -> Any:
+        timestep = DmEnvAdaptor._finish_step(self, pending)
         return timestep._replace(observation={"value": 2 * timestep.observation["value"]})
 
     # As it may have been written for an earlier version: without further arguments.
-    steps = {"start_step": start_step, "finish_step": finish_step}
+    steps = {"_start_step": _start_step, "_finish_step": _finish_step}
     doubling = type("Doubling", (DmEnvAdaptor,), steps)
     with BatchedEnvironment(echo_environment_server.address, 2, adaptor_class=doubling) as env:
         env.reset()

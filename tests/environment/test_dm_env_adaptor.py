@@ -437,6 +437,16 @@ def test_close_leaves_but_does_not_destroy_what_make_did_not_create(
             assert again.reset().first()
 
 
+def test_what_dir_lists_is_for_users(catch_server: Server) -> None:
+    expected = """
+        action_spec camera close connection discount discount_spec interruption observation_spec
+        on_close on_restart reset restarts reward reward_spec rollout server state step step_async
+        submit_step unroll world_name
+    """
+    with make(catch_server.address, extensions={"camera": object()}) as env:
+        assert [name for name in dir(env) if not name.startswith("_")] == expected.split()
+
+
 def test_on_close_calls_back_in_reverse_and_logs_failures(
     catch_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

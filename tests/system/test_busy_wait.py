@@ -273,11 +273,11 @@ def test_a_poll_does_not_look(slow: str, looks: list[float]) -> None:
     with make(slow, transport="http2") as environment:
         environment.reset()
         environment.step({"paddle": 0})
-        pending = environment.start_step(environment.prepare_step({"paddle": 0}))
+        pending = environment._start_step(environment._prepare_step({"paddle": 0}))
         looks.clear()
         polls = 0
         while not environment.connection.poll(pending):
             polls += 1
         assert polls > 10
         assert not looks
-        environment.finish_step(pending)
+        environment._finish_step(pending)

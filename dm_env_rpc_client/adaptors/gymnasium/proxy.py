@@ -333,4 +333,4 @@ def extras_of(observation: Mapping[str, Any]) -> Extras:
 
 def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
     """Sends settings for the next sequence, and adopts the specs that they lead to."""
-    env.finish_reset(env.start_reset(settings))
+    env._finish_reset(env._start_reset(settings))

@@ -80,14 +80,14 @@ class Stopwatch:
         """
         env, action = self._env, next(self._actions)
         begin = time.perf_counter()
-        prepared = env.prepare_step(action)
+        prepared = env._prepare_step(action)
         encoded = time.perf_counter()
         arrival = _Arrival(prepared.decode)
         watched = prepared._replace(decode=arrival)
         written_from = time.perf_counter()
-        pending = env.start_step(watched)
+        pending = env._start_step(watched)
         sent = time.perf_counter()
-        env.finish_step(pending)
+        env._finish_step(pending)
         end = time.perf_counter()
         return Moments(
             encoded - begin,

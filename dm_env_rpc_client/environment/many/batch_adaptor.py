@@ -55,7 +55,7 @@ class BatchAdaptor(DmEnvAdaptor):
       SpecError: the world is not batched. Otherwise as `DmEnvAdaptor`.
     """
 
-    leaves_unread = False
+    _leaves_unread = False
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class BatchAdaptor(DmEnvAdaptor):
         )
         codec.encode({k: v[place] for k, v in action.items() if k != batches.STEP_MASK})
 
-    def specs_by_kind(self) -> dict[str, Any]:
+    def _specs_by_kind(self) -> dict[str, Any]:
         """Returns those of one row."""
         own = self.row_specs()
         return {

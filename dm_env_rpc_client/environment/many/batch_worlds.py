@@ -126,7 +126,7 @@ class BatchWorlds:
         put = self._consumer(consume)
         try:
             with self._failing():
-                if len(sent) == 1 and not self.adaptors[0].is_lost:
+                if len(sent) == 1 and not self.adaptors[0]._is_lost:
                     self._step_alone(sent[0], put)
                 else:
                     self.pool.step(sent, put)
@@ -177,7 +177,7 @@ class BatchWorlds:
         try:
             for number, part in queued.items():
                 # Before anything is sent; and once more when it is.
-                self.adaptors[number].prepare_step(self._worlds[number].action([part]))
+                self.adaptors[number]._prepare_step(self._worlds[number].action([part]))
             with self._failing():
                 self.pool.send(to_send)
         except SpecError:
@@ -240,7 +240,7 @@ class BatchWorlds:
             for number, earlier in requests.items():
                 adaptor = self.pool.environments[number]
                 for each in earlier[:-1]:
-                    adaptor.finish_reset(adaptor.start_reset(each))
+                    adaptor._finish_reset(adaptor._start_reset(each))
             self.pool.reset(
                 {number: each[-1] for number, each in requests.items()},
                 self._consumer(consume),
@@ -281,13 +281,13 @@ class BatchWorlds:
     def _step_alone(self, action: Actions, consume: Consumer) -> None:
         """Steps a world that has all rows, without what several need."""
         adaptor = self.adaptors[0]
-        prepared = adaptor.prepare_step(action)
+        prepared = adaptor._prepare_step(action)
         while True:
             try:
-                timestep = adaptor.finish_step(adaptor.start_step(prepared))
+                timestep = adaptor._finish_step(adaptor._start_step(prepared))
                 if not consume.put(0, timestep):
                     return
-                prepared = adaptor.prepare_step(NO_ACTION)
+                prepared = adaptor._prepare_step(NO_ACTION)
             except Exception as error:
                 at = {0: self.pool.addresses[0]}
                 raise EnvironmentsFailedError({0: error}, at) from error

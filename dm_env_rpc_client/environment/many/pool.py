@@ -110,14 +110,15 @@ class EnvironmentPool:
             if not keeps_sites:
                 sites.close()
             raise
-        self._takes_rows = all(environment.leaves_unread for environment in self.environments)
+        self._takes_rows = all(environment._leaves_unread for environment in self.environments)
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
         self._selector = ConnectionSelector()
         self._look_at = 0.0
         self._is_closed = False
         for index, environment in enumerate(self.environments):
-            environment.on_loss(functools.partial(self._selector.forget, index))
+            if environment._supervision is not None:
+                environment._supervision.on_loss = functools.partial(self._selector.forget, index)
         try:
             self.check_specs()
         except BaseException:
@@ -151,9 +152,9 @@ class EnvironmentPool:
 
     def check_specs(self) -> None:
         """Raises SpecError if an environment's specs differ from those of the first."""
-        first = self.environments[0].specs_by_kind()
+        first = self.environments[0]._specs_by_kind()
         for index, other in enumerate(self.environments):
-            for kind, found in other.specs_by_kind().items():
+            for kind, found in other._specs_by_kind().items():
                 if found != first[kind]:
                     raise SpecError(
                         f"{self.label(index)} has another {kind} than {self.label(0)}: "
@@ -180,7 +181,7 @@ class EnvironmentPool:
             if index in failures:
                 continue
             try:
-                prepared.append((index, self.environments[index].prepare_step(action)))
+                prepared.append((index, self.environments[index]._prepare_step(action)))
             except SpecError as error:
                 raise SpecError(f"{self.label(index)}: {error}") from error
         self._start(prepared, failures)
@@ -263,12 +264,12 @@ class EnvironmentPool:
             if index in failures:
                 continue
             try:
-                started[index] = self.environments[index].start_reset(own)
+                started[index] = self.environments[index]._start_reset(own)
             except Exception as error:
                 failures[index] = error
         for index, reset in started.items():
             try:
-                self.environments[index].finish_reset(reset)
+                self.environments[index]._finish_reset(reset)
             except Exception as error:
                 failures[index] = error
         if any(settings.values()):
@@ -293,11 +294,11 @@ class EnvironmentPool:
         failures: dict[int, Exception] = {}
         if not self._restarts_lost:
             return failures
-        lost = [index for index in indices if self.environments[index].is_lost]
+        lost = [index for index in indices if self.environments[index]._is_lost]
 
         def restart(index: int) -> None:
             try:
-                self.environments[index].restart()
+                self.environments[index]._restart()
             except Exception as error:
                 failures[index] = error
 
@@ -306,7 +307,7 @@ class EnvironmentPool:
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
         """Begins sequences, without actions; returns what failed."""
-        first = [(i, self.environments[i].prepare_step(NO_ACTION)) for i in indices]
+        first = [(i, self.environments[i]._prepare_step(NO_ACTION)) for i in indices]
         try:
             self._start(first)
         except EnvironmentsFailedError as error:
@@ -324,14 +325,14 @@ class EnvironmentPool:
                 environment = self.environments[index]
                 try:
                     self._in_flight[index] = (
-                        environment.start_step(step, is_for_rows=True)
+                        environment._start_step(step, is_for_rows=True)
                         if takes_rows
-                        else environment.start_step(step)
+                        else environment._start_step(step)
                     )
                 except Exception as error:
                     failures[index] = error
                     continue
-                if index not in watched and not environment.is_lost:
+                if index not in watched and not environment._is_lost:
                     self._selector.watch(index, environment.connection)
         if failures:
             self._raise(failures)
@@ -345,7 +346,7 @@ class EnvironmentPool:
             for index in list(indices):
                 pending = self._in_flight.pop(index)
                 try:
-                    step = self.environments[index].finish_step(pending)
+                    step = self.environments[index]._finish_step(pending)
                     if type(step) is UnreadStep:
                         unread.add(index, step)
                         begins_again = False
@@ -397,7 +398,7 @@ class EnvironmentPool:
             pending = self._in_flight.pop(index, None)
             if pending is not None:
                 try:
-                    self.environments[index].finish_step(pending)
+                    self.environments[index]._finish_step(pending)
                 except Exception:
                     pass  # If the environment is unusable, the reset fails as well.
 

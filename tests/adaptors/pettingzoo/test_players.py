@@ -200,7 +200,7 @@ def test_dm_env_clients_as_players() -> None:
         step_all(envs, {}, {})
         # A reset of one of them ends the episode for the other, since it cannot go on alone.
         reset = envs[0].step_async
-        envs[0].finish_reset(envs[0].start_reset())
+        envs[0]._finish_reset(envs[0]._start_reset())
         waiting = reset({})
         interrupted = step_all(envs[1:], 1)[0]
         assert (interrupted.step_type, interrupted.discount) == (last, 1.0)

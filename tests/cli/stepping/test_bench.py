@@ -45,7 +45,7 @@ def test_the_numbers_add_up(catch_server: Server, transport: str) -> None:
     for phase in found["phases_us"].values():
         assert 0 <= phase["p50"] <= phase["p90"] <= latency["max"]
     with make(catch_server.address) as env:
-        assert found["request_bytes"] == len(env.prepare_step({"paddle": 1}).message)
+        assert found["request_bytes"] == len(env._prepare_step({"paddle": 1}).message)
         board = env.reset().observation["board"]
     assert board.nbytes < found["answer_bytes"] < board.nbytes + 100
     assert [row["depth"] for row in found["pipeline"]] == [1, 2, 4, 8, 16, 32, 64]
