@@ -29,7 +29,7 @@ class Echo(dm_env.Environment):
         return dm_env.restart({"value": np.int64(-1)})
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(self._seconds)
+        time.sleep(self._seconds)  # It takes time to step.
         self._step += 1
         observation = {"value": action["value"]}
         if self._step == self._length:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,8 @@ from google.protobuf import any_pb2, wrappers_pb2
 
 from tests import forks
 from tests.stopwatch import Stopwatch
+
+_LOOK_SECONDS = 0.02
 
 
 def extension(number: int) -> any_pb2.Any:
@@ -128,7 +131,17 @@ def settles(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     while not condition():  # Which may do something, so that it is not asked again.
         if not stopwatch.within(seconds):
             return False
-        time.sleep(0.02)
+        time.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
+    return True
+
+
+async def settles_async(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """As `settles`, while the event loop runs."""
+    stopwatch = Stopwatch()
+    while not condition():
+        if not stopwatch.within(seconds):
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
     return True
 
 

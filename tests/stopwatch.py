@@ -36,7 +36,7 @@ late, parent = 0.0, int(sys.argv[3])
 while os.getppid() == parent:
     due = time.monotonic() + period
     two.pack_into(told, 0, due, late)
-    time.sleep(period)
+    time.sleep(period)  # How late it ends is what is measured.
     late += time.monotonic() - due
 """
 
@@ -52,7 +52,7 @@ def _sleeper(owner: int) -> mmap.mmap:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         atexit.register(_end, process, owner)
         while not _TWO.unpack_from(told)[0]:
-            time.sleep(_PERIOD)
+            time.sleep(_PERIOD)  # Nothing tells; it is looked at again.
     return told
 
 

@@ -22,7 +22,7 @@ def test_what_takes_too_long_fails() -> None:
     def take_too_long() -> None:
         with time_limit(0.01) as stopwatch:
             while stopwatch.within(0.01):
-                time.sleep(0.01)
+                time.sleep(0.01)  # Time passes, of which the test is.
 
     with pytest.raises(AssertionError, match=r"at most 0.01 s are allowed"):
         take_too_long()
@@ -30,7 +30,7 @@ def test_what_takes_too_long_fails() -> None:
 
 def test_what_a_timer_was_late_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     with time_limit(0.001):
-        time.sleep(0.01)
+        time.sleep(0.01)  # Longer than the limit.
         held(monkeypatch, 60.0)
 
 
@@ -51,7 +51,7 @@ def test_a_sleeper_that_does_not_get_the_processor_is_late() -> None:
     (child,) = sleepers()
     os.kill(child, 19)  # SIGSTOP: as if it waited for the processor.
     try:
-        time.sleep(0.5)
+        time.sleep(0.5)  # So much later is the one that is stopped.
         assert it.allowance >= 0.4
     finally:
         os.kill(child, 18)

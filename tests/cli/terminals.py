@@ -6,13 +6,15 @@ import fcntl
 import os
 import pty
 import re
+import select
 import shlex
 import struct
 import subprocess
 import termios
-import threading
+from multiprocessing import connection
 from pathlib import Path
 
+from tests import forks
 from tests.cli import commands
 from tests.scripted import settles
 
@@ -138,31 +140,29 @@ def on_a_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 400, 4000, 1000))
     os.write(ours, first)
-    variables = {
-        **os.environ, "PYTHONPATH": commands.ROOT, "TERM": "xterm-256color",
-        "LC_ALL": "C.UTF-8", **(environment or {}),
-    }  # fmt: skip
-    process = subprocess.Popen(
-        [*commands.COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=variables,
-        start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    stuck = threading.Timer(60, process.kill)
-    stuck.start()
     written = b""
     try:
-        while True:
-            try:
-                written += os.read(ours, 1 << 16)
-            except OSError:  # The command has ended.
-                break
-            if until and until in written.decode(errors="replace"):
-                os.write(ours, keys)
-                until = ""
+        with forks.running_command(
+            *arguments,
+            cwd=None,
+            environment={**os.environ, "TERM": "xterm-256color", **(environment or {})},
+            streams=[os.ttyname(theirs)] * 3,
+        ) as process:
+            while True:
+                # What it has written last is there when it has ended, or earlier.
+                has_ended = connection.wait([process.sentinel], 0)
+                while select.select([ours], [], [], 0)[0]:
+                    written += os.read(ours, 1 << 16)
+                if until and until in written.decode(errors="replace"):
+                    os.write(ours, keys)
+                    until = ""
+                if has_ended:
+                    break
+                found = connection.wait([process.sentinel, ours], forks.COMMAND_SECONDS)
+                assert found, f"it has not ended, and has written last {written[-1000:]!r}"
+            code = forks.exit_code(process)
     finally:
-        stuck.cancel()
-        process.kill()
-        process.wait()
+        os.close(theirs)
         os.close(ours)
-    assert process.returncode in range(4), (process.returncode, written)
+    assert code in range(4), (code, written)
     return written.decode()

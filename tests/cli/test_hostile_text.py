@@ -30,9 +30,10 @@ from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer
-from tests.cli.commands import address_of, command, ended, started
+from tests.cli.commands import address_of, ended, started
 from tests.cli.hostile import CLIPBOARD, EVIL, SPEC, evil_error, leftover, serving
 from tests.cli.terminals import on_a_terminal
+from tests.forks import run_command
 from tests.scripted import settles
 from tests.test_errors import ERRORS
 
@@ -101,7 +102,7 @@ def test_no_command_lets_a_server_control_the_terminal(
     if on_terminal:
         shown = on_a_terminal(*filled, environment=TOLD)
     else:
-        finished = command(*filled, environment={**TOLD, "LC_ALL": "C.UTF-8"})
+        finished = run_command(*filled, environment=TOLD)
         shown = finished.stdout + finished.stderr
     assert leftover(shown, on_terminal) == []
     assert "defect" not in shown
@@ -113,7 +114,7 @@ def test_no_command_lets_a_server_control_the_terminal(
 
 @pytest.mark.parametrize("words", AS_JSON, ids=lambda value: repr(value)[:40])
 def test_json_escapes_as_json_does(words: list[str], addresses: dict[str, str]) -> None:
-    finished = command(*[word.format(**addresses) for word in words], "--json")
+    finished = run_command(*[word.format(**addresses) for word in words], "--json")
     assert leftover(finished.stdout + finished.stderr, on_terminal=False) == []
     if words[:2] in (["inspect", "{serves}"], ["properties", "list"]) and finished.stdout:
         assert EVIL in repr(json.loads(finished.stdout)).encode().decode("unicode_escape")

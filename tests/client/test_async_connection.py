@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
@@ -94,11 +95,11 @@ def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
 ) -> None:
     monkeypatch.setattr("dm_env_rpc_client.protocol.pipeline.MAX_REQUESTS_IN_FLIGHT", 1)
 
-    def slow(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        import time
+    is_cancelled = threading.Event()
 
+    def slow(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
         for request in requests:
-            time.sleep(0.1)
+            assert is_cancelled.wait(20)
             yield Response(extension=request.extension)
 
     async def main() -> None:
@@ -106,8 +107,9 @@ def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
             first, second, third = (
                 asyncio.create_task(connection.send(extension(number))) for number in range(3)
             )
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # All have begun: one is pending, the others wait in line.
             second.cancel()
+            is_cancelled.set()
             assert await first == extension(0)
             assert await third == extension(2)
             assert connection.is_usable
@@ -120,7 +122,7 @@ def test_a_missed_deadline_ends_the_connection() -> None:
     async def main() -> None:
         async with await connect_async(server.address, request_timeout=30) as connection:
             other = asyncio.create_task(connection.send(extension(1)))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # It has begun.
             with time_limit(0.5), pytest.raises(DeadlineExceededError) as first:
                 await connection.send(extension(2), timeout=0.2)
             with pytest.raises(ConnectionLostError) as later:
@@ -139,12 +141,12 @@ def test_a_deadline_in_the_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
     async def main() -> None:
         async with await connect_async(server.address) as connection:
             first = asyncio.create_task(connection.send(extension(1)))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # It has begun.
             with pytest.raises(DeadlineExceededError):
                 await connection.send(extension(2), timeout=0.2)
             assert connection.is_usable
             waiting = asyncio.create_task(connection.send(extension(3)))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)
             await connection.close()
             for task in (first, waiting):
                 with pytest.raises(ConnectionClosedError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import pickle
 import threading
-import time
 from collections.abc import Iterator
 
 import grpc
@@ -256,7 +255,7 @@ def test_closing_fails_what_is_in_flight() -> None:
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        time.sleep(0.1)
+        assert settles(lambda: len(connection._pipeline) == 2)
         with time_limit(2):
             connection.close()
         waiter.join(2)

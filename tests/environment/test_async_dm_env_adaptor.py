@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import dm_env
 import numpy as np
@@ -22,7 +24,7 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import Request, Response
 from tests.environment.test_dm_env_adaptor import RUNNING, SPECS, scripted
 from tests.environments import Echo
-from tests.scripted import settles
+from tests.scripted import settles, settles_async
 
 FIRST, MID, LAST = dm_env.StepType
 
@@ -137,17 +139,26 @@ def test_errors_are_those_of_the_other_adaptor() -> None:
 
 
 def test_a_cancelled_step_still_has_its_world_destroyed() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    class Held(Echo):
+        def step(self, action: Any) -> dm_env.TimeStep:
+            has_begun.set()
+            assert may_end.wait(20)
+            return super().step(action)
+
     async def main() -> None:
-        async with await make_async(server.address, {"seconds": 0.2}) as env:
+        async with await make_async(server.address) as env:
             await env.reset()
             step = asyncio.create_task(env.step({"value": 1}))
-            await asyncio.sleep(0.05)
+            assert await settles_async(has_begun.is_set)
             step.cancel()
             await asyncio.gather(step, return_exceptions=True)
             with pytest.raises(ConnectionLostError, match="CancelledError"):
                 await env.step({"value": 1})
+            may_end.set()
 
-    with serve(Echo) as server:
+    with serve(Held) as server:
         run(main)
         assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
 

@@ -158,7 +158,7 @@ class SlowToClose(Echo):
     """So that its client exits while the world is destroyed."""
 
     def close(self) -> None:
-        time.sleep(0.5)
+        time.sleep(0.5)  # Longer than a program takes to exit that does not wait for it.
 
 
 @pytest.mark.parametrize("how", ["in a function", "in a coroutine"])
@@ -182,7 +182,7 @@ CTRL_C = {
         env = make(address)
         env.reset()
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(60)  # Until Ctrl-C.
     """,
     "in a function": """
         def main():
@@ -219,7 +219,7 @@ CTRL_C = {
 def test_ctrl_c_ends_the_world(server: Server, where: str) -> None:
     program = Program(CTRL_C[where], server.address)
     program.waits_for_line()
-    time.sleep(0.1)
+    time.sleep(0.1)  # Most are in the step by then. At any other moment the same has to be seen.
     program.process.send_signal(signal.SIGINT)
     stderr = program.end()
     assert settles(lambda: is_empty(server)), stderr
@@ -315,7 +315,7 @@ def test_ctrl_c_ends_the_waiting_at_the_exit(kept: bool) -> None:
         program.process.stdin.write("\n")
         program.process.stdin.flush()
         program.waits_for_line()
-        time.sleep(0.3)
+        time.sleep(0.3)  # It waits by then, usually; nothing tells.
         program.process.send_signal(signal.SIGINT)
         assert program.end() == ""
         server.signal(signal.SIGCONT)

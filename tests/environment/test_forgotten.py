@@ -35,7 +35,7 @@ from dm_env_rpc_client.environment import (
 from dm_env_rpc_client.server import Server, serve
 from tests.environment import ctrl_c_in_close
 from tests.environments import Echo
-from tests.scripted import settles
+from tests.scripted import settles, settles_async
 
 
 @pytest.fixture(autouse=True)
@@ -104,15 +104,11 @@ def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server)
         await env.reset()
         del env
         gc.collect()
-        for _ in range(500):
-            await asyncio.sleep(0.01)
-            if is_empty(server):
-                break
+        assert await settles_async(lambda: is_empty(server))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         asyncio.run(use())
-    assert is_empty(server)
 
 
 @pytest.mark.parametrize("request_name", ["LeaveWorldRequest", "DestroyWorldRequest"])
@@ -147,9 +143,10 @@ def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(server: Se
         env = await make_async(server.address, {"seconds": 0.3})
         await env.reset()
         step = asyncio.ensure_future(env.step({"value": 1}))
-        await asyncio.sleep(0.05)
         closing = asyncio.ensure_future(env.close())
-        await asyncio.sleep(0.05)
+        for _ in range(10):  # Both have begun, and wait for the server.
+            await asyncio.sleep(0)
+        assert not closing.done()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing

@@ -26,7 +26,7 @@ def test_a_client_may_be_idle_between_two_steps(catch_server: Server) -> None:
                 await awaited.reset()
                 streams = catch_server.stats().streams
                 connection: Connection = env.connection
-                await asyncio.sleep(IDLE_SECONDS)
+                await asyncio.sleep(IDLE_SECONDS)  # Nothing happens in it.
                 for _ in range(3):
                     assert env.step({"paddle": 1}).mid()
                     assert envs.step({"paddle": [1] * 4}).mid().all()

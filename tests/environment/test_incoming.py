@@ -102,7 +102,7 @@ def test_what_a_server_says_while_it_cannot_dial(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING), serve(Echo, dial=address):
         assert settles(lambda: bool(caplog.messages), PATIENCE)
         assert f"could not dial in to {address}: Connection refused" in caplog.text
-        time.sleep(0.5)
+        time.sleep(0.5)  # It goes on to dial meanwhile.
     assert len(caplog.messages) == 1  # Not once for each attempt.
 
 

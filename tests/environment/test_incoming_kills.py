@@ -93,7 +93,7 @@ def test_every_timestep_is_right_and_every_place_is_filled_again(
                 # Those of a server that starts wait for it, with all others.
                 if not incoming.wait_for(each, 1.0):
                     continue
-                time.sleep(chance.uniform(0.0, 0.5))
+                time.sleep(chance.uniform(0.0, 0.5))  # At any moment.
                 engines.kill(chance.randrange(processes))
                 engines.start()
                 done += 1

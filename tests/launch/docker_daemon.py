@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def create(self, query: dict[str, str], body: dict[str, Any]) -> None:
         self.daemon.is_asked.set()
-        time.sleep(self.daemon.slow)
+        time.sleep(self.daemon.slow)  # It takes time to create one.
         if self.daemon.refusal:
             self._send(400, {"message": self.daemon.refusal})
             return

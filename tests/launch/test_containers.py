@@ -143,7 +143,7 @@ import time
 from dm_env_rpc_client.launch import from_docker
 launch = from_docker("owner/echo")
 print(launch.pid, flush=True)
-time.sleep(300)
+time.sleep(300)  # Until it is killed.
 """
 
 

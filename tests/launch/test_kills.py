@@ -87,9 +87,9 @@ class Moments:
         if self._turn % 2:
             self.stepped.clear()
             self.stepped.wait(60)
-            time.sleep(self._chance.uniform(0.0, 0.1))
+            time.sleep(self._chance.uniform(0.0, 0.1))  # At any moment of its steps.
         else:
-            time.sleep(self._chance.uniform(0.0, 1.5))
+            time.sleep(self._chance.uniform(0.0, 1.5))  # At any moment, also while it starts.
 
 
 def step_until(env: DmEnvAdaptor, done: threading.Event, moments: Moments) -> tuple[int, int]:
@@ -183,7 +183,7 @@ def test_clients_that_are_killed(count: int, tmp_path: Path, seen: Seen) -> None
         ) as client:
             # Every other one is served, whatever the machine does besides.
             if number % 2:
-                time.sleep(chance.uniform(0.0, 3.0))
+                time.sleep(chance.uniform(0.0, 3.0))  # At any moment.
             else:
                 assert client.stdout is not None
                 assert client.stdout.readline() == "stepped\n"
@@ -263,7 +263,7 @@ def test_a_training_loop_goes_on_to_its_end(
     def kill_all() -> None:
         if sum(deaths) >= most:
             raise StopIteration
-        time.sleep(period)
+        time.sleep(period)  # How often they are killed.
         for index, each in enumerate(launches):
             if killed[index] < answered[index] == len(each):
                 killed[index] = answered[index]

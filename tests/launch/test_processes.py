@@ -105,7 +105,7 @@ def test_a_port_that_accepts_is_not_a_server_that_answers() -> None:
 def test_one_that_answers_late_is_waited_for() -> None:
     program = f"""
         import os, sys, time
-        time.sleep(1)
+        time.sleep(1)  # Until then nothing listens.
         os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
     """
     with from_process(running(program), cwd=ROOT) as launch:
@@ -215,7 +215,7 @@ def test_another_server_that_answers_is_not_taken_for_this_one(
     program = f"""
         import os, subprocess, sys, time
         subprocess.run({[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
-        time.sleep(300)
+        time.sleep(300)  # Until it is ended.
     """
     with from_process(AT_PORT) as other:
         chosen = choose_first(monkeypatch, int(other.address.partition(":")[2]))

@@ -96,7 +96,7 @@ def _wait_for_server(process: subprocess.Popen[bytes], runtime: Path, log: Path)
                 url = str(json.loads(path.read_text())["url"])
                 with urllib.request.urlopen(f"{url}api/status", timeout=5):
                     return url
-        time.sleep(0.1)
+        time.sleep(0.1)  # Nothing tells; it is looked at again.
     raise AssertionError(f"JupyterLab did not start:\n{log.read_text()[-4000:]}")
 
 

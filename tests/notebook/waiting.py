@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
+
+from tests.scripted import settles
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
     """Returns the first true value of `condition`."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"waited {seconds} s in vain for {what}")
+    values: list[Any] = []
+
+    def holds() -> bool:
+        values[:] = [condition()]
+        return bool(values[0])
+
+    assert settles(holds, seconds), f"waited {seconds} s in vain for {what}"
+    return values[0]

@@ -125,7 +125,7 @@ def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
 
     def be_slow(data: bytes) -> None:
         before = ticks
-        time.sleep(0.3)
+        time.sleep(0.3)  # So slow is the disk.
         if before:
             during_writes.append(ticks - before)
 
@@ -134,7 +134,7 @@ def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
             nonlocal ticks
             while True:
                 ticks += 1
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)  # How often it ticks.
 
         ticking = asyncio.create_task(tick())
         await _step_on(server.address, recorder, 21)

@@ -53,7 +53,7 @@ def echoing(
 
     def is_refused(number: int) -> bool:
         if delays is not None:
-            time.sleep(delays(number))
+            time.sleep(delays(number))  # It takes time to answer.
         return refuses is not None and number % 10 == refuses
 
     def answer(message: wrappers_pb2.StringValue, world: object) -> wrappers_pb2.StringValue:

@@ -228,7 +228,7 @@ class Busy(Cheap):
 
     def step(self, action: Any) -> dm_env.TimeStep:
         if self._waits:
-            time.sleep(self._seconds)
+            time.sleep(self._seconds)  # It takes time to step.
             return super().step(action)
         ends = time.thread_time() + self._seconds
         while time.thread_time() < ends:

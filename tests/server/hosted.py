@@ -55,7 +55,7 @@ class Where(dm_env.Environment):
         if action["do"] == END:
             os.kill(os.getpid(), signal.SIGKILL)
         if action["do"] == SLEEP:
-            time.sleep(SLEEP_SECONDS)
+            time.sleep(SLEEP_SECONDS)  # It takes time to step.
         if action["do"] == HOLD:  # As C code does that never lets other threads run.
             ctypes.PyDLL(None).usleep(int(HOLD_SECONDS * 1e6))
         if action["do"] == WARN:
@@ -81,7 +81,7 @@ class Closing(Where):
         self._path.touch()
 
     def close(self) -> None:
-        time.sleep(self._seconds)
+        time.sleep(self._seconds)  # It takes time to close.
         self._path.rename(self._path.with_suffix(".closed"))
 
 
@@ -100,7 +100,7 @@ class Terminating(Where):
         program.terminate()
         forked = os.fork()
         if not forked:
-            time.sleep(300)
+            time.sleep(300)  # Until it is ended.
             os._exit(0)
         os.kill(forked, signal.SIGTERM)
         codes = {program.wait(), os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])}
@@ -174,7 +174,7 @@ class Threaded(dm_env.Environment):
 
     def step(self, action: Any) -> dm_env.TimeStep:
         if self._sleeps:
-            time.sleep(self._seconds)
+            time.sleep(self._seconds)  # It takes time to step.
         else:
             # Time of the processor, however many others use it.
             end = time.thread_time() + self._seconds

@@ -579,7 +579,7 @@ class Waiting(Counting):
     """Waits for a device."""
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(0.02)
+        time.sleep(0.02)  # As long as the device takes.
         return super().step(action)
 
 

@@ -212,7 +212,7 @@ def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
 
         def hand_over() -> bool:
             stack.enter_context(socket.create_connection(host_port(server.address)))
-            time.sleep(0.05)
+            time.sleep(0.05)  # How often it connects.
             return row.is_behind
 
         assert settles(hand_over, 10)

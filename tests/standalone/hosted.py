@@ -134,7 +134,7 @@ class Threads(Large):
         return TimeStep(0, None, None, self._observed())
 
     def step(self, action):
-        time.sleep(float(action["seconds"]))
+        time.sleep(float(action["seconds"]))  # It takes time to step.
         return TimeStep(1, 0.0, 1.0, self._observed())
 
     def _observed(self):

@@ -203,7 +203,7 @@ class Slow(Catch):
     """Sleeps in its steps."""
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(0.01)
+        time.sleep(0.01)  # It takes time to step.
         return super().step(action)
 
 

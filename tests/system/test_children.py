@@ -31,7 +31,7 @@ import os, time
 from dm_env_rpc_client.system import children
 children.exit_with(children.Parent.from_start())
 os.write(1, b"C")
-time.sleep(300)
+time.sleep(300)  # Until it is ended.
 """
 
 COMMAND = """
@@ -40,7 +40,7 @@ if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen(["sleep", "300"])
 os.write(1, b"C")
-time.sleep(300)
+time.sleep(300)  # Until it is ended.
 """
 
 
@@ -82,6 +82,7 @@ def parent_of(*programs: str) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a parent, which prints P, until it and its child are ready."""
     program = "import multiprocessing, os, sys, time\n"
     program += "from dm_env_rpc_client.system import children\n"
+    # It is there until it is ended.
     program += "\n".join([*programs, "os.write(1, b'P')", "time.sleep(300)"])
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -131,6 +132,7 @@ os._exit(5)
 
 
 def test_a_child_that_does_not_end_is_killed() -> None:
+    # It does not end by itself.
     process = children.start([sys.executable, "-c", "import time; time.sleep(300)"])
     children.end(process, 0.0)
     assert process.returncode == -signal.SIGKILL

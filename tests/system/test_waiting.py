@@ -35,7 +35,7 @@ def interrupted(stop: Callable[[], object]) -> Iterator[None]:
             stat = Path(f"/proc/self/task/{main.native_id}/stat").read_text()
             if stat.rpartition(")")[2].split()[0] != "S":
                 return False
-            time.sleep(0.01)
+            time.sleep(0.01)  # Between two looks.
         return True
 
     def interrupt() -> None:
@@ -82,7 +82,7 @@ def test_a_wait_has_its_timeout_and_ends_when_it_is_over() -> None:
 
     def wait(seconds: float) -> bool:
         asked.append(seconds)
-        time.sleep(seconds)
+        time.sleep(seconds)  # It waits as long as it was asked to, and in vain.
         return False
 
     assert not wait_in_parts(wait, 1.5 * PART_SECONDS)

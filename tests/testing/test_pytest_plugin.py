@@ -150,7 +150,7 @@ def test_a_killed_pytest_leaves_no_server_behind(pytester: pytest.Pytester) -> N
 
         def test_long(dm_env_rpc_address):
             pathlib.Path("started").write_text(dm_env_rpc_address)
-            time.sleep(60)
+            time.sleep(60)  # Until it is killed.
         """
     )
     process = subprocess.Popen(

@@ -74,7 +74,7 @@ class Scripted:
 def _sleep(rest: bytes) -> bytes:
     """Answers `milliseconds,text` with the text, after that time."""
     milliseconds, _, text = rest.partition(b",")
-    time.sleep(int(milliseconds) / 1_000)
+    time.sleep(int(milliseconds) / 1_000)  # It takes time to answer.
     return text
 
 

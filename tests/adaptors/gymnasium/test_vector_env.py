@@ -49,13 +49,13 @@ class Short(dm_env.Environment):
     def reset(self) -> dm_env.TimeStep:
         if self._episode == self._fails_after:
             raise RuntimeError("no more episodes")
-        time.sleep(self._pause * (self._episode > 0))
+        time.sleep(self._pause * (self._episode > 0))  # It takes time to reset.
         self._episode += 1
         self._step = 0
         return dm_env.restart({"value": np.array([self._episode, 0])})
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(self._seconds)
+        time.sleep(self._seconds)  # It takes time to step.
         self._step += 1
         observation = {"value": np.array([self._episode, int(action["value"])])}
         if self._step < self._length:

@@ -68,7 +68,7 @@ def test_if_one_agent_fails_all_are_ended(arena_server: Server) -> None:
 
 class SlowToLeave(Race):
     def leave(self, player: Any) -> None:
-        time.sleep(0.2)
+        time.sleep(0.2)  # Longer than a client takes that does not wait for it.
         super().leave(player)
 
 

@@ -45,7 +45,7 @@ class Counter(dm_env.Environment):
         if action == 3:
             os._exit(3)
         if action == 4:
-            time.sleep(60)
+            time.sleep(60)  # It hangs.
         self._count += 1
         observation = np.array([self._count], np.int32)
         if self._count == self._length:

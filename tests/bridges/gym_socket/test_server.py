@@ -282,7 +282,7 @@ def test_silent_clients_are_cut_off() -> None:
         with greeted(server) as client:
             time.sleep(0.6)  # Less than the idle time, of which it takes more than half.
             client.ask(RESET, ZERO)
-            time.sleep(0.6)
+            time.sleep(0.6)  # Once more, in all longer than the idle time.
             client.ask(RESET, ZERO)
             client.send(b"\x01\x00")
             assert client.is_cut_off()

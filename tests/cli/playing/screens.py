@@ -7,7 +7,6 @@ import contextlib
 import functools
 import io
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.environment.worlds import join_world, make
 from dm_env_rpc_client.server import Game as ServedGame
 from dm_env_rpc_client.server import Server, serve
+from tests.scripted import settles_async
 
 
 def in_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -65,22 +65,14 @@ class Game:
 
     async def sees(self, pattern: str) -> str:
         """Returns the screen once it matches a pattern; fails if it never does."""
-        found = await until(lambda: re.search(pattern, self.screen()) is not None)
+        found = await settles_async(lambda: re.search(pattern, self.screen()) is not None)
         assert found, f"never saw {pattern!r} but:\n{self.screen()}"
         return self.screen()
 
     async def ends(self) -> BaseException | None:
         """Waits until the application has ended, and returns its error."""
-        assert await until(lambda: not self.app.is_running), "the application goes on"
+        assert await settles_async(lambda: not self.app.is_running), "the application goes on"
         return self.app.return_value
-
-
-async def until(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Waits until something holds; returns whether it does."""
-    deadline = time.monotonic() + seconds
-    while not (found := holds()) and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
-    return found
 
 
 @contextlib.asynccontextmanager

@@ -24,8 +24,9 @@ from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.environment.worlds import join_world
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from dm_env_rpc_client.server import Catch, Race
-from tests.cli.playing.screens import in_event_loop, playing, until
+from tests.cli.playing.screens import in_event_loop, playing
 from tests.environments import Broken, Robot
+from tests.scripted import settles_async
 
 
 @in_event_loop
@@ -275,15 +276,15 @@ async def test_images_are_given_to_the_terminal_enlarged(monkeypatch: pytest.Mon
     monkeypatch.setattr("textual_image.widget.Image", SixelImage)
     async with playing(Catch) as game:
         await game.sees("step 0")
-        assert await until(lambda: len(game.app.query(SixelImage)) == 1)
+        assert await settles_async(lambda: len(game.app.query(SixelImage)) == 1)
         shown = game.app.query_one(SixelImage)
-        assert await until(lambda: shown.image is not None)
+        assert await settles_async(lambda: shown.image is not None)
         before = shown.image
         assert isinstance(before, PIL.Image.Image)
         assert max(before.size) >= 1024
         assert not game.app.query(".drawn")
         await game.press("1")
-        assert await until(lambda: shown.image is not before)
+        assert await settles_async(lambda: shown.image is not before)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class Session:
             if kind is None:
                 raise RequestError("the request is empty")
             if kind == "step" and self._world is not None:
-                time.sleep(self._world.delay)
+                time.sleep(self._world.delay)  # It takes time to step.
             with self._worlds.changed:
                 payload = getattr(self, f"_{kind}")(getattr(request, kind))
             getattr(response, kind).CopyFrom(payload)

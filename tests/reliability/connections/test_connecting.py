@@ -21,7 +21,13 @@ from tests.certificates import self_signed
 from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import descriptor_count, extension, settles, thread_count
+from tests.scripted import (
+    descriptor_count,
+    extension,
+    settles,
+    settles_async,
+    thread_count,
+)
 from tests.stopwatch import time_limit
 
 
@@ -93,10 +99,9 @@ def test_opens_and_closes_of_coroutines_leave_nothing_behind(
         threads, descriptors = thread_count(), descriptor_count()
         for _ in range(count):
             await open_and_close()
-        for _ in range(200):
-            if echo_server.open_streams == 0 and descriptor_count() <= descriptors:
-                break
-            await asyncio.sleep(0.02)
+        await settles_async(
+            lambda: echo_server.open_streams == 0 and descriptor_count() <= descriptors
+        )
         seen(
             connections=count,
             threads_more=float(max(0, thread_count() - threads)),

@@ -16,7 +16,7 @@ from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import descriptor_count, extension
+from tests.scripted import descriptor_count, extension, settles_async
 
 pytestmark = pytest.mark.row(34)
 
@@ -62,10 +62,9 @@ def test_row_34_forgotten_connections_are_freed_with_a_warning(
         for _ in range(count):
             await one(echo_environment_server.address)
             gc.collect()
-        for _ in range(100):
-            if echo_environment_server.agent_count == 0 and descriptor_count() <= before + 2:
-                break
-            await asyncio.sleep(0.1)
+        await settles_async(
+            lambda: echo_environment_server.agent_count == 0 and descriptor_count() <= before + 2
+        )
         assert echo_environment_server.agent_count == 0
         left = [each for each in gc.get_objects() if isinstance(each, AsyncConnection)]
         seen(forgotten=count, not_freed=len(left))

@@ -136,7 +136,7 @@ class Honest:
     def step(self) -> float:
         """Returns how long a step took, in seconds."""
         if self._pause:
-            time.sleep(self._pause)
+            time.sleep(self._pause)  # How often it steps.
         begin = time.perf_counter()
         self._env.step({"paddle": 0})
         return time.perf_counter() - begin

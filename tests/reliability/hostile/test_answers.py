@@ -51,7 +51,7 @@ def test_cancelled_coroutines_leave_no_stale_answer(
         nonlocal stale, dead
         tasks = [asyncio.create_task(connection.send(extension(number + i))) for i in range(3)]
         if chance.random() < 0.5:
-            await asyncio.sleep(chance.random() * 0.001)
+            await asyncio.sleep(chance.random() * 0.001)  # At any moment.
         else:  # Before a quick server has answered.
             for _ in range(chance.randrange(4)):
                 await asyncio.sleep(0)

@@ -331,5 +331,5 @@ def test_row_42_frames_in_single_bytes(server: Served) -> None:
     with RawClient(server.address, greets=False) as client:
         for byte in contents:
             client.send(bytes([byte]))
-            time.sleep(0.0002)
+            time.sleep(0.0002)  # So that they arrive one by one.
         assert client.read_until(lambda: len(client.answers(1)) == 1)

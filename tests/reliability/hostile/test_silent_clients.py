@@ -180,6 +180,6 @@ def test_row_40_a_greeting_byte_by_byte_has_an_end() -> None:
         for byte in PREFACE * 10:
             if not client.send(bytes([byte])):
                 break
-            time.sleep(0.05)
+            time.sleep(0.05)  # So slow is the client.
         else:
             raise AssertionError("it is still open")

@@ -63,7 +63,7 @@ def silent_connections(where: Where, count: int) -> list[Outcome]:
             connecting.close()
         if len(held) > 100:
             held.popleft().close()
-        time.sleep(max(0.0, begin + number / PER_SECOND - time.monotonic()))
+        time.sleep(max(0.0, begin + number / PER_SECOND - time.monotonic()))  # How often it comes.
     for connecting in held:
         connecting.close()
     return []

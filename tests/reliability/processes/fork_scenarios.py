@@ -81,7 +81,7 @@ def same_loop(address: str) -> None:
                 # The loop goes round while the answers arrive; the parent does nothing.
                 for _ in range(100):
                     await asyncio.sleep(0)
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # A second in all.
                 text = await use_everything_async(connection, pending, reopens=False)
                 os.write(to_parent, text.encode())
             except BaseException as error:

@@ -126,7 +126,7 @@ class Client(threading.Thread):
                     while not self._is_over:
                         env.step({"value": self.steps})
                         self.steps += 1
-                        time.sleep(PAUSE_SECONDS)
+                        time.sleep(PAUSE_SECONDS)  # How often it steps.
                 except ConnectionLostError as error:
                     # What was lost is told last.
                     pids, self.pids = self.pids, frozenset()

@@ -177,7 +177,7 @@ KINDS: dict[str, tuple[Callable[[str], list[str]], Callable[[str, str], Any], An
         lambda at, _: GymSocketEnvironment(at, "Closing"), np.int64(0), -signal.SIGTERM,
     ),
     "program-with-launched": (
-        lambda folder: _program(_LAUNCHED, "time.sleep(300)", folder),
+        lambda folder: _program(_LAUNCHED, "time.sleep(300)", folder),  # Until it is ended.
         _join, {"do": 0}, -signal.SIGTERM,
     ),
 }  # fmt: skip

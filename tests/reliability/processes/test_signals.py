@@ -24,6 +24,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.launch.processes import is_alive
 from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
@@ -311,7 +312,7 @@ def test_row_15_closing_an_environment_on_a_dead_server(how: signal.Signals) -> 
         env = make(server.address)
         env.reset()
         server.signal(how)
-        time.sleep(0.1)  # The signal has its effect.
+        assert settles(lambda: how is signal.SIGSTOP or not is_alive(server.pid))
         with time_limit(2.2):
             env.close()
             env.close()
