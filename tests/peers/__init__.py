@@ -1,4 +1,4 @@
-"""dm_env_rpc servers in other languages and on other stacks, and a client, all the same to see.
+"""dm_env_rpc servers in other languages and on other stacks, and clients, all the same to see.
 
 Each serves one environment, whose contract is this. Every server says where it listens in the
 first line that it prints, and ends when its stdin does: it stops taking streams, and half a
@@ -21,4 +21,10 @@ A world takes one agent at a time. Settings of CreateWorld, all of which may be 
 - `delay`: seconds that each step takes.
 
 Reset takes `length`. ResetWorld waits until the agent, if another, has been told.
+
+The clients are for a server whose environment has one action, `bytes` (1, uint8 of any number), and
+observes it as `bytes` (1). `trial ADDRESS BYTES` takes a step of so many bytes there and back,
+cancels the stream and joins its world again; opens a stream with a deadline that passes; and takes
+50 steps in each of 16 worlds, on 16 streams at once. It prints `bytes`, `late`, the number of the
+status at the deadline, and `steps`.
 """

@@ -1,4 +1,4 @@
-"""The servers of all peers, by name. As a program, it builds those that have to be built."""
+"""The servers and clients of all peers, by name. As a program, it builds what has to be built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.peers import cpp_peers
 from tests.peers.building import GOOGLE_RPC, PROTOS, MissingToolchainError, build
 from tests.peers.process import PeerProcess
 
-__all__ = ["BUILT", "SERVERS"]
+__all__ = ["BUILT", "SERVERS", "TRIALS"]
 
 _ROOT = Path(__file__).parents[2]
 
@@ -24,13 +24,16 @@ _GO_TOOLS = (
 )
 # Debian's packages, so no modules; the messages go to where the sources import them from.
 _GO_SCRIPT = """
-mkdir -p gopath/src/dm_env_rpc/v1 gopath/src/server
+mkdir -p gopath/src/dm_env_rpc/v1 gopath/src/server/trial
 any=Mgoogle/protobuf/any.proto=github.com/golang/protobuf/ptypes/any
 status=Mgoogle/rpc/status.proto=google.golang.org/genproto/googleapis/rpc/status
 protoc -I"$PROTOS" -I"$GOOGLE_RPC" --go_out="plugins=grpc,$any,$status:gopath/src" \\
   dm_env_rpc/v1/dm_env_rpc.proto
 cp "$SOURCES"/*.go gopath/src/server
-GO111MODULE=off GOFLAGS= GOPATH="$PWD/gopath:/usr/share/gocode" go build -o server server
+cp "$SOURCES"/trial/*.go gopath/src/server/trial
+export GO111MODULE=off GOFLAGS= GOPATH="$PWD/gopath:/usr/share/gocode"
+go build -o server server
+go build -o trial server/trial
 """
 
 _NODE_TOOLS = (("node --version", "nodejs"), ("npm --version", "npm"))
@@ -70,6 +73,13 @@ SERVERS: dict[str, Callable[..., PeerProcess]] = {
     "grpcio": _grpcio,
     "grpcio_aio": _grpcio_aio,
 }
+
+TRIALS: dict[str, Callable[[], list[str | Path]]] = {
+    "cpp": lambda: [BUILT["cpp"]() / "trial"],
+    "go": lambda: [BUILT["go"]() / "trial"],
+    "node": lambda: ["node", BUILT["node"]() / "trial.js", PROTOS, GOOGLE_RPC],
+}
+"""Commands of clients that try a server; an address and a number of bytes are to follow."""
 
 if __name__ == "__main__":
     for built in BUILT.values():

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
+import json
 import queue
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,13 +19,18 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, dm_env_rpc_pb2, make
-from dm_env_rpc_client.server import Tls
+from dm_env_rpc_client.server import Tls, serve
 from dm_env_rpc_client.transports.status import PROCESS
 from tests.certificates import self_signed
-from tests.reliability.hostile.served import Served
+from tests.groups import skip
+from tests.peers.building import MissingToolchainError
+from tests.peers.servers import TRIALS
+from tests.scripted import settles
+from tests.standalone import hosted
 from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 
 LARGE = 20_000_000
+CONTENTS = bytes(range(250)) * (LARGE // 250)
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 Request = dm_env_rpc_pb2.EnvironmentRequest
@@ -33,23 +42,23 @@ def python(request: pytest.FixtureRequest) -> str:
     return interpreter(request.param)
 
 
-@pytest.fixture
-def server(python: str) -> Iterator[Served]:
-    with served(python, "Large") as running:
-        yield running
+@pytest.fixture(params=[OLDEST, NEWEST, "own"])
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The one file, and this package's own server: the same holds for both."""
+    if request.param == "own":
+        with serve(hosted.Large) as own:
+            yield own.address
+    else:
+        with served(interpreter(request.param), "Large") as running:
+            yield running.address
 
 
 def requests_of(world: str) -> list[Request]:
     step = Request()
     step.step.requested_observations.append(1)
-    large = Request()
-    large.CopyFrom(step)
-    tensor = large.step.actions[1]
-    tensor.uint8s.array = bytes(range(256)) * (LARGE // 256)
-    tensor.shape.append(len(tensor.uint8s.array))
     join = Request()
     join.join_world.world_name = world
-    return [join, step, large]
+    return [join, step]
 
 
 def create() -> Request:
@@ -58,9 +67,9 @@ def create() -> Request:
     return request
 
 
-def check_large(response: Response) -> None:
-    echoed = response.step.observations[1].uint8s.array
-    assert echoed == bytes(range(256)) * (LARGE // 256)
+def echoed(response: Response) -> bytes:
+    assert not response.HasField("error"), response.error.message
+    return response.step.observations[1].uint8s.array
 
 
 def process(channel: Any) -> Any:
@@ -87,47 +96,94 @@ class Call:
         self._requests.put(None)
 
 
-def test_grpcio_with_threads(server: Served) -> None:
-    with grpc.insecure_channel(server.address, OPTIONS) as channel:
+def step_of(contents: bytes) -> Request:
+    request = Request()
+    request.step.actions[1].uint8s.array = contents
+    request.step.actions[1].shape.append(len(contents))
+    request.step.requested_observations.append(1)
+    return request
+
+
+def test_grpcio_with_threads(server: str) -> None:
+    with grpc.insecure_channel(server, OPTIONS) as channel:
         call = Call(channel, timeout=60)
         world = call.ask(create()).create_world.world_name
-        answers = [call.ask(request) for request in requests_of(world)]
-        check_large(answers[-1])
+        for request in requests_of(world):
+            assert not call.ask(request).HasField("error")
+        assert echoed(call.ask(step_of(CONTENTS))) == CONTENTS
         call.stream.cancel()
         # The agent of the cancelled stream has left: another one can join.
-        with make(server.address):
-            pass
+        other = Call(channel, timeout=60)
+        assert settles(lambda: other.ask(requests_of(world)[0]).HasField("join_world"))
+        other.end()
         short = process(channel)(iter(()), timeout=5)
         assert list(short) == []
         with pytest.raises(grpc.RpcError) as over:
             next(Call(channel, timeout=0.3).stream)
         assert over.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
+        def play(number: int) -> None:
+            one = Call(channel, timeout=60)
+            for request in requests_of(one.ask(create()).create_world.world_name):
+                assert not one.ask(request).HasField("error")
+            for step in range(50):
+                contents = bytes([number, step])
+                assert echoed(one.ask(step_of(contents))) == contents
+            one.end()
 
-def test_grpcio_with_asyncio_and_sixteen_streams(server: Served) -> None:
-    async def play(channel: Any) -> None:
-        call = process(channel)()
-        await call.write(create())
-        world = (await call.read()).create_world.world_name
-        for request in requests_of(world)[:2]:
-            await call.write(request)
-            assert not (await call.read()).HasField("error")
-        for number in range(50):
-            request = Request()
-            request.step.actions[1].uint8s.array = bytes([number] * 5)
-            request.step.actions[1].shape.append(5)
-            request.step.requested_observations.append(1)
-            await call.write(request)
-            answer = await call.read()
-            assert answer.step.observations[1].uint8s.array == bytes([number] * 5)
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            list(pool.map(play, range(16)))
+
+
+def test_grpcio_with_asyncio(server: str) -> None:
+    async def ask(call: Any, request: Request) -> Response:
+        await call.write(request)
+        answer: Response = await call.read()
+        return answer
+
+    async def begin(call: Any) -> str:
+        world = (await ask(call, create())).create_world.world_name
+        for request in requests_of(world):
+            assert not (await ask(call, request)).HasField("error")
+        return world
+
+    async def play(channel: Any, number: int) -> None:
+        call = process(channel)(timeout=60)
+        await begin(call)
+        for step in range(50):
+            contents = bytes([number, step])
+            assert echoed(await ask(call, step_of(contents))) == contents
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.OK
 
     async def play_all() -> None:
-        async with grpc.aio.insecure_channel(server.address, OPTIONS) as channel:
-            await asyncio.gather(*(play(channel) for _ in range(16)))
+        async with grpc.aio.insecure_channel(server, OPTIONS) as channel:
+            call = process(channel)(timeout=60)
+            world = await begin(call)
+            assert echoed(await ask(call, step_of(CONTENTS))) == CONTENTS
+            call.cancel()
+            other = process(channel)(timeout=60)
+            while not (await ask(other, requests_of(world)[0])).HasField("join_world"):
+                await asyncio.sleep(0.01)  # The server has to notice the cancellation first.
+            await other.done_writing()
+            assert await process(channel)(timeout=0.3).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await asyncio.gather(*(play(channel, number) for number in range(16)))
 
     asyncio.run(play_all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", TRIALS)
+def test_clients_in_other_languages(server: str, language: str) -> None:
+    """20 MB there and back, a cancelled stream, a deadline, 16 streams at once."""
+    try:
+        command = [*TRIALS[language](), server, str(LARGE)]
+    except MissingToolchainError as error:
+        skip(f"{language} peer", str(error))
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert tried.returncode == 0, tried.stderr
+    late = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+    assert json.loads(tried.stdout) == {"bytes": LARGE, "late": late, "steps": 16 * 50}
 
 
 def test_the_reference_client(python: str) -> None:
@@ -141,10 +197,34 @@ def test_the_reference_client(python: str) -> None:
                 assert env.reset().first()
                 for _ in range(2):
                     timestep = env.step({"paddle": np.int32(1)})
-                    assert timestep.observation["board"].sum() == 4 // 4 * 5
+                    assert timestep.observation["board"].sum() == 5
                 assert env.step({"paddle": np.int32(1)}).last()
             assert name == "world-1"
         channel.close()
+
+
+def test_large_messages_and_sixteen_streams_of_the_reference_client(server: str) -> None:
+    connection = pytest.importorskip("dm_env_rpc.v1.connection")
+    adaptor = pytest.importorskip("dm_env_rpc.v1.dm_env_adaptor")
+    with contextlib.ExitStack() as stack:
+        channel = stack.enter_context(grpc.insecure_channel(server, OPTIONS))
+
+        def play(number: int) -> None:
+            with connection.Connection(channel) as opened:
+                env, _ = adaptor.create_and_join_world(opened, {}, {})
+                with env:
+                    env.reset()
+                    for step in range(50):
+                        sent = np.array([number, step], np.uint8)
+                        answer = env.step({"bytes": sent}).observation["bytes"]
+                        assert answer.tolist() == [number, step]
+                    if number == 0:
+                        sent = np.frombuffer(CONTENTS, np.uint8)
+                        answer = env.step({"bytes": sent}).observation["bytes"]
+                        assert np.array_equal(answer, sent)
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            list(pool.map(play, range(16)))
 
 
 def test_a_slow_step_delays_nobody_else_and_environments_keep_their_thread(python: str) -> None:
@@ -156,7 +236,7 @@ def test_a_slow_step_delays_nobody_else_and_environments_keep_their_thread(pytho
         def play(delay: float, steps: int) -> None:
             call = Call(channel)
             world = call.ask(create()).create_world.world_name
-            join, step, _ = requests_of(world)
+            join, step = requests_of(world)
             call.ask(join)
             threads = set()
             for _ in range(steps):
@@ -218,7 +298,7 @@ def test_large_messages_over_tls(python: str, tmp_path: Path) -> None:
         make(running.address, credentials=credentials) as env,
     ):
         env.reset()
-        sent = np.resize(np.arange(251, dtype=np.uint8), LARGE)
+        sent = np.frombuffer(CONTENTS, np.uint8)
         assert np.array_equal(env.step({"bytes": sent}).observation["bytes"], sent)
 
 

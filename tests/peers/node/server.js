@@ -10,8 +10,8 @@ const { once } = require("node:events");
 const { parseArgs } = require("node:util");
 
 const grpc = require("@grpc/grpc-js");
-const protoLoader = require("@grpc/proto-loader");
 
+const { loadEnvironment } = require("./definition.js");
 const { Session, Worlds } = require("./environment.js");
 
 const GRACE_MILLISECONDS = 500;
@@ -53,15 +53,7 @@ function main() {
       key: { type: "string" },
     },
   });
-  const definition = protoLoader.loadSync("dm_env_rpc/v1/dm_env_rpc.proto", {
-    includeDirs: positionals,
-    keepCase: true,
-    longs: String,
-    arrays: true,
-    objects: true,
-    oneofs: true,
-  });
-  const { Environment } = grpc.loadPackageDefinition(definition).dm_env_rpc.v1;
+  const Environment = loadEnvironment(positionals);
   const server = new grpc.Server({
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
