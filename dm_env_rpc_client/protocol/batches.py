@@ -7,10 +7,16 @@ the guide "Serve a batch" (docs/how-to/batches.md), for servers in other languag
 
 from __future__ import annotations
 
+from typing import Any
+
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.tensors import bounded_json
+
 __all__ = [
     "AUTORESET_MODE",
     "MAX_NUM_ENVS",
     "NUM_ENVS",
+    "OF_BATCH",
     "RESET_MASK",
     "ROWS",
     "ROW_ERRORS",
@@ -19,6 +25,7 @@ __all__ = [
     "STEP_TYPE",
     "WORLD_AUTORESET_MODE",
     "WORLD_NUM_ENVS",
+    "row_errors",
 ]
 
 NUM_ENVS = "num_envs"
@@ -43,6 +50,9 @@ STEP_TYPE = "step_type"
 ROW_ERRORS = "row_errors"
 """The observation with what rows have raised in this step: "" or the JSON of texts by index."""
 
+OF_BATCH = (STEP_TYPE, ROW_ERRORS)
+"""The observations that a batch has and its rows do not."""
+
 MAX_NUM_ENVS = "batch.max_num_envs"
 """The property of a server that makes batches: how many rows one may have."""
 
@@ -54,3 +64,22 @@ WORLD_AUTORESET_MODE = "batch.autoreset_mode"
 
 SETTINGS = frozenset((NUM_ENVS, AUTORESET_MODE, STEP_MASK))
 """The settings of a CreateWorld that are of the batch and not of its rows."""
+
+_MAX_ERROR_VALUES = 1 << 20
+"""What looks like a value in the texts of all rows, such as a comma in one of them."""
+
+
+def row_errors(text: Any) -> dict[int, str]:
+    """Returns what rows have raised, by index, of the observation `row_errors`.
+
+    Raises:
+      ProtocolError: it is not what a batch sends.
+    """
+    if not str(text):
+        return {}
+    where = f"observation {ROW_ERRORS!r}"
+    found = bounded_json.decode(str(text).encode(), where, _MAX_ERROR_VALUES)
+    try:
+        return {int(row): str(error) for row, error in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise ProtocolError(f"{where} is invalid: {error}") from error

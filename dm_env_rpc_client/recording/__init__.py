@@ -3,16 +3,18 @@
 It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 """
 
-# Read `container.py` first, the file, then `connection_recording.py`, which fills it without
+# Read `files/container.py` first, the file, then `connection_recording.py`, which fills it without
 # delaying steps, and `recorder.py`, which says what goes to which file; `streams.py` is where
-# messages are seen. `reading.py` reads a file, also one whose recorder was killed, and
-# `episodes.py` makes TimeSteps of it. `replaying.py` and `proxying.py` are servers; `parquet.py`
-# and `minari.py` export.
+# messages are seen. `reading.py` reads a file, also one whose recorder was killed;
+# `episodes.py` makes TimeSteps of it, `agents.py` and `sequences.py` say when episodes begin and
+# end, those of the rows of a batched world, too. `replaying.py` and `proxying.py` are servers;
+# `parquet.py` and `minari.py` export.
 
 from dm_env_rpc_client.errors import install_command
 
 try:
-    from dm_env_rpc_client.recording.episodes import Episode, Recording, episodes, read
+    from dm_env_rpc_client.recording.episode import Episode
+    from dm_env_rpc_client.recording.episodes import Recording, episodes, read
     from dm_env_rpc_client.recording.proxying import proxy
     from dm_env_rpc_client.recording.reading import Entry, RecordedConnection, Scan
     from dm_env_rpc_client.recording.recorder import Recorder

@@ -8,7 +8,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.recording.episodes import TIMESTEP_BYTES, Episode, size_of
+from dm_env_rpc_client.recording.episode import TIMESTEP_BYTES, Episode, size_of
 from dm_env_rpc_client.tensors.limits import Limits
 
 TIMESTEP_PART = 16

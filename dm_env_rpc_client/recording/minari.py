@@ -14,7 +14,8 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import RecordingError, SpecError, install_command
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.recording.episodes import Episode, all_episodes
+from dm_env_rpc_client.recording.episode import Episode
+from dm_env_rpc_client.recording.episodes import all_episodes
 from dm_env_rpc_client.recording.exported_sizes import exported_sizes
 from dm_env_rpc_client.recording.reading import Scan
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits

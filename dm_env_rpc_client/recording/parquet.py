@@ -12,7 +12,8 @@ from dm_env import StepType, specs
 
 from dm_env_rpc_client.errors import RecordingError, install_command
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.recording.episodes import Episode, episodes
+from dm_env_rpc_client.recording.episode import Episode
+from dm_env_rpc_client.recording.episodes import episodes
 from dm_env_rpc_client.recording.exported_sizes import TIMESTEP_PART, exported_sizes, is_list
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
@@ -33,8 +34,9 @@ def export_parquet(
     Each row group has TimeSteps of one episode, of at most a sixteenth of `Limits.chunk_bytes`: for
     each byte of an image Parquet takes 25 while a row group is written.
 
-    The columns are `connection`, `world`, `episode`, `step` (0 for the first TimeStep), `time`
-    (when it was received, in UTC), `step_type` (FIRST, MID or LAST), `end` (that of the episode),
+    The columns are `connection`, `world`, `row` (of a batched world; otherwise null), `episode`,
+    `step` (0 for the first TimeStep), `time` (when it was received, in UTC), `step_type` (FIRST,
+    MID or LAST), `end` (that of the episode),
     `reward`, `discount`, and `observation.NAME` and `action.NAME` for each observation and action.
     The action of a row is the one that led to its TimeStep; it is null in the first. Scalars are
     scalars; arrays of a fixed shape have the type `arrow.fixed_shape_tensor`; others, and those
@@ -107,6 +109,7 @@ def _columns(episode: Episode, rows: slice) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "connection": pa.array([episode.connection.number] * length, pa.int32()),
         "world": pa.array([episode.world_name] * length, pa.string()),
+        "row": pa.array([episode.row] * length, pa.int32()),
         "episode": pa.array([episode.number] * length, pa.int64()),
         "step": pa.array(range(*rows.indices(len(episode))), pa.int64()),
         "time": pa.array(episode.nanoseconds[rows], pa.timestamp("ns", tz="UTC")),

@@ -20,11 +20,11 @@ from mcap.opcode import Opcode
 from mcap.writer import MCAP0_MAGIC
 
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording import layout
-from dm_env_rpc_client.recording.container import ANSWERS, PROFILE, REQUESTS
-from dm_env_rpc_client.recording.file_budget import FileBudget
-from dm_env_rpc_client.recording.layout import Damage, RecordFile
-from dm_env_rpc_client.recording.tally import Tally
+from dm_env_rpc_client.recording.files import layout
+from dm_env_rpc_client.recording.files.container import ANSWERS, PROFILE, REQUESTS
+from dm_env_rpc_client.recording.files.file_budget import FileBudget
+from dm_env_rpc_client.recording.files.layout import Damage, RecordFile
+from dm_env_rpc_client.recording.files.tally import Tally
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits, shortened
 
 _MESSAGE = struct.Struct("<HIQQ")

@@ -13,7 +13,7 @@ from mcap.reader import make_reader
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Recorder, Scan, read
-from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording.files import container as containers
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import play
 from tests.reliability.recording import Seen

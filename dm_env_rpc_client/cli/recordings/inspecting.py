@@ -104,6 +104,7 @@ def _describe(episode: Episode) -> dict[str, Any]:
         "episode": episode.number,
         "connection": episode.connection.number,
         "world": episode.world_name,
+        "row": episode.row,
         "began": episode.began.isoformat(timespec="milliseconds"),
         "steps": len(episode) - 1,
         "return": episode.episode_return,
@@ -120,7 +121,9 @@ def _print_tables(
     columns: tuple[str, ...] = ("connection", "address", "transport", "version")
     rows = [[each.get(name, "") for name in columns] for each in connections]
     console.print(table(columns, rows, title="Connections"))
-    columns = ("episode", "connection", "world", "steps", "return", "seconds", "end")
+    columns = ("episode", "connection", "world", "row", "steps", "return", "seconds", "end")
+    if all(each["row"] is None for each in described):
+        columns = tuple(name for name in columns if name != "row")
     rows = [[each[name] for name in columns] for each in described]
     if len(rows) > _MOST_ROWS:
         rows[_MOST_ROWS:-1] = [["..."]]
@@ -141,6 +144,7 @@ def _picture(episode: Episode) -> tuple[str, Any] | None:
     for name, value in episode.flat_timesteps[-1].observation.items():
         found = picture_for(value, episode.observation_specs.get(name))
         if found is not None:
-            title = f"{name}, at the end of episode {episode.number}:"
+            of_row = "" if episode.row is None else f" of row {episode.row}"
+            title = f"{name}, at the end of episode {episode.number}{of_row}:"
             return cell(title), Drawing(found)
     return None

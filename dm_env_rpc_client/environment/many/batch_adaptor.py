@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.client.connection import Connection
 
-__all__ = ["OF_ROWS", "BatchAdaptor", "RowSpecs"]
-
-OF_ROWS = (batches.STEP_TYPE, batches.ROW_ERRORS)
-"""The observations that a batch has and its rows do not."""
+__all__ = ["BatchAdaptor", "RowSpecs"]
 
 
 def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
     """Whether an observation of a batch has a value for each row, and is one of the rows."""
-    return name not in OF_ROWS and len(spec.shape) > 0
+    return name not in batches.OF_BATCH and len(spec.shape) > 0
 
 
 class RowSpecs(NamedTuple):
@@ -71,7 +68,7 @@ class BatchAdaptor(DmEnvAdaptor):
             offered = {spec.name for spec in specs.observations.values()}
             requested_observations = [
                 *requested_observations,
-                *(name for name in OF_ROWS if name in offered),
+                *(name for name in batches.OF_BATCH if name in offered),
             ]
         super().__init__(
             connection,

@@ -7,7 +7,6 @@ TimeSteps go to a consumer. What its names mean at the server is in `protocol/ba
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -473,19 +472,13 @@ def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
 
 def _row_errors(text: Any) -> dict[int, Exception]:
     """Returns what rows have raised, by their places."""
-    if not str(text):
-        return {}
-    try:
-        found = {int(place): str(error) for place, error in json.loads(str(text)).items()}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ProtocolError(f"observation {batches.ROW_ERRORS!r} is invalid: {error}") from error
     return {
         place: DmEnvRpcError(
             status_pb2.Status(
                 code=code_pb2.INTERNAL, message=f"the environment failed in a step request: {error}"
             )
         )
-        for place, error in found.items()
+        for place, error in batches.row_errors(text).items()
     }
 
 

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 _ASK_SECONDS = 5.0
 """How long a server may take to say whether it makes batches; some never answer an extension."""
 
-_NOT_IN_BATCHES = ("adaptor_class", "extensions", "rejoin", "record")
+_NOT_IN_BATCHES = ("adaptor_class", "extensions", "rejoin")
 """Arguments for which each environment needs a stream of its own."""
 
 
@@ -176,7 +176,7 @@ def open_worlds(
     joining = for_each(count, join_world_settings, "join_world_settings")
     sites = PoolSites(places, connecting)
     needs_streams = any(make_kwargs.get(name) is not None for name in _NOT_IN_BATCHES)
-    if num_batches != 0 and not needs_streams and connecting.get("record") is None:
+    if num_batches != 0 and not needs_streams:
         try:
             batched = _open_batches(
                 sites, creating, joining, num_batches, restart, world_settings, make_kwargs

@@ -19,7 +19,7 @@ import zstandard
 from mcap.opcode import Opcode
 from mcap.writer import MCAP0_MAGIC
 
-from dm_env_rpc_client.recording.file_budget import FileBudget
+from dm_env_rpc_client.recording.files.file_budget import FileBudget
 
 Buffer: TypeAlias = bytes | memoryview
 

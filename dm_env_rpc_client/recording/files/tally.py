@@ -7,7 +7,7 @@ import zlib
 
 from mcap.opcode import Opcode
 
-from dm_env_rpc_client.recording.layout import PREFIX, Damage, split
+from dm_env_rpc_client.recording.files.layout import PREFIX, Damage, split
 
 _FOOTER = struct.Struct("<QQI")
 _STATISTICS = struct.Struct("<QHIIIIQQ")

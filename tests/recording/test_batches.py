@@ -1,0 +1,454 @@
+"""The episodes of a batched world's rows are what each row saw, and a replay serves the batch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from pyarrow import parquet
+
+import dm_env_rpc_client
+from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, dm_env_rpc_pb2
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.protocol.envelopes import EnvironmentResponse
+from dm_env_rpc_client.recording import Episode, Recorder, Scan, episodes, read, replay
+from dm_env_rpc_client.recording.parquet import export_parquet
+from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.tensors.limits import Limits
+from tests.cli.commands import invoke
+from tests.environment.test_batch_worlds import Dice, rolls, same_step, settings
+from tests.recording.sessions import record
+from tests.recording.test_exports import export_minari  # noqa: F401 - a fixture.
+
+COUNT = 5
+STEPS = 60
+
+
+class Seen(NamedTuple):
+    """What a row saw in a step: as of a TimeStep, and the action that led to it."""
+
+    kind: int
+    reward: Any
+    discount: Any
+    observation: dict[str, Any]
+    action: dict[str, Any] | None
+
+
+@pytest.fixture(scope="module")
+def dice() -> Iterator[Server]:
+    with serve(Dice) as running:
+        yield running
+
+
+def play_batch(address: str, **options: Any) -> list[dm_env.TimeStep]:
+    with BatchedEnvironment(address, COUNT, settings, nested_tensors=False, **options) as env:
+        return [env.reset(), *(env.step(rolls(COUNT, step)) for step in range(STEPS))]
+
+
+def of_row(row: int, values: dict[str, Any]) -> dict[str, Any]:
+    return {name: array[row] for name, array in values.items()}
+
+
+def episodes_of(live: list[dm_env.TimeStep], actions: list[Any], row: int) -> list[list[Seen]]:
+    """The episodes of a row: FIRST to LAST, or to the end."""
+    found: list[list[Seen]] = []
+    for timestep, action in zip(live, [None, *actions], strict=True):
+        kind = int(timestep.step_type[row])
+        if kind == dm_env.StepType.FIRST:
+            found.append([])
+        is_first = kind == dm_env.StepType.FIRST
+        found[-1].append(
+            Seen(
+                kind,
+                None if is_first else timestep.reward[row],
+                None if is_first else timestep.discount[row],
+                of_row(row, timestep.observation),
+                None if is_first else of_row(row, action),
+            )
+        )
+    return found
+
+
+def assert_episode(found: Episode, expected: list[Seen]) -> None:
+    assert len(found) == len(expected)
+    for step, action, seen in zip(found.flat_timesteps, found.flat_actions, expected, strict=True):
+        assert tuple(step[:3]) == (seen.kind, seen.reward, seen.discount)
+        np.testing.assert_equal(step.observation, seen.observation)
+        np.testing.assert_equal(action, seen.action or {})
+    if expected[-1].kind == dm_env.StepType.LAST:
+        assert found.end == ("interrupted" if expected[-1].discount else "terminated")
+    else:
+        assert found.end == "interrupted"
+
+
+@pytest.mark.parametrize("num_batches", [None, 2], ids=["batch", "batches"])
+def test_the_episodes_of_rows_are_what_each_row_saw(
+    dice: Server, path: Path, num_batches: int | None
+) -> None:
+    live = play_batch(dice.address, record=path, num_batches=num_batches)
+    actions = []
+    for step in range(STEPS):
+        roll = rolls(COUNT, step)
+        actions.append(
+            {"bet": roll["bet"], "hand.push": roll["hand"]["push"], "word": roll["word"]}
+        )
+    run = read(path)
+    # One asks for batches; without, there would be one for each environment.
+    assert (len(run.connections), run.is_complete) == (1 + (num_batches or 1), True)
+    by_row: dict[str, list[Episode]] = defaultdict(list)
+    for episode in run.episodes:
+        by_row[episode.flat_timesteps[0].observation["words"][0]].append(episode)
+    assert len({(each[0].world_name, each[0].row) for each in by_row.values()}) == COUNT
+    lengths = set()
+    for row in range(COUNT):
+        expected = episodes_of(live, actions, row)
+        assert len(expected) > 10
+        lengths.add(tuple(map(len, expected)))
+        for found, seen in zip(by_row[f"row{row}"], expected, strict=True):
+            assert_episode(found, seen)
+    assert len(lengths) == COUNT, "rows end at different times"
+    assert [each.number for each in run.episodes] == list(range(1, len(run.episodes) + 1))
+
+
+def test_rows_have_the_specs_and_the_form_of_an_environment_alone(dice: Server, path: Path) -> None:
+    single = path.with_name("single.mcap")
+    play_batch(dice.address, record=path)
+    play_batch(dice.address, record=single, num_batches=0)
+    of_batch, of_streams = read(path).episodes[0], read(single).episodes[0]
+    assert (of_batch.row, of_streams.row) == (int(of_batch.row or 0), None)
+    assert of_batch.action_specs == of_streams.action_specs
+    # A batch always sends its discount.
+    assert {
+        name: spec for name, spec in of_batch.observation_specs.items() if name != "discount"
+    } == of_streams.observation_specs
+    assert "of row" in repr(of_batch)
+    assert "row" not in repr(of_streams)
+    stacked = of_batch.timesteps
+    assert stacked.observation["dice"].shape == (len(of_batch), 2, 3)
+    assert stacked.observation["table"]["total"].dtype == np.float64
+    assert of_batch.actions["hand"]["push"].shape == (len(of_batch) - 1, 2)
+    for step in of_batch.flat_timesteps:
+        assert step.observation["dice"].base is None, "arrays of its own"
+
+
+def test_a_replay_gives_the_same_time_steps(dice: Server, path: Path) -> None:
+    live = play_batch(dice.address, record=path, num_batches=2)
+    with replay(path) as replayed:
+        again = play_batch(replayed.address, num_batches=2)
+    for mine, other in zip(again, live, strict=True):
+        same_step(mine, other)
+
+
+def test_a_replay_serves_a_remote_vector_env(path: Path) -> None:
+    def results(address: str, **options: Any) -> list[Any]:
+        with RemoteVectorEnv(address, 3, **options) as envs:
+            found: list[Any] = [envs.reset(seed=4)]
+            found += [envs.step(np.array([step % 2, 1, 0])) for step in range(40)]
+            return [*found, envs.metadata["autoreset_mode"], str(envs.single_observation_space)]
+
+    for factory in (
+        lambda: gymnasium.make("CartPole-v1"),
+        lambda num_envs: gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync"),
+    ):
+        file = path.with_name(f"{factory.__code__.co_argcount}.mcap")
+        with serve(factory) as server:
+            live = results(server.address, record=file)
+        assert {each.row for each in read(file).episodes} == {0, 1, 2}
+        with replay(file) as replayed:
+            np.testing.assert_equal(results(replayed.address), live)
+
+
+def test_a_plain_environment_of_a_batch_unrolls(path: Path) -> None:
+    rows = {"num_envs": 3, "rows.seed": [1, 2, 3], "step_mask": True}
+    moves = np.random.default_rng(0).integers(0, 3, (25, 3))
+
+    def unroll(address: str, **options: Any) -> tuple[dm_env.TimeStep, list[dm_env.TimeStep]]:
+        with dm_env_rpc_client.make(address, rows, **options) as env:
+            return env.unroll({"paddle": moves}), list(env.rollout({"paddle": moves}))
+
+    with serve(Catch) as server:
+        stacked, listed = unroll(server.address, record=path)
+        with dm_env_rpc_client.make(server.address, rows) as env:
+            steps = [env.step({"paddle": move}) for move in moves]
+            steps += [env.step({"paddle": move}) for move in moves]
+    for found, step in zip(listed, steps[25:], strict=True):
+        np.testing.assert_equal(found.observation, step.observation)
+    np.testing.assert_array_equal(
+        stacked.observation["board"], np.stack([step.observation["board"] for step in steps[:25]])
+    )
+    assert stacked.reward.shape == (25, 3)
+    kinds = np.concatenate(
+        [stacked.observation["step_type"], [step.observation["step_type"] for step in listed]]
+    )
+    for row in range(3):
+        found = [each for each in read(path).episodes if each.row == row]
+        assert [int(step.step_type) for each in found for step in each.flat_timesteps] == list(
+            kinds[:, row]
+        )
+    with replay(path) as replayed:
+        again, listed_again = unroll(replayed.address)
+    np.testing.assert_equal(again._asdict(), stacked._asdict())
+    np.testing.assert_equal([step._asdict() for step in listed_again],
+                            [step._asdict() for step in listed])  # fmt: skip
+
+
+def test_masks_leave_other_rows_as_they_are(path: Path) -> None:
+    rows = {"num_envs": 3, "rows.seed": [1, 2, 3], "step_mask": True}
+    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+        env.reset()
+        move = np.ones(3, int)
+        env.step({"paddle": move})
+        env.step({"paddle": move, "step_mask": np.array([True, False, False])})
+        env.reset({"reset_mask": [False, True, False]})
+        env.step({"paddle": move, "step_mask": np.array([False, True, True])})
+        env.reset({"reset_mask": [False, False, True]})
+        env.step({"paddle": move})
+        env.reset()
+    found = {
+        row: [(len(e), e.end) for e in read(path).episodes if e.row == row] for row in range(3)
+    }
+    assert found == {
+        0: [(4, "interrupted"), (1, "interrupted")],
+        1: [(2, "interrupted"), (3, "interrupted"), (1, "interrupted")],
+        2: [(3, "interrupted"), (2, "interrupted"), (1, "interrupted")],
+    }
+
+
+def test_a_row_that_fails_has_no_time_step(path: Path) -> None:
+    def failing(index: int) -> dict[str, Any]:
+        return {**settings(index), "fails_at": 3 if index == 1 else 0}
+
+    failures = []
+    with serve(Dice) as server, BatchedEnvironment(server.address, 2, failing, record=path) as env:
+        env.reset()
+        for step in range(12):
+            try:
+                env.step(rolls(2, step))
+            except EnvironmentsFailedError as error:
+                failures.append(list(error.failures))
+    assert failures == [[1]]
+    lengths = [sum(len(e) for e in read(path).episodes if e.row == row) for row in range(2)]
+    assert lengths == [13, 12]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_every_autoreset_mode_of_a_vector_environment(path: Path, mode: AutoresetMode) -> None:
+    def walks(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        return gymnasium.make_vec(
+            "CartPole-v1", num_envs, vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": mode},
+        )  # fmt: skip
+
+    live: list[dm_env.TimeStep] = []
+    with serve(walks) as server, dm_env_rpc_client.make(
+        server.address, {"num_envs": 3}, record=path
+    ) as env:  # fmt: skip
+        live.append(env.reset({"seed": 2}))
+        for step in range(60):
+            live.append(env.step({"action": np.array([1, step % 2, 0])}))
+            ended = live[-1].observation["step_type"] == dm_env.StepType.LAST
+            if mode is AutoresetMode.DISABLED and ended.any():
+                live.append(env.reset({"reset_mask": ended}))
+    for row in range(3):
+        found = [each for each in read(path).episodes if each.row == row]
+        assert len(found) > 2 or row == 1
+        for each in found:
+            kinds = [int(step.step_type) for step in each.flat_timesteps]
+            assert kinds[0] == 0
+            assert set(kinds[1:-1]) <= {1}
+            assert each.end == ("terminated" if kinds[-1] == 2 else "interrupted")
+            assert each.episode_return == len(each) - 1
+        # Each reward that was seen is in one episode.
+        total = sum(float(step.reward[row]) for step in live if step.reward is not None)
+        assert sum(each.episode_return for each in found) == total
+        if mode is AutoresetMode.SAME_STEP:
+            for before, after in itertools.pairwise(found):
+                np.testing.assert_equal(
+                    after.flat_timesteps[0].observation, before.flat_timesteps[-1].observation
+                )
+                assert after.nanoseconds[0] == before.nanoseconds[-1]
+                assert after.flat_timesteps[0].reward is None
+
+
+def test_a_file_that_is_cut_off_has_the_beginning_of_each_row(dice: Server, path: Path) -> None:
+    with (
+        Recorder(path, compression="none") as recorder,
+        BatchedEnvironment(dice.address, COUNT, settings, record=recorder) as env,
+    ):
+        env.reset()
+        for step in range(STEPS):
+            env.step(rolls(COUNT, step))
+            if step % 10 == 0:
+                recorder.settle()  # Ends a chunk.
+    content = path.read_bytes()
+    whole: dict[int, list[int]] = {
+        row: [
+            int(s.step_type) for e in read(path).episodes if e.row == row for s in e.flat_timesteps
+        ]
+        for row in range(COUNT)
+    }
+    counts = set()
+    for size in range(8, len(content), len(content) // 40):
+        path.write_bytes(content[:size])
+        run = read(path)
+        assert not run.is_complete
+        for row in range(COUNT):
+            own = [e for e in run.episodes if e.row == row]
+            kinds = [int(step.step_type) for e in own for step in e.flat_timesteps]
+            assert kinds == whole[row][: len(kinds)]
+            assert all(e.end != "unfinished" for e in own[:-1])
+            counts.add(len(kinds))
+    assert len(counts) > 4
+    for place in range(100, len(content), len(content) // 40):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        with pytest.raises(RecordingError):
+            read(path)
+
+
+def changed_answers(path: Path, out: Path, change: Callable[[Any], None]) -> None:
+    """Writes a recording whose answers to steps are other ones."""
+    requests: list[bytes] = []
+    exchanges = []
+    for entry in Scan(path):
+        if entry.is_request:
+            requests.append(entry.message)
+        else:
+            answer = EnvironmentResponse.FromString(entry.message)
+            if answer.HasField("step"):
+                change(answer.step)
+            exchanges.append((requests.pop(0), answer.SerializeToString()))
+    record(out, *exchanges)
+
+
+def uid_of(path: Path, name: str) -> int:
+    for entry in Scan(path):
+        if not entry.is_request:
+            answer = EnvironmentResponse.FromString(entry.message)
+            for uid, spec in answer.join_world.specs.observations.items():
+                if spec.name == name:
+                    return int(uid)
+    raise AssertionError(name)
+
+
+@pytest.fixture
+def catches(path: Path) -> Path:
+    rows = {"num_envs": 2, "rows.seed": [1, 2]}
+    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+        env.unroll({"paddle": np.ones((5, 2), int)})
+    return path
+
+
+def test_what_breaks_the_rules_of_batches_is_named(catches: Path, tmp_path: Path) -> None:
+    kinds, errors = (uid_of(catches, name) for name in ("step_type", "row_errors"))
+
+    def broken(name: str, change: Callable[[Any], None]) -> str:
+        out = tmp_path / f"{name}.mcap"
+        changed_answers(catches, out, change)
+        with pytest.raises(RecordingError) as caught:
+            list(episodes(out))
+        return str(caught.value)
+
+    def set_kinds(step: Any, content: bytes) -> None:
+        step.observations[kinds].uint8s.array = content
+
+    def leave_out(step: Any) -> None:
+        if step.observations[kinds].uint8s.array != b"\0\0":
+            del step.observations[kinds]
+
+    text = broken("seven", lambda step: set_kinds(step, b"\0\7"))
+    assert "the step of row 1 has the type 7" in text
+    assert "the step of row 0 is MID" in broken("mid", lambda step: set_kinds(step, b"\1\0"))
+    assert "does not have the observation 'step_type'" in broken("without", leave_out)
+
+    def set_errors(step: Any) -> None:
+        step.observations[errors].strings.array[:] = ["[" * 1000]
+
+    assert "row_errors" in broken("errors", set_errors)
+
+
+def test_rows_that_few_bytes_ask_for_are_refused(tmp_path: Path) -> None:
+    count = 10_000_000
+    specs = dm_env_rpc_pb2.ActionObservationSpecs()
+    for uid, (name, dtype) in enumerate(
+        (("step_type", dm_env_rpc_pb2.UINT8), ("reward", dm_env_rpc_pb2.UINT8)), 1
+    ):
+        spec = specs.observations[uid]
+        spec.name, spec.dtype = name, dtype
+        spec.shape.append(count)
+    step = dm_env_rpc_pb2.StepResponse(state=dm_env_rpc_pb2.RUNNING)
+    for uid in (1, 2):
+        step.observations[uid].uint8s.array = b"\0"
+        step.observations[uid].shape.append(count)
+    requests = [
+        dm_env_rpc_pb2.EnvironmentRequest(join_world={"world_name": "w"}),
+        dm_env_rpc_pb2.EnvironmentRequest(step={"requested_observations": [1, 2]}),
+    ]
+    answers = [EnvironmentResponse(join_world={"specs": specs}), EnvironmentResponse(step=step)]
+    out = tmp_path / "bomb.mcap"
+    record(out, *((q.SerializeToString(), a.SerializeToString())
+                  for q, a in zip(requests, answers, strict=True)))  # fmt: skip
+    with pytest.raises(RecordingError, match="chunk_bytes"):
+        list(episodes(out, Limits(chunk_bytes=64 << 20)))
+
+
+def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
+    limits = Limits(chunk_bytes=1 << 20)
+    rows = {"num_envs": 16, "rows.seed": list(range(16)), "rows": 5, "columns": 4}
+    del rows["rows"]
+    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+        env.unroll({"paddle": np.ones((400, 16), int)})
+    assert sum(len(each) for each in episodes(path, limits)) == 16 * 400
+    with pytest.raises(RecordingError, match="chunk_bytes"):
+        read(path, limits)
+
+
+def test_rows_are_exported_to_parquet(dice: Server, path: Path) -> None:
+    play_batch(dice.address, record=path)
+    out = path.with_name("run.parquet")
+    found = read(path).episodes
+    assert export_parquet(path, out) == len(found)
+    table = parquet.read_table(out)
+    assert table["row"].to_pylist() == [e.row for e in found for _ in range(len(e))]
+    assert table["reward"].to_pylist() == [s.reward for e in found for s in e.flat_timesteps]
+    assert table["action.word"].to_pylist() == [
+        a.get("word") for e in found for a in e.flat_actions
+    ]
+    dice_column = table["observation.dice"].combine_chunks().to_numpy_ndarray()
+    np.testing.assert_array_equal(
+        dice_column, [s.observation["dice"] for e in found for s in e.flat_timesteps]
+    )
+
+
+def test_rows_are_exported_to_minari(
+    path: Path,
+    export_minari: Callable[..., int],  # noqa: F811
+) -> None:
+    import minari
+
+    rows = {"num_envs": 3, "rows.seed": [1, 2, 3]}
+    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+        env.unroll({"paddle": np.random.default_rng(1).integers(0, 3, (35, 3))})
+    found = [each for each in read(path).episodes if len(each) > 1]
+    assert export_minari(path, "rows/catch-v0") == len(found)
+    made = list(minari.load_dataset("rows/catch-v0").iterate_episodes())
+    for one, expected in zip(made, found, strict=True):
+        np.testing.assert_array_equal(one.actions, expected.actions["paddle"])
+        np.testing.assert_array_equal(one.observations, expected.timesteps.observation["board"])
+        assert one.terminations[-1] == (expected.end == "terminated")
+
+
+def test_inspect_says_which_row(dice: Server, path: Path) -> None:
+    play_batch(dice.address, record=path)
+    shown = json.loads(invoke("inspect", str(path), "--json").stdout)
+    assert [each["row"] for each in shown["episodes"]] == [e.row for e in read(path).episodes]
+    assert " row " in invoke("inspect", str(path)).stdout
