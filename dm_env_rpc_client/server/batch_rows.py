@@ -41,15 +41,15 @@ class EnvironmentRows:
         self._observation_spec = batched(environment.observation_spec(), count)
         self.reward_spec = batched(environment.reward_spec(), count)
         self.discount_spec = batched(environment.discount_spec(), count)
-        self._names = list(self._single.observation_names)
-        # In the order of the names; written in place, so that the structures are made once.
+        # Written in place, so that the structures are made once.
         self._observation, self._reward, self._discount = (
             zeros(spec) for spec in (self._observation_spec, self.reward_spec, self.discount_spec)
         )
         self._sends_discount = self._single.sends_discount
         sent = [self._observation, self._reward, *([self._discount] * self._sends_discount)]
         arrays = [array for structure in sent for array in leaves(structure)]
-        self._arrays = dict(zip(self._names, arrays, strict=True))
+        # In the order in which `FlatSpecs.values` has the values of a row.
+        self._columns = list(map(_Column, self._single.observation_names, arrays))
         if not self._sends_discount:
             self._discount[:] = 1.0
         self._values = named(self._observation, "observation", _TAKEN)
@@ -91,9 +91,7 @@ class EnvironmentRows:
         if not self.is_running[index]:
             self.begin(index, environment)
             return
-        by_name = zip(self._single.action_names, actions, strict=True)
-        action = self._single.nested_action({name: array[index] for name, array in by_name})
-        self._put(index, environment.step(action))
+        self._put(index, environment.step(self._single.action_of_row(actions, index)))
 
     def _put(self, index: int, timestep: dm_env.TimeStep) -> None:
         """Puts the TimeStep of an environment into its row.
@@ -101,18 +99,21 @@ class EnvironmentRows:
         Raises:
           RuntimeError: a value does not conform to its spec; the row is as it was.
         """
-        values = self._single.flat_observations(timestep, self._names)
-        fitting = [
-            (array, self._fitting(name, array, values[name]))
-            for name, array in self._arrays.items()
-        ]
-        for array, value in fitting:
-            array[index] = value
+        values = self._single.values(timestep)
+        columns = self._columns
+        for place, (column, value) in enumerate(zip(columns, values, strict=True)):
+            if type(value) is np.ndarray:
+                if value.dtype != column.dtype or value.shape != column.shape:
+                    values[place] = column.fitting(value)
+            elif type(value) is not column.type:
+                values[place] = column.fitting(value)
+        for column, value in zip(columns, values, strict=True):
+            column.array[index] = value
         if not self._sends_discount:
             # `_check_default_discount` has seen that it is 1 or 0.
             self._discount[index] = 1.0 if timestep.discount is None else timestep.discount
         self._step_type[index] = timestep.step_type
-        self.is_running[index] = not timestep.last()
+        self.is_running[index] = timestep.step_type is not dm_env.StepType.LAST
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next `put` overwrites."""
@@ -123,26 +124,44 @@ class EnvironmentRows:
         }
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
-    def _fitting(self, name: str, array: npt.NDArray[Any], value: Any) -> Any:
-        """Returns a value that can be put into a row of an array without a loss."""
-        if type(value) is np.ndarray and value.dtype == array.dtype:
-            shape = value.shape
-        elif array.dtype == object:
+
+class _Column:
+    """The array of one observation, reward or discount, and what fits into a row of it.
+
+    Args:
+      name: of the observation.
+      array: [N, ...].
+
+    Attributes:
+      array: the same.
+      dtype: of the array.
+      shape: of one row.
+      type: of the values of Python that a row can have as they are; None if there is none.
+    """
+
+    def __init__(self, name: str, array: npt.NDArray[Any]):
+        self._name = name
+        self.array = array
+        self.dtype = array.dtype
+        self.shape = array.shape[1:]
+        self.type = float if array.dtype == np.float64 and array.ndim == 1 else None
+
+    def fitting(self, value: Any) -> Any:
+        """Returns a value that can be put into a row without a loss; RuntimeError if none can."""
+        if self.dtype == object:
             value = np.asarray(value, object)
-            shape = value.shape
         else:
-            where = f"observation {name!r}"
+            where = f"observation {self._name!r}"
             try:
-                value = casting.exact_cast(casting.as_array(value, where), array.dtype, where)
+                value = casting.exact_cast(casting.as_array(value, where), self.dtype, where)
             except SpecError as error:
                 raise RuntimeError(f"the environment violates its own specs: {error}") from error
-            shape = value.shape
-        if shape != array.shape[1:]:
+        if value.shape != self.shape:
             raise RuntimeError(
-                f"the environment violates its own specs: observation {name!r} has the shape "
-                f"{list(shape)}, its spec {list(array.shape[1:])}"
+                f"the environment violates its own specs: observation {self._name!r} has the shape "
+                f"{list(value.shape)}, its spec {list(self.shape)}"
             )
-        return value if shape else value[()]
+        return value if value.shape else value[()]
 
 
 def leaves(structure: Any) -> list[Any]:

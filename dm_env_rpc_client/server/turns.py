@@ -23,11 +23,13 @@ _WAITING_SECONDS = 1e-3
 """Rows that together wait longer than this are worth threads, which take 50 us for each."""
 
 
+_COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
+"""Linux counts how often a thread has given up the processor; macOS does not."""
+
+
 def _switches() -> int:
-    """How often this thread has given up the processor to wait; macOS does not count it."""
-    if not hasattr(resource, "RUSAGE_THREAD"):
-        return round(time.monotonic() * 1e6)
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    """Returns how often this thread has given up the processor to wait; 0 where unknown."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if _COUNTS_SWITCHES else 0
 
 
 class Turns:
@@ -66,7 +68,7 @@ class Turns:
         took = time.perf_counter() - began
         waited = took - (time.thread_time() - computed)
         # On a busy machine time passes without a wait, but then nothing was given up by itself.
-        gave_up = _switches() - switches >= len(rows) // 2
+        gave_up = not _COUNTS_SWITCHES or _switches() - switches >= len(rows) // 2
         if waited > max(_WAITING_SECONDS, took / 2) and gave_up and len(rows) > 1:
             self._executor = concurrent.futures.ThreadPoolExecutor(_THREADS, "row")
         return failures

@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.benchmarks import picture, table
 from tests.benchmarks.results import Section
 from tests.benchmarks.sections import (
+    batches,
     codec,
     growth,
     many_environments,
@@ -41,6 +42,8 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "served-to-cpp": serving.served_to_cpp,
     "served-together": serving.served_together,
     "served-computing": serving.served_computing,
+    "batched": batches.batched,
+    "batched-rate": batches.batched_rate,
     "recording": recording.recording,
 }
 ROUNDS = 40

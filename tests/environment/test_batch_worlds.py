@@ -185,6 +185,26 @@ def _same_rows(found: Any, own_order: Any, expected: Any, order: Any) -> None:
 
 
 @BOTH
+def test_an_action_that_does_not_conform_names_its_row_and_sends_nothing(
+    dice: Server, num_batches: int | None
+) -> None:
+    with BatchedEnvironment(dice.address, 4, settings, num_batches=num_batches) as env:
+        env.reset()
+        env.send(rolls(2, 0), [0, 1])
+        wrong = rolls(2, 1)
+        wrong["hand"]["push"][1] = 9.0
+        # Row 3 is in the world of row 1, or of all rows, whose step is under way.
+        with pytest.raises(SpecError, match="environment 3 at .*hand.push"):
+            env.send(wrong, [2, 3])
+        env.send(rolls(2, 1), [2, 3])
+        _, ids = env.recv(4)
+        assert sorted(ids) == [0, 1, 2, 3]
+        with pytest.raises(SpecError, match="environment 1 at .*hand.push"):
+            env.send(wrong, [0, 1])
+        env.step(rolls(4, 2))
+
+
+@BOTH
 def test_what_a_row_raises_is_its_own(dice: Server, num_batches: int | None) -> None:
     def failing(index: int) -> dict[str, Any]:
         return {**settings(index), "fails_at": 3 if index == 3 else 0}

@@ -20,10 +20,10 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     describe_vector,
     encoded_extras,
     encoded_frames,
-    named,
     row_specs,
 )
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.batch_rows import named, zeros
 from dm_env_rpc_client.server.turns import failed
 
 __all__ = ["GymnasiumRows"]
@@ -72,7 +72,7 @@ class GymnasiumRows:
         self.observation_spec, self.reward_spec, self.discount_spec = row_specs(
             spec, count, self._has_extras, has_row_errors=True
         )
-        self._observation = tree.map_structure(_zeros, spec)
+        self._observation = zeros(spec)
         self._leaves = tree.flatten(self._observation)
         # The most frequent case, without the walk over a structure for each row.
         self._array = self._leaves[0] if isinstance(space, spaces.Box) else None
@@ -159,7 +159,7 @@ class GymnasiumRows:
             observation["observation"] = self._observation
             observation["gymnasium"] = encoded_extras(infos, self._both)
         else:
-            observation = {**named(self._observation, {}), **observation}
+            observation = {**named(self._observation, "observation", ()), **observation}
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
     def _put(self, index: int, observation: Any, info: dict[str, Any]) -> None:
@@ -179,9 +179,3 @@ class GymnasiumRows:
 
     # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
-
-
-def _zeros(spec: Any) -> npt.NDArray[Any]:
-    if spec.dtype.kind not in "biuf":
-        return np.full(spec.shape, "", object)
-    return np.zeros(spec.shape, spec.dtype)

@@ -24,9 +24,6 @@ class LentArrays:
         self._stays = stays
         self._is_lent = False
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self._arrays[name]
-
     def replace(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Takes others of the same shapes, which nobody else has."""
         if self._stays:

@@ -11,8 +11,8 @@ from dm_env import specs
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server import batch_rows
 from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "describe_vector",
     "encoded_extras",
     "encoded_frames",
-    "named",
     "row_specs",
 ]
 
@@ -83,23 +82,9 @@ def row_specs(
     if has_extras:
         own = {_OBSERVATION: observation, _EXTRAS: specs.StringArray((), name=_EXTRAS), **own}
     else:
-        own = {**named(observation, own), **own}
+        own = {**batch_rows.named(observation, _OBSERVATION, tuple(own)), **own}
     reward = specs.Array((count,), np.float64, "reward")
     return own, reward, specs.BoundedArray((count,), np.float64, 0.0, 1.0, "discount")
-
-
-def named(structure: Any, taken: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an observation as a mapping; SpecError if it has one of the names that are taken."""
-    if isinstance(structure, tuple):
-        return {str(index): part for index, part in enumerate(structure)}
-    if not isinstance(structure, dict):
-        return {_OBSERVATION: structure}
-    both = sorted(structure.keys() & taken.keys())
-    if both:
-        raise SpecError(
-            f"{both[0]!r} of an environment has a name that every batch has itself; rename it"
-        )
-    return structure
 
 
 def encoded_extras(infos: Mapping[str, Any], both: npt.NDArray[np.bool_]) -> str:

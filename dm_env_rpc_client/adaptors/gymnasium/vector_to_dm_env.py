@@ -24,10 +24,10 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     describe_vector,
     encoded_extras,
     encoded_frames,
-    named,
     row_specs,
 )
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.batch_rows import named
 
 __all__ = ["GymnasiumVectorEnvironment"]
 
@@ -197,6 +197,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         self._environment.close()
 
     def _row_specs(self) -> tuple[dict[str, Any], specs.Array, specs.Array]:
+        # Anew each time: infos may have been asked for.
         spec = batch_elements.to_spec(self._observation_space, self.num_envs, OBSERVATION)
         return row_specs(spec, self.num_envs, self._has_extras, has_row_errors=False)
 
@@ -205,7 +206,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             self._observation_space, observation, self.num_envs, OBSERVATION
         )
         if not self._has_extras:
-            return {**named(value, {}), batches.STEP_TYPE: step_type}
+            return {**named(value, OBSERVATION, ()), batches.STEP_TYPE: step_type}
         both = np.zeros(1, np.bool_) if both is None else both
         text = encoded_extras(self._info, both)
         return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}

@@ -130,7 +130,7 @@ class BatchWorlds:
                 else:
                     self.pool.step(sent, put)
         except SpecError:
-            self._blame(sent)
+            self._blame(sent, dict(enumerate(self.groups)))
             raise
         self._arrived.clear()
         return self._raise()
@@ -173,14 +173,15 @@ class BatchWorlds:
             elif part.rows:
                 to_send[number] = self._worlds[number].action([part])
                 self._worlds[number].under_way = part.rows
+        later = {number: self._worlds[number].action([part]) for number, part in queued.items()}
         try:
-            for number, part in queued.items():
-                # Before anything is sent; and once more when it is.
-                self.adaptors[number]._prepare_step(self._worlds[number].action([part]))
             with self._failing():
+                for number, action in later.items():
+                    # Before anything is sent; and once more when it is.
+                    self.adaptors[number]._prepare_step(action)
                 self.pool.send(to_send)
         except SpecError:
-            self._blame(to_send)
+            self._blame({**to_send, **later}, {number: rows for number, (_, rows) in parts.items()})
             raise
         for number, part in queued.items():
             self._worlds[number].queued.append(part)
@@ -230,7 +231,6 @@ class BatchWorlds:
             queued = (without(part, of_rows) for part in world.queued)
             world.queued = [part for part in queued if part.rows]
             world.under_way = list(of_rows)
-            # All begin with the first sequence of a world; the others are owed theirs then.
         for row in settings:
             self._arrived.pop(row, None)
             self._owed.pop(row, None)
@@ -302,10 +302,11 @@ class BatchWorlds:
                 batch[name][is_idle] = _any_value(self.adaptors[0].action_rows[name])
         return batch
 
-    def _blame(self, sent: Mapping[int, Actions]) -> None:
-        """Raises SpecError for the first row whose action does not conform to its spec."""
+    def _blame(self, sent: Mapping[int, Actions], rows: Mapping[int, Sequence[int]]) -> None:
+        """Raises SpecError for the first of some rows whose action does not conform to its spec."""
         for number, action in sent.items():
-            for place, row in enumerate(self._worlds[number].rows):
+            places = self._worlds[number].places(rows[number])
+            for place, row in zip(places, rows[number], strict=True):
                 try:
                     self.adaptors[number].check_row(action, place)
                 except SpecError as error:

@@ -10,7 +10,7 @@ TERMINATED, so the states say it; and a FIRST step has none, which an observatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -68,6 +68,7 @@ class FlatSpecs:
         self._flatten_discount = _flattener(discount_spec)
         self.action_names = _names(action_spec, "action")
         self._nest_action = _nester(action_spec, self.action_names)
+        self._nest_row = _row_nester(action_spec)
         self._default_actions = default_actions
         observation_names = _names(observation_spec, "observation")
         reward_names = _names(reward_spec, REWARD, prefix=REWARD)
@@ -124,13 +125,26 @@ class FlatSpecs:
                 f"actions in every step: {', '.join(map(repr, self.action_names))}"
             ) from None
 
+    def action_of_row(self, columns: Sequence[Any], row: int) -> Any:
+        """Returns the nested action of one row.
+
+        Args:
+          columns: arrays [N, ...] in the order of `action_names`.
+          row: its place in them.
+        """
+        return self._nest_row(columns, row)
+
     def flat_observations(
         self, timestep: dm_env.TimeStep, requested: Collection[str]
     ) -> dict[str, Any]:
-        """Returns the requested values of a time step, by name.
+        """Returns the requested values of a time step, by name; see `values`."""
+        values, positions = self.values(timestep), self._positions
+        return {name: values[positions[name]] for name in requested}
 
-        A FIRST step has no reward and no discount. If they are requested, the reward is 0
-        and the discount 1.
+    def values(self, timestep: dm_env.TimeStep) -> list[Any]:
+        """Returns the values of a time step, in the order of `observation_names`.
+
+        A FIRST step has no reward and no discount; the reward is 0 and the discount 1.
 
         Raises:
           RuntimeError: the discount has dm_env's default spec, but the states do not say it.
@@ -142,8 +156,7 @@ class FlatSpecs:
             values += self._no_discount if discount is None else self._flatten_discount(discount)
         elif type(discount) is not float or discount != 1.0:
             _check_default_discount(timestep)
-        positions = self._positions
-        return {name: values[positions[name]] for name in requested}
+        return values
 
 
 def _is_default_discount(spec: Any) -> bool:
@@ -170,8 +183,8 @@ def _flattener(structure: Any) -> Callable[[Any], list[Any]]:
         return lambda value: [value]
     if structure is None:
         return lambda value: []
-    if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
-        keys = [path[0] for path, _ in tree.flatten_with_path(structure)]
+    keys = _flat_keys(structure)
+    if keys is not None:
 
         def flatten(value: Any) -> list[Any]:
             if type(value) is dict and len(value) == len(keys):
@@ -201,11 +214,32 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
         return lambda values: values[single]
     if structure is None or not tree.flatten(structure):
         return lambda values: structure
-    if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
-        keys = [path[0] for path, _ in tree.flatten_with_path(structure)]
+    keys = _flat_keys(structure)
+    if keys is not None:
         pairs = list(zip(keys, names, strict=True))
         return lambda values: {key: values[name] for key, name in pairs}
     return lambda values: tree.unflatten_as(structure, [values[name] for name in names])
+
+
+def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
+    """Returns what puts one row of some columns into a structure."""
+    if isinstance(structure, Array):
+        return lambda columns, row: columns[0][row]
+    keys = _flat_keys(structure)
+    if keys:
+        return lambda columns, row: {
+            key: column[row] for key, column in zip(keys, columns, strict=True)
+        }
+    if structure is None or not tree.flatten(structure):
+        return lambda columns, row: structure
+    return lambda columns, row: tree.unflatten_as(structure, [column[row] for column in columns])
+
+
+def _flat_keys(structure: Any) -> list[Any] | None:
+    """Returns the keys of a dict without levels, as tree orders them; None for other structures."""
+    if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
+        return [path[0] for path, _ in tree.flatten_with_path(structure)]
+    return None
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:

@@ -1,0 +1,156 @@
+"""Environments in batches behind this package's server, against Gymnasium's AsyncVectorEnv.
+
+Both have the same environments in other processes, and both give infos and begin episodes by
+themselves. One environment is compared as its users would have it: Gymnasium's interface with
+Gymnasium's interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from dm_env_rpc_client import BatchedEnvironment
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.server import serve
+from tests.benchmarks.cheap import Cheap
+from tests.benchmarks.results import Row, Section, Target
+from tests.benchmarks.rounds import Contender, alternate, timed
+from tests.benchmarks.sections.serving import ASYNC, BATCHED, VECTOR, CheapGym, process
+from tests.benchmarks.settings import Settings
+
+__all__ = ["batched", "batched_rate"]
+
+CART_POLE = "CartPole"
+SAME_STEP = "CartPole, SAME_STEP"
+PROXY = "Remote-v0"
+SYNC = "SyncVectorEnv, in process"
+
+_SHORT = {"scalar": "float32 [1]", "uint8": "uint8 84x84x4", "float32": "float32 84x84x4"}
+_MOST_OF_ASYNC = {
+    (16, "scalar"): 0.15,
+    (64, "scalar"): 0.04,
+    (256, "scalar"): 0.02,
+    (16, "uint8"): 0.25,
+    (16, "float32"): 0.5,
+    (1, CART_POLE): 1.0,
+    (16, CART_POLE): 0.3,
+    (64, CART_POLE): 0.25,
+    (64, SAME_STEP): 0.25,
+}
+"""What a step of so many environments may cost, as part of AsyncVectorEnv's."""
+
+_QUICK = ((16, "scalar"), (1, CART_POLE))
+_STEPS = 2560
+"""Environment steps of one turn, at most `_MOST_STEPS` of all environments."""
+
+_MOST_STEPS = 40
+_ROWS = 1024
+_LEAST_RATE = 1e6
+
+
+def _world(name: str) -> gymnasium.Env[Any, Any]:
+    if name in _SHORT:
+        return CheapGym(_SHORT[name])
+    return gymnasium.make("CartPole-v1")
+
+
+def _be_a_server(told: Pipe, factory: Callable[..., Any]) -> None:
+    with serve(factory) as server:
+        told.send(server.address)
+        told.recv()
+
+
+def _served(stack: contextlib.ExitStack, factory: Callable[..., Any]) -> str:
+    address: str = stack.enter_context(process(_be_a_server, factory)).recv()
+    return address
+
+
+def _stepping(
+    stack: contextlib.ExitStack, envs: gymnasium.vector.VectorEnv[Any, Any, Any], count: int
+) -> Contender:
+    stack.callback(envs.close)
+    envs.reset(seed=0)
+    actions = np.resize(np.array([0, 1]), count)
+    return timed(lambda: envs.step(actions), max(2, min(_MOST_STEPS, _STEPS // count)), count)
+
+
+def _proxy(stack: contextlib.ExitStack, address: str, name: str) -> Contender:
+    remote = "dm_env_rpc_client.gymnasium:Remote-v0"
+    env: Any = gymnasium.make(remote, address=address, create_world_settings={"name": name})
+    stack.callback(env.close)
+    env.reset(seed=0)
+
+    def step() -> None:
+        _, _, terminated, truncated, _ = env.step(0)
+        if terminated or truncated:
+            env.reset()
+
+    return timed(step, _MOST_STEPS)
+
+
+def _contenders(
+    stack: contextlib.ExitStack, address: str, count: int, name: str
+) -> dict[str, Contender]:
+    mode = AutoresetMode.SAME_STEP if name == SAME_STEP else AutoresetMode.NEXT_STEP
+    makers = [functools.partial(_world, name)] * count
+    # Forks of a process that uses grpcio may crash.
+    others = AsyncVectorEnv(makers, shared_memory=True, context="spawn", autoreset_mode=mode)
+    ours = RemoteVectorEnv(address, count, {"name": name}, autoreset_mode=mode)
+    contenders = {
+        ASYNC: _stepping(stack, others, count),
+        VECTOR: _stepping(stack, ours, count),
+        SYNC: _stepping(stack, SyncVectorEnv(makers, autoreset_mode=mode), count),
+    }
+    if count == 1:
+        contenders[PROXY] = _proxy(stack, address, name)
+    return contenders
+
+
+def batched(settings: Settings) -> Section:
+    """Batches of environments of Gymnasium, against AsyncVectorEnv."""
+    rows, targets = [], []
+    for count, name in _QUICK if settings.is_quick else _MOST_OF_ASYNC:
+        title = f"{count} {name}"
+        with contextlib.ExitStack() as stack:
+            contenders = _contenders(stack, _served(stack, _world), count, name)
+            progress = settings.progress(title)
+            rows.append(Row(title, alternate(contenders, settings.rounds, progress)))
+        most = _MOST_OF_ASYNC[count, name]
+        for ours in contenders.keys() & {VECTOR, PROXY}:
+            text = f"{ours}, {title}: times the cost of {ASYNC}"
+            targets.append(Target(text, rows[-1].ratio(ours, ASYNC), most, is_minimum=False))
+    title = "A step of one environment of several, in another process"
+    return Section("batched", title, rows, targets)
+
+
+class _Nothing(Cheap):
+    """Computes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("float32 [1]")
+
+
+def batched_rate(settings: Settings) -> Section:
+    """What 1,024 environments that compute nothing reach."""
+    with contextlib.ExitStack() as stack:
+        address = _served(stack, _Nothing)
+        contenders = {}
+        for count in (_ROWS // 16, _ROWS):
+            envs = stack.enter_context(BatchedEnvironment(address, count))
+            envs.reset()
+            action = {"action": np.ones(count, np.int32)}
+            step = functools.partial(envs.step, action)
+            contenders[f"{BATCHED}, {count}"] = timed(step, 10, count)
+        progress = settings.progress(f"{_ROWS} environments that compute nothing")
+        row = Row("a step", alternate(contenders, settings.rounds, progress))
+    rate = 1 / row.samples[f"{BATCHED}, {_ROWS}"].median
+    target = Target(f"{_ROWS} environments: steps/s", rate, _LEAST_RATE)
+    return Section("batched-rate", "A step of one of N environments", [row], [target])
