@@ -194,12 +194,12 @@ def test_an_action_that_does_not_conform_names_its_row_and_sends_nothing(
         wrong = rolls(2, 1)
         wrong["hand"]["push"][1] = 9.0
         # Row 3 is in the world of row 1, or of all rows, whose step is under way.
-        with pytest.raises(SpecError, match="environment 3 at .*hand.push"):
+        with pytest.raises(SpecError, match=r"environment 3 at .*hand\.push"):
             env.send(wrong, [2, 3])
         env.send(rolls(2, 1), [2, 3])
         _, ids = env.recv(4)
         assert sorted(ids) == [0, 1, 2, 3]
-        with pytest.raises(SpecError, match="environment 1 at .*hand.push"):
+        with pytest.raises(SpecError, match=r"environment 1 at .*hand\.push"):
             env.send(wrong, [0, 1])
         env.step(rolls(4, 2))
 

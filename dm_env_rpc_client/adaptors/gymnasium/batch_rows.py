@@ -9,7 +9,6 @@ from typing import Any, Protocol, cast
 import dm_env
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
