@@ -54,9 +54,8 @@ def _begin(
         os.fdopen(number, mode, buffering=1, encoding="utf-8", closefd=False)
         for number, mode in enumerate("rww")
     )
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = (  # type: ignore[misc]
-        sys.stdin, sys.stdout, sys.stderr,
-    )  # fmt: skip
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
     # As in a Python that begins with `-m`.
     sys.path.insert(0, folder)
     sys.argv = ["dm-env-rpc", *arguments]
