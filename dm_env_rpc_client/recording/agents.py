@@ -8,7 +8,6 @@ from typing import Any
 
 import dm_env
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.protocol import batches, lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, decode_response
@@ -43,7 +42,7 @@ class Agent:
         self._requests: collections.deque[bytes] = collections.deque()
         self._rows: RowSequences | None = None
         self._found: Any = None
-        self._set_specs(dm_env_rpc_pb2.ActionObservationSpecs())
+        self._set_specs(None)
 
     @property
     def unfinished(self) -> list[Episode]:
@@ -91,18 +90,19 @@ class Agent:
             return None
         return unpack_tensor(settings[batches.RESET_MASK], self._limits)
 
-    def _set_specs(self, found: dm_env_rpc_pb2.ActionObservationSpecs) -> list[Episode]:
-        """Adopts specs; returns the episodes of rows that end because they are others."""
-        if found == self._found:
+    def _set_specs(self, found: Any) -> list[Episode]:
+        """Adopts an ActionObservationSpecs, or none; returns the episodes that end with others."""
+        if found is not None and found == self._found:
             return []
         if self._rows is not None:
             self._rows.forget()
         ended = self._sequences.end_all()
         self._found = found
         # Episodes share them, and keep them.
-        self._budget.hold(_SPEC_BYTES * (len(found.actions) + len(found.observations)))
-        self._actions = SpecManager(found.actions, "action", self._limits)
-        self._observations = SpecManager(found.observations, "observation", self._limits)
+        actions, observations = ({}, {}) if found is None else (found.actions, found.observations)
+        self._budget.hold(_SPEC_BYTES * (len(actions) + len(observations)))
+        self._actions = SpecManager(actions, "action", self._limits)
+        self._observations = SpecManager(observations, "observation", self._limits)
         self._specs = Specs(dm_env_spec(self._actions), dm_env_spec(self._observations))
         self._rows = RowSequences.of(
             self._sequences, self._actions, self._observations, self._budget
