@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client import __version__
-from tests.constraints import ROOT
+from tests.constraints import ROOT, make_environment
 from tests.release import missing, unexpected
+from tests.snippets import snippets
 
 # A build hook, in no package.
 shown_by_index = runpy.run_path(str(ROOT / "docs" / "package_index.py"))["shown"]
@@ -78,3 +79,14 @@ def test_what_does_not_belong_into_a_wheel_is_found(tmp_path: Path) -> None:
         "dm_env_rpc_client/py.typed is missing",
         "the description has the relative link ](docs/this.md)",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("guide", ["gymnasium", "pettingzoo"])
+def test_an_extra_is_enough_for_the_example_of_its_guide(guide: str, tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "environment")
+    subprocess.run([python, "-m", "pip", "install", "-q", f"{ROOT}[{guide}]"], check=True)
+    example = tmp_path / "example.py"
+    example.write_text(snippets((ROOT / "docs" / "how-to" / f"{guide}.md").read_text())[0])
+    subprocess.run([python, example], cwd=tmp_path, check=True, timeout=120)
