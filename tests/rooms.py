@@ -40,7 +40,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "environment", "errors", "extensions", "protocol", "server", "system", "tensors",
 
     },
-    "distributed": {"environment", "errors", "system", "server", "tensors", "transports"},
+    "distributed": {
+        "displays", "environment", "errors", "system", "server", "tensors", "transports",
+    },
     "testing": {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
     },

@@ -74,6 +74,9 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
             self._envs.single_action_space,
         )
 
+    def __repr__(self) -> str:
+        return self._envs._described(type(self).__name__)
+
     def reset(self) -> Any:
         """Begins an episode in every environment, with what `seed` and `set_options` set.
 

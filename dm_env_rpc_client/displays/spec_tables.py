@@ -55,7 +55,20 @@ def dtype_text(spec: specs.Array) -> str:
     """Returns the usual name of a spec's dtype."""
     if isinstance(spec, specs.StringArray):
         return "string"
-    return "proto" if spec.dtype.kind == "O" else str(spec.dtype.name)
+    dtype = np.dtype(spec.dtype)
+    return "proto" if dtype.kind == "O" else str(dtype.name)
+
+
+def shapes_text(structure: Any) -> str:
+    """Returns the names, dtypes and shapes in a structure, such as "board float32 [10, 5]".
+
+    Args:
+      structure: specs, or spaces of Gymnasium, nested or not; a single one has no name.
+    """
+    named = named_leaves(structure, "").items()
+    return ", ".join(
+        f"{name} {dtype_text(leaf)} {[*(leaf.shape or ())]}".lstrip() for name, leaf in named
+    )
 
 
 def bounds_text(spec: specs.Array) -> str:

@@ -7,6 +7,8 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dm_env_rpc_client.displays.plain_text import printable
+from dm_env_rpc_client.displays.spec_tables import shapes_text
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
 from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
 from dm_env_rpc_client.errors import ConnectionClosedError, SpecError
@@ -64,6 +66,14 @@ class Rollouts(abc.ABC):
         self.version = 0
         self._specs: EnvironmentSpecs
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        where = "closed" if self._is_closed else f"in {len(self._actors)} actors"
+        return printable(
+            f"<{type(self).__name__} of {self.num_envs}, {where}: "
+            f"actions {shapes_text(self._specs.action)}; "
+            f"observations {shapes_text(self._specs.observation)}>"
+        )
 
     @property
     def num_envs(self) -> int:

@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.pool import Settings, for_each
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
-from dm_env_rpc_client.environment.many.row_worlds import open_worlds
+from dm_env_rpc_client.environment.many.row_worlds import described, open_worlds
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import SpecError
@@ -107,8 +106,9 @@ class BatchedEnvironment(MadeByArguments, Environment):
         self.close()
 
     def __repr__(self) -> str:
-        places = ", ".join(dict.fromkeys(env._where() for env in self._worlds.pool.environments))
-        return printable(f"<{type(self).__name__} of {self.num_envs} at {places}>")
+        return described(
+            type(self).__name__, self._worlds, self._specs.actions, self._specs.observations
+        )
 
     @property
     def num_envs(self) -> int:

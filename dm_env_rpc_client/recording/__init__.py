@@ -15,7 +15,7 @@ from dm_env_rpc_client.errors import install_command
 try:
     from dm_env_rpc_client.recording.episode import Episode
     from dm_env_rpc_client.recording.episodes import Recording, episodes, read
-    from dm_env_rpc_client.recording.proxying import proxy
+    from dm_env_rpc_client.recording.proxying import Proxy, proxy
     from dm_env_rpc_client.recording.reading import Entry, RecordedConnection, Scan
     from dm_env_rpc_client.recording.recorder import Recorder
     from dm_env_rpc_client.recording.replaying import replay
@@ -28,6 +28,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "Entry",
     "Episode",
+    "Proxy",
     "RecordedConnection",
     "Recorder",
     "Recording",

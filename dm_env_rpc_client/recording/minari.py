@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import dm_env
@@ -35,7 +35,11 @@ _MOST_DISCRETE = np.iinfo(np.int64).max
 
 
 def export_minari(
-    path: str | os.PathLike[str], dataset_id: str, *, limits: Limits = DEFAULT
+    path: str | os.PathLike[str],
+    dataset_id: str,
+    *,
+    limits: Limits = DEFAULT,
+    on_episode: Callable[[Episode], object] | None = None,
 ) -> int:
     """Makes a data set of Minari of the episodes of a recording.
 
@@ -49,6 +53,7 @@ def export_minari(
       dataset_id: the id of the data set, which must not exist, such as "catch/run-v0".
       limits: as for `recording.read`; all TimeSteps are in memory together, and one may take a
         sixteenth of `chunk_bytes`.
+      on_episode: called with each episode that was read.
 
     Returns:
       The number of episodes.
@@ -80,6 +85,8 @@ def export_minari(
             buffers.append(_buffer(len(buffers), episode))
         except SpecError as error:
             raise RecordingError(f"cannot export to Minari: {error}") from error
+        if on_episode is not None:
+            on_episode(episode)
         del episode
     if first is None:
         raise RecordingError(f"{path} has no episodes that could be exported")

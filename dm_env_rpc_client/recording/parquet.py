@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,11 @@ except ModuleNotFoundError as error:
 
 
 def export_parquet(
-    path: str | os.PathLike[str], out: str | os.PathLike[str], *, limits: Limits = DEFAULT
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    limits: Limits = DEFAULT,
+    on_episode: Callable[[Episode], object] | None = None,
 ) -> int:
     """Writes the episodes of a recording to a Parquet file, a row for each TimeStep.
 
@@ -46,6 +50,7 @@ def export_parquet(
       path: the recording.
       out: the file to write, which must not exist.
       limits: as for `recording.episodes`; one TimeStep may take a sixteenth of `chunk_bytes`.
+      on_episode: called with each episode that was written.
 
     Returns:
       The number of episodes.
@@ -79,6 +84,8 @@ def export_parquet(
                 writer.write_table(pa.table(columns, schema=schema))
                 pa.default_memory_pool().release_unused()
             count += 1
+            if on_episode is not None:
+                on_episode(episode)
         if writer is None:
             raise RecordingError(f"{path} has no episodes that could be exported")
         writer.close()

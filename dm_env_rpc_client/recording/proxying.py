@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, RecordingError
 from dm_env_rpc_client.recording.recorder import Recorder
@@ -35,7 +36,7 @@ def proxy(
     insecure: bool = False,
     transport: Transport = "auto",
     compression: str = "zstd",
-) -> Serving:
+) -> Proxy:
     """Forwards what clients send to a server, and its answers, and records both.
 
     Args:
@@ -51,7 +52,7 @@ def proxy(
 
     Returns:
       The running proxy; `.address` is where it listens, `.stop()` or the end of a `with` block
-      stops it and completes the file.
+      stops it and completes the file; `.clients` and `.requests` say what passes.
 
     Raises:
       RecordingError: the file exists, or cannot be written.
@@ -62,15 +63,49 @@ def proxy(
     endpoint = Endpoint(upstream, credentials, insecure, None, transport, MAX_MESSAGE_BYTES, token)
 
     recorder = Recorder(path, compression=compression)
-    endpoint = dataclasses.replace(endpoint, tap=recorder)
-    streams: set[_ForwardedStream] = set()
     try:
-        return Serving(
-            lambda peer: _ForwardedStream(endpoint, peer, streams), address, "auto", recorder.close
-        )
+        return Proxy(dataclasses.replace(endpoint, tap=recorder), address, recorder)
     except BaseException:
         recorder.discard()
         raise
+
+
+class Proxy(Serving):
+    """A running proxy; made by `proxy`.
+
+    Args:
+      endpoint: the server, with the recorder.
+      address: where clients connect, in plaintext.
+      recorder: closed when the proxy stops.
+    """
+
+    def __init__(self, endpoint: Endpoint, address: str, recorder: Recorder):
+        self._traffic = traffic = _Traffic()
+        super().__init__(
+            lambda peer: _ForwardedStream(endpoint, peer, traffic), address, "auto", recorder.close
+        )
+
+    @property
+    def clients(self) -> int:
+        """The number of streams that clients have open."""
+        return len(self._traffic.streams)
+
+    @property
+    def requests(self) -> int:
+        """The number of requests so far whose answers were forwarded."""
+        traffic = self._traffic
+        with traffic.lock:
+            return traffic.past_requests + sum(each.requests for each in traffic.streams)
+
+
+@dataclasses.dataclass
+class _Traffic:
+    streams: set[_ForwardedStream] = dataclasses.field(default_factory=set)
+    past_requests: int = 0
+    """Those of streams that are closed."""
+
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    """Held while the streams are counted, opened or closed."""
 
 
 class _ForwardedStream:
@@ -79,21 +114,23 @@ class _ForwardedStream:
     Args:
       endpoint: the server, with the recorder.
       peer: the client.
-      streams: those that are open.
+      traffic: the streams of the proxy that are open.
     """
 
-    def __init__(self, endpoint: Endpoint, peer: Peer, streams: set[_ForwardedStream]):
+    def __init__(self, endpoint: Endpoint, peer: Peer, traffic: _Traffic):
         sent = [pair for pair in peer.metadata if pair[0] not in _OF_THE_CALL]
         own = endpoint.metadata or ()
         self._endpoint = dataclasses.replace(endpoint, metadata=sent).with_metadata(own)
         self._stream: Stream | None = None
         self._is_abandoned = False
-        self._streams = streams
-        streams.add(self)
-        self.may_wait = len(streams) > 1
+        self._traffic = traffic
+        self.requests = 0
+        with traffic.lock:
+            traffic.streams.add(self)
+        self.may_wait = len(traffic.streams) > 1
 
     def answer(self, message: bytes) -> bytes:
-        self.may_wait = len(self._streams) > 1
+        self.may_wait = len(self._traffic.streams) > 1
         try:
             if self._stream is None:
                 # Not before there is a request: this may take long.
@@ -109,6 +146,7 @@ class _ForwardedStream:
             code = getattr(error, "code", None)
             code = code if isinstance(code, str) and code != "OK" else "UNAVAILABLE"
             raise StreamStatusError(code, f"the proxy says: {error}") from error
+        self.requests += 1
         return bytes(answer)
 
     def abandon(self) -> None:
@@ -117,6 +155,8 @@ class _ForwardedStream:
             self._stream.abort()
 
     def close(self) -> None:
-        self._streams.discard(self)
+        with self._traffic.lock:
+            self._traffic.streams.discard(self)
+            self._traffic.past_requests += self.requests
         if self._stream is not None:
             self._stream.close(_CLOSE_SECONDS)

@@ -63,6 +63,13 @@ def test_steps_are_those_of_a_dummy_vec_env(server: Server, kind: str, ends: str
             assert same(envs.step(actions), local.step(actions))
 
 
+def test_its_repr_says_how_many_there_are_where_and_with_which_spaces(server: Server) -> None:
+    with remote(server, "CartPole") as envs:
+        text = "actions int64 []; observations float32 [4]>"
+        assert repr(envs) == f"<RemoteSb3VecEnv of 3 at {server.address}: {text}"
+        assert repr(envs._envs) == f"<RemoteVectorEnv of 3 at {server.address}: {text}"
+
+
 def test_check_env_of_stable_baselines(server: Server) -> None:
     from stable_baselines3.common.env_checker import check_env
 

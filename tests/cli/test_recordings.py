@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from dm_env_rpc_client import make
 from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.cli.commands import address_of, command, ended, invoke, is_one_line_with, started
-from tests.cli.terminals import COMMAND, Terminal
+from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
 from tests.forks import run_command
 from tests.groups import need_package
 from tests.recording.sessions import assert_same, play
@@ -107,11 +109,34 @@ def test_inspect_draws_an_image_on_a_terminal(recorded: Path, tmp_path: Path) ->
 
 def test_export(recorded: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.parquet"
-    finished = invoke("export", str(recorded), str(out), "--to", "parquet")
+    finished = invoke("export", str(recorded), str(out))
     assert finished.stderr == f"wrote 5 episodes to {out}\n"
     assert parquet.read_table(out).num_rows == 23
     refused = run_command("export", str(recorded), str(out), "--to", "parquet")
     is_one_line_with(refused, 1, "there is a file already")
+
+
+@pytest.mark.terminal
+def test_export_shows_how_far_it_is_on_a_terminal_only(recorded: Path, tmp_path: Path) -> None:
+    shown = on_a_terminal("export", str(recorded), str(tmp_path / "a.parquet"))
+    assert re.search(r"exporting .*5 episodes, 18 steps.*wrote 5 episodes", shown, re.DOTALL)
+    piped = command("export", str(recorded), str(tmp_path / "b.parquet"))
+    assert piped.stderr == f"wrote 5 episodes to {tmp_path / 'b.parquet'}\n"
+
+
+@pytest.mark.terminal
+def test_record_shows_what_passes_on_a_terminal(server: Server, tmp_path: Path) -> None:
+    with Terminal(tmp_path, columns=250) as terminal:
+        upstream = f"--upstream {server.address} --address localhost:0"
+        terminal.run(f"{COMMAND} record {tmp_path / 'run.mcap'} {upstream}")
+        address = re.search(r"connect to (\S+:\d+); Ctrl-C", terminal.waits_for("requests: 0,"))
+        assert address is not None
+        with make(address[1]) as env:
+            env.unroll({"paddle": [1] * 20})
+            terminal.waits_for("clients: 1, requests: 22,")
+        terminal.waits_for("clients: 0, requests: 24,")
+        terminal.press("C-c")
+        terminal.waits_for("stopping")
 
 
 def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
@@ -133,6 +158,7 @@ WRONG: list[tuple[Callable[[Path, Path], list[str]], int, str]] = [
     (lambda run, tmp: ["record", str(tmp / "a"), "--upstream", "env.host:1"], 2, "--tls-ca"),
     (lambda run, tmp: ["record", str(tmp / "a")], 2, "--upstream"),
     (lambda run, tmp: ["export", str(run), str(tmp / "a")], 2, "--to"),
+    (lambda run, tmp: ["export", str(run), "catch/run-v0"], 2, "is not .parquet"),
     (lambda run, tmp: ["export", str(tmp / "no"), str(tmp / "a"), "--to", "parquet"], 1, "No such"),
 ]
 

@@ -35,6 +35,13 @@ from tests.environments import Echo, Robot
 FIRST, MID, LAST = map(int, dm_env.StepType)
 
 
+def test_their_repr_says_how_many_there_are_and_what_they_take() -> None:
+    with LocalRollouts(echo, counting, 2, 3) as rollouts:
+        text = "actions value int64 []; observations value int64 []>"
+        assert repr(rollouts) == f"<LocalRollouts of 6, in 2 actors: {text}"
+    assert repr(rollouts) == f"<LocalRollouts of 6, closed: {text}"
+
+
 def test_each_action_was_chosen_at_its_timestep_and_is_answered_by_the_next() -> None:
     with LocalRollouts(echo, counting, 2, 3, seed=1) as rollouts:
         steps, actions, extras, env_ids, restarts, start, version = rollouts.collect(20)

@@ -74,6 +74,8 @@ def test_trajectories_are_those_of_one_process() -> None:
         ):
             assert rollouts.observation_spec() == local.observation_spec()
             assert server.world_count == 32
+            text = "actions paddle int32 []; observations board float32 [6, 5]>"
+            assert repr(rollouts) == f"<RayRollouts of 16, in 4 actors: {text}"
             for steps in (30, 1, 20):
                 found, expected = rollouts.collect(steps), local.collect(steps)
                 assert_same(without_pids(found), without_pids(expected))

@@ -674,4 +674,7 @@ def test_it_needs_no_gymnasium() -> None:
 
 def test_its_repr_says_how_many_there_are_and_where() -> None:
     with serve(Catch) as server, BatchedEnvironment(server.address, 3) as batch:
-        assert repr(batch) == f"<BatchedEnvironment of 3 at {server.address}>"
+        assert repr(batch) == (
+            f"<BatchedEnvironment of 3 at {server.address}: "
+            "actions paddle int32 []; observations board float32 [10, 5]>"
+        )

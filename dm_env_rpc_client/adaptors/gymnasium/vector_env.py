@@ -38,7 +38,7 @@ from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.environment.many.pool import Settings
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
-from dm_env_rpc_client.environment.many.row_worlds import StreamWorlds, open_worlds
+from dm_env_rpc_client.environment.many.row_worlds import StreamWorlds, described, open_worlds
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches
 
@@ -273,6 +273,13 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return self._described(type(self).__name__)
+
+    def _described(self, name: str) -> str:
+        spaces = self.single_action_space, self.single_observation_space
+        return described(name, self._worlds, *spaces)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""

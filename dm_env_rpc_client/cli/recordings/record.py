@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import rich.filesize
 import typer
 
 from dm_env_rpc_client.cli import options
-from dm_env_rpc_client.cli.consoles import cell, console, print_json
+from dm_env_rpc_client.cli.consoles import cell, console, print_json, progress
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.recording import Serving
+    from dm_env_rpc_client.recording import Episode, Serving
 
 RECORD_EXAMPLES = examples(
     "dm-env-rpc record run.mcap --upstream localhost:50051     # clients connect to :50052",
@@ -22,7 +24,7 @@ RECORD_EXAMPLES = examples(
     "dm-env-rpc record run.mcap --upstream python:my_module:Countdown",
 )
 EXPORT_EXAMPLES = examples(
-    "dm-env-rpc export run.mcap --to parquet run.parquet",
+    "dm-env-rpc export run.mcap run.parquet",
     "dm-env-rpc export run.mcap --to minari catch/run-v0",
 )
 REPLAY_EXAMPLES = examples(
@@ -30,6 +32,7 @@ REPLAY_EXAMPLES = examples(
     "dm-env-rpc replay run.mcap --address localhost:0 --json",
 )
 
+_PROGRESS_SECONDS = 0.5
 
 Json = Annotated[bool, typer.Option("--json", help="Print the address as one line of JSON.")]
 
@@ -76,7 +79,15 @@ def record(
             compression=proxy.compression,
             **proxy.secured(),
         )
-        _serve(running, f"recording {proxy.upstream} to {path}; clients connect to", as_json)
+        _serve(
+            running,
+            f"recording {proxy.upstream} to {path}; clients connect to",
+            as_json,
+            lambda: (
+                f"clients: {running.clients}, requests: {running.requests}, "
+                f"{rich.filesize.decimal(path.stat().st_size)}"
+            ),
+        )
 
 
 def replay(
@@ -120,29 +131,66 @@ def export(
             "set, such as catch/run-v0, which is stored where Minari stores them.",
         ),
     ],
-    to: Annotated[Literal["parquet", "minari"], typer.Option(help="Format of the episodes.")],
+    to: Annotated[
+        Literal["parquet", "minari"] | None,
+        typer.Option(
+            help="Format of the episodes, where no suffix says it: OUT.parquet is Parquet."
+        ),
+    ] = None,
     chunk_bytes: recorded.ChunkBytes = None,
 ) -> None:
     """Writes the episodes of a recording for other programs."""
+    from rich.progress import TextColumn
+
+    if to is None and not out.endswith(".parquet"):
+        raise typer.BadParameter(
+            f"the suffix of {out} is not .parquet; choose one of 'parquet', 'minari'",
+            param_hint="'--to'",
+        )
     limits = recorded.limits_of(chunk_bytes)
-    if to == "parquet":
-        from dm_env_rpc_client.recording import parquet
+    counts = TextColumn("{task.completed} episodes, {task.fields[steps]} steps")
+    with progress(counts) as bar:
+        task = bar.add_task(f"exporting {cell(path)}", total=None, steps=0)
+        steps = 0
 
-        count = parquet.export_parquet(path, out, limits=limits)
-    else:
-        from dm_env_rpc_client.recording import minari
+        def exported(episode: Episode) -> None:
+            nonlocal steps
+            steps += len(episode) - 1
+            bar.update(task, advance=1, steps=steps)
 
-        count = minari.export_minari(path, out, limits=limits)
+        if to == "minari":
+            from dm_env_rpc_client.recording import minari
+
+            count = minari.export_minari(path, out, limits=limits, on_episode=exported)
+        else:
+            from dm_env_rpc_client.recording import parquet
+
+            count = parquet.export_parquet(path, out, limits=limits, on_episode=exported)
     console.print(f"wrote {count} episodes to {cell(out)}")
 
 
-def _serve(running: Serving, what: str, as_json: bool) -> None:
+def _serve(
+    running: Serving, what: str, as_json: bool, progress: Callable[[], str] | None = None
+) -> None:
+    """Serves until a signal.
+
+    Args:
+      running: the server; stopped at the end.
+      what: the command does, before the address.
+      as_json: whether the address is printed as JSON.
+      progress: what is shown on a terminal meanwhile.
+    """
     with running:
         if as_json:
             print_json({"address": running.address})
         else:
             console.print(f"{cell(what)} [bold]{running.address}[/]; Ctrl-C stops")
         try:
-            running.wait()
+            if progress is None or as_json or not console.is_terminal:
+                running.wait()
+                return
+            with console.status(progress()) as status:
+                while not running.wait(_PROGRESS_SECONDS):
+                    status.update(progress())
         except KeyboardInterrupt:
             console.print("stopping")

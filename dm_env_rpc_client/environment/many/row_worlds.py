@@ -15,6 +15,7 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.base_adaptor import check_keywords
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor, RowSpecs
@@ -42,7 +43,7 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.packing import unpack_tensor
 
-__all__ = ["RowWorlds", "StreamWorlds", "open_worlds"]
+__all__ = ["RowWorlds", "StreamWorlds", "described", "open_worlds"]
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +132,24 @@ class StreamWorlds:
 
 
 RowWorlds: TypeAlias = StreamWorlds | BatchWorlds
+
+
+def described(name: str, worlds: RowWorlds, action: Any, observation: Any) -> str:
+    """Returns what `repr` says of N environments: how many, where, and what one takes and returns.
+
+    Args:
+      name: of the class.
+      worlds: the environments.
+      action: the specs, or spaces, of one environment's actions.
+      observation: the same of its observations.
+    """
+    from dm_env_rpc_client.displays.spec_tables import shapes_text
+
+    places = ", ".join(dict.fromkeys(env._where() for env in worlds.pool.environments))
+    return printable(
+        f"<{name} of {worlds.num_envs} at {places}: actions {shapes_text(action)}; "
+        f"observations {shapes_text(observation)}>"
+    )
 
 
 def _consumer(consume: RowConsumer) -> Consumer:
