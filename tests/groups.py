@@ -30,6 +30,8 @@ GROUPS = {
 PACKAGES = {
     "stable_baselines3": "pip install stable-baselines3; with torch it takes a gigabyte",
     "ray": "pip install ray",
+    "envpool": "pip install envpool",
+    "sb3_contrib": "pip install sb3-contrib; with torch it takes a gigabyte",
     "torch": "pip install torch 'ray[rllib]'",
     "minari": "pip install 'minari>=0.5.3', which needs Python 3.11",
     "moviepy": "pip install moviepy, which needs a Pillow before 12",

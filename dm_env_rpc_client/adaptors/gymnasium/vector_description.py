@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from dm_env import specs
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import values
@@ -47,7 +48,9 @@ def describe_vector(
       spaces_json: the JSON of `action_space` and `observation_space` of one row.
       notes: which spaces are replaced by others.
     """
+    # EnvPool has one of another kind.
     spec = getattr(env, "spec", None)
+    spec = spec if isinstance(spec, EnvSpec) else None
     metadata = {key: value for key, value in env.metadata.items() if key != "autoreset_mode"}
     description = {
         "version": values.VERSION,

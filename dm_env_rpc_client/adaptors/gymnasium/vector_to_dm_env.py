@@ -7,12 +7,14 @@ infos of all rows, stacked as Gymnasium stacks them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dm_env
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
@@ -26,6 +28,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     encoded_frames,
     row_specs,
 )
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import named
 
@@ -51,7 +54,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
       num_envs: the number of rows.
 
     Raises:
-      SpecError: dm_env has no spec for a space of this type.
+      SpecError: dm_env has no spec for a space of this type, or a step answers some rows only.
     """
 
     reset_settings = ("seed", "options", "infos", batches.ROWS, batches.RESET_MASK)
@@ -59,6 +62,15 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._environment = env
         self.num_envs = int(env.num_envs)
+        # EnvPool and ALE have one: their steps answer as many rows, those that are ready first.
+        own = getattr(env.unwrapped, "config", {}).get("batch_size") or self.num_envs
+        size = getattr(env.unwrapped, "batch_size", own)
+        if size != self.num_envs:
+            raise SpecError(
+                f"{type(env.unwrapped).__name__} steps {size} of its {self.num_envs} rows at a "
+                f"time; make it with batch_size={self.num_envs}. A client has several batches "
+                "under way with num_batches"
+            )
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode)
         self._notes: list[str] = []
@@ -70,10 +82,11 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         self._action_space, self._observation_space = (
             space_json.from_json(value, name) for name, value in self._spaces_json.items()
         )
-        # Others take no notice of a mask, unless they leave it to their users to begin episodes.
-        self._takes_mask = self._mode is AutoresetMode.DISABLED or isinstance(
+        self._has_seed_lists = isinstance(
             env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
+        # Others take no notice of a mask, unless they leave it to their users to begin episodes.
+        self._takes_mask = self._has_seed_lists or self._mode is AutoresetMode.DISABLED
         self._has_extras = False
         self._seed: Any = None
         self._options: dict[str, Any] | None = None
@@ -94,7 +107,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             VECTOR_DESCRIPTION: self._describe,
         }
         if self._environment.render_mode is not None:
-            offered.update(encoded_frames(self._environment.render))
+            offered.update(encoded_frames(self._frames))
         return offered
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -143,8 +156,8 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         """Begins an episode in every row, or in those of the mask."""
-        arguments: dict[str, Any] = {"seed": self._seed, "options": self._options}
         mask = (self._options or {}).get(batches.RESET_MASK)
+        arguments: dict[str, Any] = {"seed": self._seed_of(mask), "options": self._options}
         self._seed = self._options = None
         # Environments of libraries with a `reset` of their own take none of them.
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -211,14 +224,35 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         text = encoded_extras(self._info, both)
         return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}
 
-    def _row_seeds(self, seeds: Any) -> Sequence[int]:
+    def _row_seeds(self, seeds: Any) -> npt.NDArray[Any]:
         array = np.asarray(seeds)
         if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"setting 'seed': expected an integer, or one for each of {self.num_envs} rows, "
                 f"got {array.dtype} {list(array.shape)}"
             )
-        return [int(seed) for seed in array]
+        return array
+
+    def _seed_of(self, mask: Any) -> Any:
+        """Returns the seeds of the rows of a mask as the environment's `reset` takes them."""
+        seeds = self._seed
+        if not isinstance(seeds, np.ndarray):
+            return seeds
+        if self._has_seed_lists:
+            return seeds.tolist()
+        if mask is not None:
+            seeds = seeds[mask]
+        # What a client makes of one seed; some take no more than one.
+        first = int(seeds[0])
+        is_range = seeds.tolist() == list(range(first, first + len(seeds)))
+        return first if is_range else seeds
+
+    def _frames(self) -> Any:
+        render: Any = self._environment.render
+        # EnvPool renders one row unless it is told which.
+        if "env_ids" in inspect.signature(render).parameters:
+            return render(env_ids=np.arange(self.num_envs))
+        return render()
 
     def _describe(self) -> str:
         return describe_vector(
