@@ -47,7 +47,8 @@ class BatchedEnvironment(MadeByArguments, Environment):
       addresses: one address, or several, over which the environments are distributed in turn. One
         may be a server to launch, as for `make`: alone, all environments are on it; in a list, each
         is a server of its own.
-      num_envs: the number of environments, N; None for one at each address.
+      num_envs: the number of environments, N; None for one at each address, or for all rows of
+        what is a batch there by itself, such as a vector environment.
       create_world_settings: settings with which the world of each environment is created:
         for all, one for each, or a function of an environment's index.
       join_world_settings: the same for joining it.

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dm_env
+from google.rpc import code_pb2
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.protocol.batches import NUM_ENVS
+from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
 from dm_env_rpc_client.server.batch import Batch, check_num_envs
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.system.conversions import converted
@@ -22,7 +23,8 @@ __all__ = ["construct"]
 def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
 
-    A factory that has an argument `num_envs` gets it, and makes the batch itself.
+    A factory that has an argument `num_envs` gets it, and makes the batch itself. What one without
+    it makes may be a batch already, which is served if it has as many rows as asked for.
 
     Args:
       factory: returns an environment, a game or a world.
@@ -38,12 +40,41 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         return construct_one(factory, settings)
     if NUM_ENVS in inspect.signature(factory).parameters:
         return construct_one(factory, {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])})
-    return Batch(functools.partial(_construct_row, factory), settings)
+    try:
+        return Batch(functools.partial(_construct_row, factory), settings)
+    except _HasRowsError as found:
+        return _checked(found.made, settings)
+
+
+class _HasRowsError(Exception):
+    """What was made for the first row of a batch has rows itself."""
+
+    def __init__(self, made: Any):
+        super().__init__(made)
+        self.made = made
+
+
+def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
+    """Returns a batch that a factory made unasked; RequestError if it is not the one asked for."""
+    asked = check_num_envs(settings[NUM_ENVS])
+    of_rows = [name for name in settings if name.startswith(ROWS + nesting.SEPARATOR)]
+    if asked == made.num_envs and not of_rows:
+        return made
+    made.close()
+    wrong = f"setting {of_rows[0]!r}" if of_rows else f"setting {NUM_ENVS!r} is {asked}"
+    # A code of its own: a world for each row would be as many batches.
+    raise RequestError(
+        code_pb2.OUT_OF_RANGE,
+        f"{wrong}, but what this server hosts has {made.num_envs} rows already, which the settings "
+        f"of a world do not change; ask for {made.num_envs} or leave {NUM_ENVS!r} away",
+    )
 
 
 def _construct_row(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dm_env.Environment:
     made = construct_one(factory, settings)
     if isinstance(made, dm_env.Environment):
+        if WORLD_NUM_ENVS in getattr(made, "properties", ()):
+            raise _HasRowsError(made)
         return made
     if hasattr(made, "close"):
         made.close()

@@ -23,12 +23,26 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.client.connection import Connection
 
-__all__ = ["BatchAdaptor", "RowSpecs"]
+__all__ = ["BatchAdaptor", "RowSpecs", "is_batched"]
 
 
 def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
     """Whether an observation of a batch has a value for each row, and is one of the rows."""
     return name not in batches.OF_BATCH and len(spec.shape) > 0
+
+
+def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
+    """Whether a world with these specs is a batch, with step types and rewards of as many rows."""
+    of = {spec.name: spec for spec in specs.observations.values()}
+    if batches.STEP_TYPE not in of or REWARD not in of:
+        return False
+    kinds, rewards = of[batches.STEP_TYPE], of[REWARD]
+    return (
+        kinds.dtype == dm_env_rpc_pb2.UINT8
+        and len(kinds.shape) == 1
+        and kinds.shape[0] > 0
+        and rewards.shape[:1] == kinds.shape
+    )
 
 
 class RowSpecs(NamedTuple):

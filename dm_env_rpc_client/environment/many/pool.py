@@ -281,13 +281,14 @@ class EnvironmentPool:
         failures |= self._begin(ready)
         self.finish(ready, consume, failures)
 
-    def close(self) -> None:
+    def close(self, keeps_sites: bool = False) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._selector.close()
             close_all(self.environments)
-            self._sites.close()
+            if not keeps_sites:
+                self._sites.close()
 
     def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
         """Starts those again that are lost, all at the same time; returns what failed."""

@@ -12,13 +12,18 @@ from typing import Any, TypeAlias
 
 from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
+from google.rpc import code_pb2
 
-from dm_env_rpc_client._proto import properties_pb2
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.base_adaptor import check_keywords
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor, RowSpecs
+from dm_env_rpc_client.environment.many.batch_adaptor import (
+    BatchAdaptor,
+    RowSpecs,
+    is_batched,
+)
 from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.environment.many.batched_world import RowConsumer
 from dm_env_rpc_client.environment.many.pool import (
@@ -172,7 +177,8 @@ def open_worlds(
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An
         address may be a server to launch, as for `make`; each in a list is a server of its own.
-      num_envs: the number of environments, N; None for one at each address.
+      num_envs: the number of environments, N; None for one at each address, or for as many as the
+        world has rows that a server makes of what is a batch by itself.
       create_world_settings: see `Settings`.
       join_world_settings: the same.
       num_batches: in how many batches the environments at each server are, if it makes batches; 0
@@ -195,17 +201,60 @@ def open_worlds(
     joining = for_each(count, join_world_settings, "join_world_settings")
     sites = PoolSites(places, connecting)
     needs_streams = any(make_kwargs.get(name) is not None for name in _NOT_IN_BATCHES)
-    if num_batches != 0 and not needs_streams:
-        try:
-            batched = _open_batches(
-                sites, creating, joining, num_batches, restart, world_settings, make_kwargs
-            )
-        except BaseException:
-            sites.close()
-            raise
-        if batched is not None:
-            return batched
-    return StreamWorlds(EnvironmentPool(sites, creating, joining, restart, **make_kwargs))
+    if num_batches == 0 or needs_streams:
+        return StreamWorlds(EnvironmentPool(sites, creating, joining, restart, **make_kwargs))
+    try:
+        batched: RowWorlds | None = None
+        if num_envs is None or count == 1:
+            batched = _open_found(sites, creating, joining, restart, make_kwargs)
+            if isinstance(batched, StreamWorlds) or num_envs in (None, batched.num_envs):
+                return batched
+            # It may be the number of rows by default, and be a setting.
+            batched.pool.close(keeps_sites=True)
+        batched = _open_batches(
+            sites, creating, joining, num_batches, restart, world_settings, make_kwargs
+        )
+        if batched is None and num_envs == 1 == count:
+            raise SpecError(f"the world at {sites.of[0].name} has more than one row; ask for all")
+    except BaseException:
+        sites.close()
+        raise
+    return batched or StreamWorlds(
+        EnvironmentPool(sites, creating, joining, restart, **make_kwargs)
+    )
+
+
+def _open_found(
+    sites: PoolSites,
+    creating: Sequence[Mapping[str, Any]],
+    joining: Sequence[Mapping[str, Any]],
+    restart: Restart | None,
+    adaptor_kwargs: Mapping[str, Any],
+) -> RowWorlds:
+    """Opens a world at each address, which may be a batch of as many rows as the server likes."""
+    pool = EnvironmentPool(
+        sites, creating, joining, restart, keeps_sites=True,
+        adaptor_class=_adaptor, **adaptor_kwargs,
+    )  # fmt: skip
+    groups: list[range] = []
+    for environment in pool.environments:
+        if not isinstance(environment, BatchAdaptor):
+            # The specs of all are alike.
+            return StreamWorlds(pool)
+        start = groups[-1].stop if groups else 0
+        groups.append(range(start, start + environment.count))
+    return BatchWorlds(pool, groups, _has_step_masks(pool))
+
+
+def _adaptor(
+    connection: Connection, specs: dm_env_rpc_pb2.ActionObservationSpecs, **keywords: Any
+) -> DmEnvAdaptor:
+    kind = BatchAdaptor if is_batched(specs) else DmEnvAdaptor
+    return kind(connection, specs, **keywords)
+
+
+def _has_step_masks(pool: EnvironmentPool) -> bool:
+    return all(batches.STEP_MASK in each.action_spec() for each in pool.environments)
 
 
 def _open_batches(
@@ -218,7 +267,7 @@ def _open_batches(
     adaptor_kwargs: Mapping[str, Any],
 ) -> BatchWorlds | None:
     """Opens batched worlds; returns None if a stream for each environment has to be opened."""
-    if len(sites) == 1 or any(own != joining[0] for own in joining):
+    if any(own != joining[0] for own in joining):
         return None
     groups: list[list[int]] = []
     for rows in sites.by_server():
@@ -252,11 +301,23 @@ def _open_batches(
             opened = pool(adaptor_class=BatchAdaptor, **adaptor_kwargs)
         except EnvironmentsFailedError as error:
             # Some refuse batches, as of games, or settings, as a world of its own will, too.
-            if not all(isinstance(each, _REFUSED) for each in error.failures.values()):
+            refused = error.failures.values()
+            if not all(isinstance(each, _REFUSED) for each in refused) or any(
+                isinstance(each, DmEnvRpcError) and each.code == code_pb2.OUT_OF_RANGE
+                for each in refused
+            ):
                 raise
             _log.info("the environments are not opened in batches: %s", error)
         else:
-            return BatchWorlds(opened, groups, has_step_mask=batches.STEP_MASK in extra)
+            worlds = BatchWorlds(opened, groups, _has_step_masks(opened))
+            for adaptor, rows in zip(worlds.adaptors, groups, strict=True):
+                if adaptor.count != len(rows):
+                    worlds.close()
+                    raise SpecError(
+                        f"asked for {len(rows)} rows, the server at {sites.of[rows[0]].name} made "
+                        f"a batch of {adaptor.count}"
+                    )
+            return worlds
     return None
 
 

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client import DmEnvRpcError, make
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    SpecError,
+    make,
+)
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
@@ -114,7 +120,7 @@ def in_space(env: Any, observation: Any) -> Any:
 
 def test_steps_are_those_of_the_same_environment_in_this_process(kind: Kind) -> None:
     own = kind.make(ROWS, **kind.settings)
-    arguments = {"seed": 5} if kind.seeds else {}
+    arguments: dict[str, Any] = {"seed": 5} if kind.seeds else {}
     with serve(kind.make) as server, RemoteVectorEnv(server.address, ROWS, kind.settings) as envs:
         assert envs.single_observation_space == own.single_observation_space
         assert envs.single_action_space == own.single_action_space
@@ -150,7 +156,7 @@ def test_a_plain_environment_has_the_same_arrays(kind: Kind) -> None:
         assert same(found if isinstance(expected, dict) else found["observation"], expected)
 
     with serve(kind.make) as server, make(server.address, settings) as env:
-        arguments = {"seed": 5} if kind.seeds else {}
+        arguments: dict[str, Any] = {"seed": 5} if kind.seeds else {}
         expected, _ = own.reset(**arguments)
         check(env.reset(arguments).observation, expected)
         random = np.random.default_rng(1)
@@ -204,3 +210,65 @@ def test_every_row_is_rendered() -> None:
         assert frames is not None
         assert same(np.stack(frames), expected)
     own.close()
+
+
+def fixed(seed: int = 3) -> Any:
+    """Has a number of rows that nobody can choose."""
+    return gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="sync")
+
+
+def test_the_number_of_rows_is_the_servers_if_nobody_says_another() -> None:
+    own = fixed()
+    with serve(fixed) as server, RemoteVectorEnv(server.address) as envs:
+        assert (envs.num_envs, server.world_count) == (4, 1)
+        assert same(envs.reset(seed=5), own.reset(seed=5))
+        for _ in range(30):
+            actions = np.ones(4, np.int64)
+            assert same(envs.step(actions), own.step(actions))
+    own.close()
+    with serve(fixed) as server, serve(entry_point) as other:
+        with RemoteVectorEnv([server.address, server.address]) as envs:
+            assert (envs.num_envs, server.world_count) == (8, 2)
+            assert envs.reset(seed=1)[0].shape == (8, 4)
+        with BatchedEnvironment(server.address) as batch:
+            assert batch.step({"action": np.ones(4, np.int64)}).observation[
+                "observation"
+            ].shape == (
+                4,
+                4,
+            )
+        with RemoteVectorEnv([server.address, other.address]) as envs:
+            assert envs.num_envs == 4 + 2
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_another_number_of_rows_than_there_are_is_an_error(count: int) -> None:
+    with serve(fixed) as server:
+        with pytest.raises(
+            EnvironmentsFailedError, match=r"has 4 rows already.*ask for 4 or leave"
+        ):
+            RemoteVectorEnv(server.address, count)
+        assert server.world_count == 0
+        with RemoteVectorEnv(server.address, 4) as envs:
+            assert (envs.num_envs, server.world_count) == (4, 1)
+        with pytest.raises(EnvironmentsFailedError, match=r"'rows.seed'.* has 4 rows already"):
+            RemoteVectorEnv(server.address, 4, lambda index: {"seed": index})
+
+
+def test_one_row_of_a_factory_that_makes_more_by_default() -> None:
+    with serve(entry_point) as server, RemoteVectorEnv(server.address, 1) as envs:
+        assert (envs.num_envs, server.world_count) == (1, 1)
+        assert envs.reset(seed=1)[0].shape == (1, 4)
+
+
+def deaf(num_envs: int = 2) -> Any:
+    return gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+
+
+def test_a_factory_that_takes_no_notice_of_the_number_is_found_out() -> None:
+    with serve(deaf) as server:
+        with pytest.raises(
+            SpecError, match=r"asked for 3 rows, the server at .* made a batch of 2"
+        ):
+            RemoteVectorEnv(server.address, 3)
+        assert server.world_count == 0
