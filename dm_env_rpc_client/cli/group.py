@@ -25,6 +25,17 @@ class Commands(typer.core.TyperGroup):
 
     _has_reported = False
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the options of the group."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a command by its name."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _without_types_of_flags(command.get_params(ctx))
+        return command
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Shows the help if there are no arguments, which is not an error."""
         return super().parse_args(ctx, args or ["--help"])
@@ -57,6 +68,14 @@ class Commands(typer.core.TyperGroup):
             code = ended.exit_code
         _discard_unwritable_output()
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _without_types_of_flags(params: list[Any]) -> list[Any]:
+    """Has the help show no `<bool>` where no value is taken."""
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return params
 
 
 def _discard_unwritable_output() -> None:

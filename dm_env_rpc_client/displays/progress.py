@@ -58,6 +58,11 @@ class Progress:
             np.all(np.asarray(self.timestep.step_type) == dm_env.StepType.LAST)
         )
 
+    def copy(self) -> Progress:
+        """Returns the progress as of now, which later steps do not change."""
+        kept = {name: getattr(self, name).copy() for name in ("rewards", "begins", "returns")}
+        return dataclasses.replace(self, **kept)
+
     def facts(self) -> dict[str, str]:
         """Returns the numbers that are shown, by name."""
         reward = {"reward": number(self.rewards[-1])} if self.steps else {}

@@ -51,8 +51,9 @@ def explore(
     It shows all observations (images as images, vectors as plots), a control for each action,
     made from its spec, buttons that step, run and reset, plots of the rewards and the
     returns, and the properties. The controls follow what a policy does. It begins with a reset.
-    The explorer steps the environment in its own thread, so the kernel is free for other cells;
-    do not use the environment elsewhere until you `close` the explorer.
+    The explorer steps the environment in its own thread, so the kernel is free for other cells.
+    Until you `close` it, it shows what they do with `env.reset()` and `env.step(action)`, too, and
+    each waits while the other steps.
 
     Keys act while the box that lists them has the focus: those of `keys`, and space for a
     step, Enter for run and stop, r for reset. A key that is held down while the environment

@@ -1,7 +1,8 @@
 """Steps an environment in a thread of its own, so that the kernel never waits for it.
 
-This thread makes all calls of the environment and of its properties, in the order in which they
-were requested. During a run it also takes a step when one is due and no call is pending.
+This thread makes all calls of the explorer to the environment and to its properties, in the order
+in which they were requested. During a run it also takes a step when one is due and no call is
+pending. What other threads do with the environment, such as that of another cell, is shown, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import dm_env
 
 from dm_env_rpc_client.displays.progress import Progress
+from dm_env_rpc_client.notebook.watching import Watch
 
 _log = logging.getLogger(__name__)
 
@@ -29,13 +31,14 @@ CLOSE_SECONDS = 1.0
 """How long `close` waits for a call that is being executed."""
 
 _CONTINUE = object()
+_SEEN = object()
 
 
 class Stepper:
     """Calls the environment in its thread; every method returns at once.
 
     Args:
-      env: the environment. Nothing else may step it meanwhile.
+      env: the environment. A call of another thread waits until one that is executed has returned.
       choose: returns the action of a step of a run for the last TimeStep. Called in the
         stepper's thread.
       report: shows the progress and returns the number of bytes sent. Called in the
@@ -54,13 +57,14 @@ class Stepper:
         rate: float = 5.0,
     ):
         self.rate = rate
-        self._env = env
         self._choose = choose
         self._report = report
         self._progress = Progress()
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._should_run = False
         self._step_due = self._report_due = 0.0
+        self._is_unshown = False
+        self._watch = Watch(env, self._saw)
         self._thread = threading.Thread(target=self._work, name="explorer", daemon=True)
         self._thread.start()
 
@@ -99,25 +103,32 @@ class Stepper:
     def close(self) -> None:
         """Ends the thread; the environment stays open. A second call does nothing."""
         self._should_run = False
+        self._watch.close()
         self._calls.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_SECONDS)
 
     def _work(self) -> None:
         while True:
-            wait = max(self._step_due - time.monotonic(), 0.0) if self._should_run else None
+            due = [self._step_due] if self._should_run else []
+            if self._is_unshown:
+                due.append(self._report_due)
             try:
+                wait = max(min(due) - time.monotonic(), 0.0) if due else None
                 call = self._calls.get(timeout=wait)
             except queue.Empty:
+                if not self._should_run or self._step_due > time.monotonic():
+                    self._show(patient=True)
+                    continue
                 self._step_due = time.monotonic() + 1 / self.rate
                 self._attempt(lambda: self._advance(self._choose))
                 self._show(patient=self._should_run)
                 continue
             if call is None:
                 return
-            if call is not _CONTINUE:
+            if call not in (_CONTINUE, _SEEN):
                 self._attempt(call)
-            self._show()
+            self._show(patient=call is _SEEN)
 
     def _attempt(self, action: Callable[[], object]) -> None:
         try:
@@ -129,23 +140,37 @@ class Stepper:
             self._progress.error = f"{type(error).__name__}: {error}"
 
     def _begin(self) -> None:
-        self._progress.begin(self._env.reset())
+        self._watch.reset()
 
     def _advance(self, choose: Callable[[dm_env.TimeStep], Any]) -> None:
         if self._progress.is_over:
             self._begin()
             return
-        action = choose(self._progress.timestep)
-        self._progress.advance(action, self._env.step(action))
+        self._watch.step(choose(self._progress.timestep))
+
+    def _saw(self, action: Any, timestep: dm_env.TimeStep) -> None:
+        """Records a step or reset of any thread, which holds the lock of the watch."""
+        if action is None:
+            self._progress.begin(timestep)
+        else:
+            self._progress.advance(action, timestep)
+        if threading.current_thread() is not self._thread:
+            self._progress.error = ""
+            if not self._is_unshown:
+                self._is_unshown = True
+                self._calls.put(_SEEN)
 
     def _show(self, patient: bool = False) -> None:
         now = time.monotonic()
         if patient and now < self._report_due:
             return
-        self._progress.is_running = self._should_run
+        with self._watch.lock:
+            self._is_unshown = False
+            self._progress.is_running = self._should_run
+            progress = self._progress.copy()
         sent = 0
         try:
-            sent = self._report(self._progress)
+            sent = self._report(progress)
         except Exception:
             # For instance because the page is closed; the environment can be stepped anyway.
             _log.exception("could not show the progress of the environment")

@@ -137,7 +137,9 @@ def test_warnings_are_lines(
 
 def test_without_arguments_there_is_help() -> None:
     assert "Examples:" in invoke(code=0).stdout
-    assert "list" in invoke("properties", code=0).stdout
+    shown = invoke("properties", code=0).stdout
+    assert "list" in shown
+    assert "bool" not in shown + invoke("--help", code=0).stdout
 
 
 GROUP: Any = typer.main.get_command(app)
@@ -149,6 +151,7 @@ COMMANDS += [f"properties {name}" for name in GROUP.commands["properties"].comma
 def test_help_has_examples_of_the_command(command: str) -> None:
     text = invoke(*command.split(), "--help", code=0).stdout
     assert f"dm-env-rpc {command}" in text.split("Examples:")[1]
+    assert "bool" not in text, "a flag takes no value"
 
 
 @pytest.mark.parametrize("command", ["", "properties", *sorted(COMMANDS)])

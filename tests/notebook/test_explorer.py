@@ -99,6 +99,27 @@ def test_a_press_of_a_button_steps_with_its_value_and_the_picture_changes(
         hands.wait_for("step 2 · reward 0 · return 0 · action paddle 2")
 
 
+def test_what_another_cell_does_is_shown_and_nothing_is_stepped(catch: DmEnvAdaptor) -> None:
+    with exploring(catch) as hands:
+        hands.wait_for("episode 1 · step 0")
+        before = hands.pictures()
+        timestep = catch.step({"paddle": 2})
+        hands.wait_for("step 1 · reward 0 · return 0 · action paddle 2")
+        assert hands.pictures() != before
+        while not timestep.last():
+            timestep = catch.step({"paddle": 1})
+        hands.wait_for("step 5")
+        hands.wait_for("the episode is over; the next step begins a new one")
+        catch.step({"paddle": 1})
+        hands.wait_for("episode 2 · step 0")
+        assert catch.reset().first()
+        hands.wait_for("episode 3 · step 0")
+        hands.press("Step")
+        hands.wait_for("episode 3 · step 1")
+    assert not {"step", "reset"} & vars(catch).keys()
+    assert catch.step({"paddle": 1}).mid()  # The second of the episode.
+
+
 def test_an_episode_ends_and_the_next_step_begins_another(catch: DmEnvAdaptor) -> None:
     with exploring(catch, action={"paddle": 1}) as hands:
         for _ in range(5):

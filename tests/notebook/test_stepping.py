@@ -46,6 +46,56 @@ def stepper(reports: Reports) -> Iterator[Stepper]:
     assert not stepper._thread.is_alive()
 
 
+def test_steps_of_another_thread_are_shown_together(reports: Reports) -> None:
+    env = Catch(rows=500, seed=0)
+    stepper = Stepper(env, stay, reports)
+    env.reset()
+    for _ in range(300):
+        env.step(stay(env))
+    wait_for(lambda: reports.progress.steps == 300, "300 steps")
+    assert reports.progress.episode == 1
+    assert len(reports.times) < 100
+    stepper.close()
+    env.step(stay(env))
+    assert reports.progress.steps == 300
+
+
+def test_threads_wait_for_each_other(reports: Reports) -> None:
+    inside: list[str] = []
+
+    class Slow(Catch):
+        def step(self, action: Any) -> dm_env.TimeStep:
+            inside.append("in")
+            time.sleep(0.001)  # So that another thread would come.
+            inside.append("out")
+            return super().step(action)
+
+    env = Slow(rows=1000, seed=0)
+    stepper = Stepper(env, stay, reports, rate=1000.0)
+    env.reset()
+    stepper.run()
+    for _ in range(50):
+        env.step(stay(env))
+    wait_for(lambda: reports.progress.steps > 60, "steps of both")
+    stepper.close()
+    assert inside[::2] == ["in"] * (len(inside) // 2)
+    assert inside[1::2] == ["out"] * (len(inside) // 2)
+
+
+def test_explorers_of_one_environment_are_closed_in_any_order() -> None:
+    env, first, second = Catch(seed=0), Reports(), Reports()
+    steppers = [Stepper(env, stay, reports) for reports in (first, second)]
+    env.reset()
+    wait_for(lambda: first.progress.episode == second.progress.episode == 1, "both")
+    steppers[0].close()
+    env.reset()
+    wait_for(lambda: second.progress.episode == 2, "the second")
+    assert first.progress.episode == 1
+    steppers[1].close()
+    env.reset()
+    assert second.progress.episode == 2
+
+
 def test_steps_are_taken_one_by_one_to_the_end_and_then_anew(
     stepper: Stepper, reports: Reports
 ) -> None:
@@ -61,8 +111,8 @@ def test_steps_are_taken_one_by_one_to_the_end_and_then_anew(
     assert list(progress.returns) == [progress.episode_return] == [progress.rewards[3]]
     stepper.step(stay)
     wait_for(lambda: reports.progress.episode == 2, "the next episode")
-    assert progress.steps == 0
-    assert progress.action is None
+    assert reports.progress.steps == 0
+    assert reports.progress.action is None
     assert not progress.is_over
 
 
