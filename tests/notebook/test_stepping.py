@@ -113,7 +113,7 @@ def test_steps_are_taken_one_by_one_to_the_end_and_then_anew(
     wait_for(lambda: reports.progress.episode == 2, "the next episode")
     assert reports.progress.steps == 0
     assert reports.progress.action is None
-    assert not progress.is_over
+    assert not reports.progress.is_over
 
 
 def test_a_run_goes_on_through_episodes_until_it_is_stopped(
