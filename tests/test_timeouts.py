@@ -109,6 +109,59 @@ def test_tests_that_hang_fail_alone(tmp_path: Path) -> None:
     assert re.search("thread 0x.* in hang", output, re.DOTALL)
 
 
+BUSY = """
+import os, threading, time
+
+def test_slow():
+    time.sleep(1.5)  # Longer than its timeout, and not than a busy machine allows.
+
+def test_hangs():
+    threading.Event().wait()
+
+def test_after():
+    pass
+
+def busy():
+    return 4.0 * len(os.sched_getaffinity(0)), 0.0, 0.0
+
+os.getloadavg = busy
+"""
+
+
+def test_a_busy_machine_gets_more_time_and_not_for_ever(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, BUSY, "-n0", "--timeout=1")
+    assert re.findall(r"^FAILED test_it.py::(\w+) - ", output, re.MULTILINE) == ["test_hangs"]
+    assert "1 failed, 2 passed" in output
+
+
+CRASHES = """
+import os, signal
+
+def test_before():
+    assert 1 == 2, "the reason"
+
+def test_crashes():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_after():
+    pass
+"""
+
+
+@pytest.mark.parametrize("others", [1, 0])
+def test_a_process_of_the_run_that_crashes_fails_its_test_alone(
+    tmp_path: Path, others: int
+) -> None:
+    program = CRASHES if others else CRASHES.partition("def test_after")[0]
+    output = run_pytest(tmp_path, program, "-n1", "--dist=loadfile")
+    found = re.findall(r"^FAILED test_it.py::(\w+) - (.*)", output, re.MULTILINE)
+    crash = "worker 'gw0' crashed while running 'test_it.py::test_crashes'"
+    assert found == [("test_before", "AssertionError: the reason"), ("test_crashes", crash)], output
+    assert f"2 failed, {others} passed" in output or (not others and "2 failed in" in output)
+    # At once, too, for a run that is ended from outside.
+    assert f"FAILED test_it.py::test_crashes (???): {crash}" in output
+
+
 @pytest.mark.parametrize("processes", [0, 1])
 def test_failures_are_printed_if_a_plugin_fails(tmp_path: Path, processes: int) -> None:
     output = run_pytest(tmp_path, BEFORE_INTERNAL, f"-n{processes}")

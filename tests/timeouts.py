@@ -2,7 +2,8 @@
 
 A plugin of pytest, which `tests/conftest.py` registers. It takes the place of the timer of
 pytest-timeout, which raises wherever the main thread is: in a hook of pytest or of a plugin, that
-ends the whole run with an INTERNALERROR.
+ends the whole run with an INTERNALERROR. Nor does that know how busy the machine is: where ten
+programs share a processor, what takes 20 seconds takes 200, and is no test that hangs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import time
 from collections.abc import Generator
 from types import FrameType
 from typing import Any
@@ -23,6 +25,13 @@ AGAIN_SECONDS = 20.0
 """When it is raised once more, because something has swallowed it."""
 
 _RETRY_SECONDS = 0.05
+
+_USUAL_LOAD = 2.0
+"""How many programs per processor want to run, at most, while nothing else does. See
+`pytest_xdist_auto_num_workers`."""
+
+_LEAST_SHARE = 0.1
+"""However busy the machine is, a test that hangs comes to its end."""
 
 _STDERR = pytest.StashKey[int]()
 """A descriptor of the standard error of pytest itself."""
@@ -42,6 +51,17 @@ class OverdueError(BaseException):
     """A test takes too long. No Exception, which hypothesis would run again and make smaller."""
 
 
+def _share() -> float:
+    """Which part of the usual time of a processor programs have got in the last minute."""
+    usual = _USUAL_LOAD * len(os.sched_getaffinity(0))
+    return max(min(1.0, usual / max(os.getloadavg()[0], usual)), _LEAST_SHARE)
+
+
+def _end_process_after(item: pytest.Item, seconds: float) -> None:
+    """Ends the process if nothing else can end the test, with all threads' tracebacks."""
+    faulthandler.dump_traceback_later(2 * seconds + 30, exit=True, file=item.config.stash[_STDERR])
+
+
 def _is_in_own_code(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code in _OWN_CODE:
@@ -53,8 +73,14 @@ def _is_in_own_code(frame: FrameType | None) -> bool:
 @pytest.hookimpl
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     """Raises in the test or its fixtures; while pytest itself is at work, a little later."""
+    begun = time.monotonic()
 
     def late(number: int, frame: FrameType | None) -> None:
+        left = settings.timeout / _share() - (time.monotonic() - begun)
+        if left > _RETRY_SECONDS:
+            _end_process_after(item, left)
+            signal.setitimer(signal.ITIMER_REAL, left)
+            return
         if not _is_in_own_code(frame):
             signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
             return
@@ -75,17 +101,29 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Ends the process if nothing else could end the test, with all threads' tracebacks."""
+    """Has the process end if a test cannot be ended, as one that hangs in C code."""
     marker = item.get_closest_marker("timeout")
     seconds = float(marker.args[0]) if marker else float(item.config.getini("timeout"))
     if seconds:
-        faulthandler.dump_traceback_later(
-            2 * seconds + 30, exit=True, file=item.config.stash[_STDERR]
-        )
+        _end_process_after(item, seconds)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
+    """Has a test that has ended its process of the run count as done.
+
+    The scheduler of `--dist=loadfile` would begin its file with it again in the next process, and
+    end the run when eight have crashed.
+    """
+    for scope, unit in list(sched.workqueue.items()):
+        if crashitem in unit:
+            unit[crashitem] = True
+            if all(unit.values()):
+                del sched.workqueue[scope]
 
 
 class Failures:
@@ -101,7 +139,9 @@ class Failures:
         if report.failed and self._reporter.verbosity <= 0:
             self._reporter.ensure_newline()
             crash = getattr(report.longrepr, "reprcrash", None)
-            why = f": {crash.message.partition(chr(10))[0]}" if crash else ""
+            # Of a process that has crashed there is a text.
+            said = crash.message if crash else str(report.longrepr or "")
+            why = f": {said.partition(chr(10))[0]}" if said else ""
             self._reporter.write_line(f"FAILED {report.nodeid} ({report.when}){why}", red=True)
 
     @pytest.hookimpl(trylast=True)

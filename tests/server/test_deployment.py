@@ -26,7 +26,6 @@ from tests.certificates import Authority
 from tests.groups import need
 
 dockerfile_parse = pytest.importorskip("dockerfile_parse")
-kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,6 +256,8 @@ def manifest() -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["1.28", "newest"])
 def test_the_manifest_is_valid_for_kubernetes(manifest: dict[str, Any], version: str) -> None:
+    # Imported here, since it takes seconds, and every process of a run imports this file.
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
     assert set(manifest) == {"Deployment", "Service"}
     if version == "newest":
         version = kubernetes_validate.latest_version()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Iterator
+from typing import cast
 
 import hpack
 import pytest
@@ -258,22 +260,23 @@ SOAKED = {settings, acknowledged_pings, priorities, empty_data, unknown_frames, 
 """Floods that take as long as others and differ from them in the kind of the frame only."""
 
 
-def attacks(compared: Comparison, scale: int, seen: Seen) -> list[str]:
-    """Tries all attacks; returns a text for each that did not end as expected."""
-    wrong: list[str] = []
-    for attack, expected in ATTACKS.items():
-        if attack in SOAKED and scale != 1:
-            continue
-        outcomes, complaints = compared.beside(attack, seen)
-        wrong += complaints
-        if expected is not None and set(outcomes) != {expected}:
-            wrong.append(f"{attack.__name__}: {set(outcomes)}, expected {expected}")
+def attacks_of(scale: int) -> list[Attack]:
+    return [attack for attack in ATTACKS if attack not in SOAKED or scale == 1]
+
+
+def complaints_about(attack: Attack, compared: Comparison, seen: Seen) -> list[str]:
+    """Attacks; returns what did not end as expected."""
+    outcomes, wrong = compared.beside(attack, seen)
+    expected = ATTACKS[attack]
+    if expected is not None and set(outcomes) != {expected}:
+        wrong.append(f"{attack.__name__}: {set(outcomes)}, expected {expected}")
     return wrong
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_row_42_attacks(scale: int, seen: Seen) -> None:
-    """Row 42: attackers are told why they are ended; nobody else notices; memory +16 MiB."""
+@pytest.fixture(scope="module")
+def compared(request: pytest.FixtureRequest) -> Iterator[Comparison]:
+    """A server for all attacks of a scale."""
+    scale: int = request.param
     with (
         served() as server,
         attacker(scale) as program,
@@ -282,8 +285,21 @@ def test_row_42_attacks(scale: int, seen: Seen) -> None:
         # Everything is used once before anything is measured.
         program.begin(rapid_resets, server.address, 1)
         program.outcomes()
-        compared = Comparison(server, program, honest, server.address, scale)
-        assert attacks(compared, scale, seen) == []
+        yield Comparison(server, program, honest, server.address, scale)
+
+
+@pytest.mark.parametrize(
+    ("compared", "attack"),
+    [
+        pytest.param(*scale.values, attack, marks=scale.marks, id=f"{scale.id}-{attack.__name__}")
+        for scale in SCALES
+        for attack in attacks_of(cast("int", scale.values[0]))
+    ],
+    indirect=["compared"],
+)
+def test_row_42_attacks(compared: Comparison, attack: Attack, seen: Seen) -> None:
+    """Row 42: attackers are told why they are ended; nobody else notices; memory +16 MiB."""
+    assert complaints_about(attack, compared, seen) == []
 
 
 @pytest.fixture(scope="module")
