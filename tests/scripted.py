@@ -16,7 +16,7 @@ from pathlib import Path
 from google.protobuf import any_pb2, wrappers_pb2
 
 from tests import forks
-from tests.stopwatch import Stopwatch
+from tests.stopwatch import Stopwatch, patience
 
 _LOOK_SECONDS = 0.02
 
@@ -129,7 +129,7 @@ def settles(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether `condition` becomes true in time: sockets and threads end in their own time."""
     stopwatch = Stopwatch()
     while not condition():  # Which may do something, so that it is not asked again.
-        if not stopwatch.within(seconds):
+        if not stopwatch.within(patience(seconds)):
             return False
         time.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
     return True
@@ -139,7 +139,7 @@ async def settles_async(condition: Callable[[], bool], seconds: float = 20.0) ->
     """As `settles`, while the event loop runs."""
     stopwatch = Stopwatch()
     while not condition():
-        if not stopwatch.within(seconds):
+        if not stopwatch.within(patience(seconds)):
             return False
         await asyncio.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
     return True

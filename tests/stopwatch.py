@@ -3,6 +3,9 @@
 A bound such as "within 1 s" is about the package, and not about other programs that have the
 processors. So a process beside the tests does nothing but sleep, and adds up how much later than
 asked for it wakes. That much more is allowed, and in the scorecard's full mode nothing.
+
+What computes is delayed by more than what sleeps. Where only whether something happens is asked,
+and not when, the time after which a test gives up is `patience`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from collections.abc import Iterator
 
 from tests.reliability.scorecard import is_strict
 
-__all__ = ["Stopwatch", "time_limit"]
+__all__ = ["Stopwatch", "patience", "time_limit"]
+
+_USUAL_LOAD = 2.0
+"""How many programs per processor want to run, at most, while only the tests do. See
+`pytest_xdist_auto_num_workers`."""
+
+_LONGEST = 10.0
+"""However busy the machine is, what never happens is given up."""
 
 _PERIOD = 0.01
 _TWO = struct.Struct("dd")
@@ -107,3 +117,11 @@ def time_limit(seconds: float) -> Iterator[Stopwatch]:
     stopwatch = Stopwatch()
     yield stopwatch
     assert stopwatch.within(seconds), f"{stopwatch}; at most {seconds} s are allowed"
+
+
+def patience(seconds: float) -> float:
+    """How long to wait for what takes at most so long while nothing else has the processors."""
+    if is_strict():
+        return seconds
+    usual = _USUAL_LOAD * len(os.sched_getaffinity(0))
+    return seconds * min(max(os.getloadavg()[0] / usual, 1.0), _LONGEST)

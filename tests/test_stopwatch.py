@@ -58,6 +58,17 @@ def test_a_sleeper_that_does_not_get_the_processor_is_late() -> None:
     assert it.allowance >= 0.4  # Before it has told so itself, and after.
 
 
+@pytest.mark.parametrize(("load", "times"), [(0.5, 1.0), (2.0, 1.0), (6.0, 3.0), (1000.0, 10.0)])
+def test_patience_grows_with_the_programs_that_want_the_processors(
+    monkeypatch: pytest.MonkeyPatch, load: float, times: float
+) -> None:
+    per_processor = load * len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (per_processor, 0.0, 0.0))
+    assert stopwatch.patience(4.0) == 4.0 * times
+    monkeypatch.setenv(MODE, FULL)
+    assert stopwatch.patience(4.0) == 4.0
+
+
 def sleepers() -> list[int]:
     own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
     with open(own) as children:

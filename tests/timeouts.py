@@ -19,19 +19,14 @@ from typing import Any
 import pytest
 from _pytest import fixtures, python
 
+from tests.stopwatch import patience
+
 __all__ = ["OverdueError"]
 
 AGAIN_SECONDS = 20.0
 """When it is raised once more, because something has swallowed it."""
 
 _RETRY_SECONDS = 0.05
-
-_USUAL_LOAD = 2.0
-"""How many programs per processor want to run, at most, while nothing else does. See
-`pytest_xdist_auto_num_workers`."""
-
-_LEAST_SHARE = 0.1
-"""However busy the machine is, a test that hangs comes to its end."""
 
 _STDERR = pytest.StashKey[int]()
 """A descriptor of the standard error of pytest itself."""
@@ -49,12 +44,6 @@ _OWN_CODE = frozenset(
 
 class OverdueError(BaseException):
     """A test takes too long. No Exception, which hypothesis would run again and make smaller."""
-
-
-def _share() -> float:
-    """Which part of the usual time of a processor programs have got in the last minute."""
-    usual = _USUAL_LOAD * len(os.sched_getaffinity(0))
-    return max(min(1.0, usual / max(os.getloadavg()[0], usual)), _LEAST_SHARE)
 
 
 def _end_process_after(item: pytest.Item, seconds: float) -> None:
@@ -76,7 +65,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     begun = time.monotonic()
 
     def late(number: int, frame: FrameType | None) -> None:
-        left = settings.timeout / _share() - (time.monotonic() - begun)
+        left = patience(settings.timeout) - (time.monotonic() - begun)
         if left > _RETRY_SECONDS:
             _end_process_after(item, left)
             signal.setitimer(signal.ITIMER_REAL, left)

@@ -106,7 +106,7 @@ def make_environment(address: str, transport: Any) -> Iterator[MakeEnvironment]:
     """Makes environments of the shared server, which are closed at the end."""
     with contextlib.ExitStack() as stack:
         yield lambda settings={}, **kwargs: stack.enter_context(
-            make(address, settings, transport=transport, **{"request_timeout": 30.0, **kwargs})
+            make(address, settings, transport=transport, **kwargs)
         )
 
 

@@ -122,12 +122,14 @@ def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
 ) -> None:
     ticks = 0
     during_writes = []
+    is_over = threading.Event()
 
     def be_slow(data: bytes) -> None:
         before = ticks
         time.sleep(0.3)  # So slow is the disk.
         if before:
-            during_writes.append(ticks - before)
+            # However busy the machine is, it lasts until the loop runs, if it does.
+            during_writes.append(settles(lambda: is_over.is_set() or ticks > before + 1))
 
     async def run() -> None:
         async def tick() -> None:
@@ -138,6 +140,7 @@ def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
 
         ticking = asyncio.create_task(tick())
         await _step_on(server.address, recorder, 21)
+        is_over.set()
         ticking.cancel()
 
     with Recorder(path) as recorder:
@@ -147,4 +150,4 @@ def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
     assert len(entries(recorder.path)) == 50
     # A coroutine that waits for the disk lets the event loop run.
     assert len(during_writes) >= 2
-    assert min(during_writes[:-1]) > 1
+    assert all(during_writes)

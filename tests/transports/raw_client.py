@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import hpack
 
+from tests.stopwatch import patience
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,
@@ -113,7 +114,7 @@ class RawClient:
 
     def read_until(self, condition: Callable[[], bool], seconds: float = 10.0) -> bool:
         """Receives until a condition holds; False if the connection or the time is over."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience(seconds)
         while not condition():
             remaining = deadline - time.monotonic()
             if self.is_over or remaining <= 0:

@@ -185,11 +185,24 @@ def test_agents_that_begin_late_or_not_at_all(arena_server: Server, transport: s
             assert env.agents == []
 
 
-def test_agents_that_begin_late_outlive_the_timeout_of_the_server() -> None:
-    with serve(Arena, step_timeout=2.0) as server, remote(server) as env:
+def test_agents_that_begin_late_outlive_the_timeout_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serve(Arena, step_timeout=60.0) as server, remote(server) as env:
+        (entry,) = server._serving._host.worlds._entries.values()  # type: ignore[union-attr]
+        world: Any = entry.world
 
         def is_refused(times: int) -> bool:
-            return settles(lambda: server.stats().refusals == times)
+            """Lets the time be over for the step that waits, and for no other."""
+
+            def look() -> bool:
+                with world._changed:
+                    world._changed.notify_all()
+                return server.stats().refusals == times
+
+            with monkeypatch.context() as patched:
+                patched.setattr(world, "_step_timeout", 0.0)
+                return settles(look)
 
         env.reset(options={"late": 3})
         for step in (1, 2):

@@ -2,13 +2,15 @@
 
 It shares standard output and standard error with the parent, so the library prints there.
 
-The first message is the pickle of an `Opening`, as an array of bytes: the child trusts its parent.
-Each further one is a call of a method of `LocalRunner`, `[name, *arguments]`. The parent does not
-trust its child, so answers are checked JSON values, see `answers`.
+It says that it has started. The first message that it gets is the pickle of an `Opening`, as an
+array of bytes: the child trusts its parent. Each further one is a call of a method of
+`LocalRunner`, `[name, *arguments]`. The parent does not trust its child, so answers are checked
+JSON values, see `answers`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from typing import Any
 
@@ -34,7 +36,10 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
     """
     children.leave_signals_to_parent()
     children.exit_with(parent, ORPHAN_SECONDS)
-    answer_calls(ChildPipe(reader, writer))
+    pipe = ChildPipe(reader, writer)
+    with contextlib.suppress(BrokenPipeError):  # The parent has ended, as it finds out next.
+        pipe.send({"result": answers.encode(None)})
+    answer_calls(pipe)
 
 
 def encode_opening(opening: Opening) -> Any:

@@ -27,6 +27,9 @@ from dm_env_rpc_client.tensors.limits import Limits
 
 T = TypeVar("T")
 
+START_SECONDS = 60.0
+"""How long the child's interpreter may take to start, which is no call of the library."""
+
 CLOSE_SECONDS = 5.0
 """How long the child may take to release the environment, and as long again to exit."""
 
@@ -77,6 +80,7 @@ class ProcessRunner:
         # Runs when the runner is garbage-collected, and at the exit of the interpreter.
         self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
         try:
+            self._hear(type(None), "its start", START_SECONDS)
             message = child.encode_opening(opening._replace(library=self._path))
             self.description = self._ask(Description, "open", message)
         except BaseException:
@@ -121,14 +125,19 @@ class ProcessRunner:
             raise ConnectionLostError(
                 f"the child process that ran {self._path} has ended; make a new environment"
             ) from self._broken
+        return self._hear(type_, name, self._timeout, message)
+
+    def _hear(self, type_: type[T], name: str, timeout: float | None, message: Any = None) -> T:
+        """Returns what the child says next, after it was sent a message if there is one."""
         try:
-            self._pipe.send(message, self._timeout)
-            result = answers.decode_answer(type_, self._pipe.receive(self._timeout))
+            if message is not None:
+                self._pipe.send(message, timeout)
+            result = answers.decode_answer(type_, self._pipe.receive(timeout))
             if isinstance(result, Frame):
                 answers.check_frame(result, self.description)
         except TimeoutError:
             self._broken = DeadlineExceededError(
-                f"{self._path} did not return from {name} within {self._timeout} s; its child "
+                f"{self._path} did not return from {name} within {timeout} s; its child "
                 "process was killed"
             )
         except (EOFError, BrokenPipeError):

@@ -53,6 +53,14 @@ def answering(pipes: tuple[ChildPipe, ChildPipe]) -> Iterator[ChildPipe]:
     assert not thread.is_alive()
 
 
+def test_the_start_of_the_child_takes_nothing_from_the_time_of_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = "import time; time.sleep(2.5); "  # So slow is the machine.
+    monkeypatch.setattr(process_runner, "_PROGRAM", slow + process_runner._PROGRAM)
+    ProcessRunner(opening(), 2.0).close()
+
+
 def ask(here: ChildPipe, message: Any) -> Any:
     here.send(message, 5.0)
     return here.receive(5.0)
