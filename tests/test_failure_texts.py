@@ -13,8 +13,8 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import ConnectionLostError, LaunchError, SpecError, server
 from dm_env_rpc_client.server import Catch
-from tests.cli.commands import command
 from tests.environments import Echo
+from tests.forks import run_command
 
 
 class Abstract(dm_env.Environment):
@@ -125,7 +125,7 @@ COMMANDS: dict[str, tuple[int, list[str]]] = {
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command(line: str) -> None:
     code, said = COMMANDS[line]
-    ended = command(*line.split())
+    ended = run_command(*line.split())
     assert ended.returncode == code
     assert "Traceback" not in ended.stderr
     for part in said:
@@ -136,7 +136,7 @@ def test_a_command(line: str) -> None:
 def test_environments_of_other_packages_are_served_for_a_command_and_for_make(
     reference: str,
 ) -> None:
-    ended = command("run", reference, "--episodes", "1", "--max-steps", "3")
+    ended = run_command("run", reference, "--episodes", "1", "--max-steps", "3")
     assert ended.returncode == 0, ended.stderr
     with make(reference) as env:
         assert env.reset().first()

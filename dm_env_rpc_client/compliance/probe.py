@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,9 @@ from dm_env_rpc_client.transports.opening import open_stream
 
 _SHOWN = 300
 """The number of characters of a message that are shown."""
+
+_LAST = 6
+"""The most requests that are shown."""
 
 _CLOSE_SECONDS = 0.5
 
@@ -38,6 +42,10 @@ def describe(message: protobuf_message.Message) -> str:
         text = f"{text[:_SHOWN]}... ({message.ByteSize()} bytes)"
     name = str(message.DESCRIPTOR.name)
     return f"{name} {{ {text} }}" if text else name
+
+
+def _described(request: envelopes.Request | None) -> str:
+    return "an EnvironmentRequest without a payload" if request is None else describe(request)
 
 
 class Probe:
@@ -63,7 +71,7 @@ class Probe:
     def __init__(self, address: str, timeout: float, security: Mapping[str, Any]):
         self._stream = open_stream(Endpoint(address, transport="grpc", **security), timeout)
         self._timeout = timeout
-        self._sent: list[str] = []
+        self._sent: collections.deque[envelopes.Request | None] = collections.deque(maxlen=_LAST)
         self.is_clean = True
         self.is_open = True
         self.was_answered = False
@@ -78,11 +86,10 @@ class Probe:
           Its payload field.
         """
         self.pending += 1
+        self._sent.append(request)
         if request is None:
-            self._sent.append("an EnvironmentRequest without a payload")
             self._stream.write(dm_env_rpc_pb2.EnvironmentRequest().SerializeToString())
             return ""
-        self._sent.append(describe(request))
         encoded = envelopes.encode_request(request)
         self._stream.write(encoded.message)
         return encoded.field
@@ -199,8 +206,9 @@ class Probe:
     ) -> ViolationError:
         """Returns a ViolationError with the last requests, and marks the stream as not clean."""
         self.is_clean = False
-        shown = max(1, min(self.pending + (not is_unanswered), 6))
-        return ViolationError(expected, "; ".join(self._sent[-shown:]), received, is_unanswered)
+        shown = max(1, self.pending + (not is_unanswered))
+        sent = "; ".join(map(_described, list(self._sent)[-shown:]))
+        return ViolationError(expected, sent, received, is_unanswered)
 
     def hurry(self, timeout: float) -> None:
         """Waits for each further answer `timeout` seconds at most."""

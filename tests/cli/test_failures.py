@@ -29,7 +29,8 @@ from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
 from dm_env_rpc_client.cli.group import Commands
 from dm_env_rpc_client.server import Server
-from tests.cli.commands import command, invoke
+from tests.cli.commands import invoke
+from tests.forks import run_command
 
 
 def interrupted_import() -> ImportError:
@@ -208,7 +209,7 @@ def test_serving_until_it_is_interrupted(
 def test_a_command_says_after_a_second_that_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"localhost:{listener.getsockname()[1]}"
-    ended = command("run", address, "--timeout", "2.5")
+    ended = run_command("run", address, "--timeout", "2.5")
     assert ended.returncode == 3
     first, second = ended.stderr.strip().splitlines()
     told = rf"warning: no connection to {address} yet: Connection refused; trying again for [12] s"

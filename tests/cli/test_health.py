@@ -10,7 +10,8 @@ import pytest
 from dm_env_rpc_client import Tls
 from dm_env_rpc_client.server import Catch, serve
 from tests.certificates import Authority
-from tests.cli.commands import Peers, command, invoke, is_one_line_with
+from tests.cli.commands import Peers, invoke, is_one_line_with
+from tests.forks import run_command
 from tests.transports.test_health_check import answering
 
 
@@ -41,14 +42,14 @@ def test_other_answers_are_told_and_end_with_1(peers: Peers) -> None:
 
 def test_peers_that_do_not_answer_end_with_3(peers: Peers) -> None:
     for address in (peers.dead, peers.silent, peers.hangs_up, peers.http):
-        finished = command("health", address, "--timeout", "0.3")
+        finished = run_command("health", address, "--timeout", "0.3")
         is_one_line_with(finished, 3, address)
 
 
 def test_names_and_times_are_checked(peers: Peers) -> None:
-    is_one_line_with(command("health", peers.catch, "--service", "x" * 128), 2, "127 bytes")
-    is_one_line_with(command("health", peers.catch, "--timeout", "0"), 2, "more than 0")
-    is_one_line_with(command("health", "engine.example:443"), 2, "--tls-ca")
+    is_one_line_with(run_command("health", peers.catch, "--service", "x" * 128), 2, "127 bytes")
+    is_one_line_with(run_command("health", peers.catch, "--timeout", "0"), 2, "more than 0")
+    is_one_line_with(run_command("health", "engine.example:443"), 2, "--tls-ca")
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])

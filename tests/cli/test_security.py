@@ -16,13 +16,13 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from tests.certificates import Authority
 from tests.cli.commands import (
     address_of,
-    command,
     ended,
     invoke,
     is_one_line_with,
     listening,
     started,
 )
+from tests.forks import run_command
 
 TOKEN = "tok-91c3aa07e4"
 
@@ -205,7 +205,7 @@ def test_gym_socket_has_no_tls_and_no_tokens(files: Files) -> None:
 
 
 def test_a_secret_is_never_an_argument(files: Files) -> None:
-    is_one_line_with(command("inspect", "localhost:1", "--token", TOKEN), 2, "No such option")
+    is_one_line_with(run_command("inspect", "localhost:1", "--token", TOKEN), 2, "No such option")
 
 
 def test_another_machine_is_reached_with_tls_but_not_in_plaintext(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Peers, command, is_one_line_with
+from tests.cli.commands import Peers, is_one_line_with
 from tests.forks import run_command
 
 # An address is needed by these, and what follows it.
@@ -195,7 +195,7 @@ def test_wrong_command_lines(
 
 
 def test_with_a_variable_the_traceback_is_shown_too(peers: Peers, folder: Path) -> None:
-    finished = command(
+    finished = run_command(
         *("run", peers.catch, "--policy=wrong_agents:fails"),
         environment={"DM_ENV_RPC_TRACEBACK": "1"},
         cwd=folder,

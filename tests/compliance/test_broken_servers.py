@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run, trial
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 from tests.reliability.recording import Seen
+from tests.stopwatch import patience
 
 OPTIONS = Options(
     invalid_create_settings={"unknown": 1},
@@ -31,8 +34,10 @@ def test_it_is_noticed(wrong: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(trial, "_ANSWER_SECONDS", 0.2)
     # The one that is there for it first, which saves the time for the others.
     checks = sorted(CHECKS, key=lambda check: check.name != expected)
+    # Some do not answer, which takes the time; on a busy machine the others are slow to answer.
+    options = dataclasses.replace(OPTIONS, timeout=patience(OPTIONS.timeout))
     with playground.serve(session_class) as address:
-        result = next((each for each in run(address, OPTIONS, checks) if each.is_finding), None)
+        result = next((each for each in run(address, options, checks) if each.is_finding), None)
     seen(broken_servers=1, noticed=int(result is not None))
     assert result is not None
     assert (result.name, bool(result.expected)) == (expected, True)

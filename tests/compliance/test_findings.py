@@ -45,7 +45,7 @@ OPTIONS = Options(
     invalid_create_settings={"unknown": 1},
     invalid_join_settings={"unknown": 1},
     invalid_reset_settings={"unknown": 1},
-    timeout=20.0,
+    timeout=100.0,  # Longer than any answer takes on a busy machine.
     quiet_seconds=0.05,
 )
 
@@ -327,8 +327,14 @@ def test_what_a_check_needs_runs_before_it() -> None:
 def test_what_a_server_has_no_room_for_is_skipped_with_that_reason(
     session_class: type[playground.Session], options: Options
 ) -> None:
+    # With fewer options, checks that take one client do what they did with more, or nothing.
+    checks = [
+        check
+        for check in CHECKS
+        if options is OPTIONS or check.takes != Takes() or check.name in LIMITED[session_class]
+    ]
     with playground.serve(session_class) as address:
-        results = {result.name: result for result in run(address, options)}
+        results = {result.name: result for result in run(address, options, checks)}
     found = [name for name, result in results.items() if result.is_finding]
     assert found == LIMITED[session_class]
     reasons = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +17,7 @@ from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoun
 from tests.compliance import playground
 from tests.compliance.limited_servers import Minimal, OneConnection
 from tests.reliability.recording import Seen
+from tests.stopwatch import Stopwatch, patience
 
 
 class Arm(dm_env.Environment):
@@ -65,7 +65,7 @@ class Arm(dm_env.Environment):
 
 pytestmark = pytest.mark.row(30)
 
-QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.05}
+QUICK: dict[str, Any] = {"timeout": 60.0, "quiet_seconds": 0.05}
 
 
 record: list[Seen] = []
@@ -192,24 +192,24 @@ def test_a_minimal_server() -> None:
 @pytest.mark.parametrize("told", [0, 1])
 def test_our_server_with_room_for_one_connection(told: int) -> None:
     options = Options(reset_settings={"rows": 6}, connections=told, **QUICK)
-    started = time.monotonic()
+    stopwatch = Stopwatch()
     with serve(Catch, max_connections=1) as server:
         passed = outcomes(server.address, options)
         assert server.world_count == server.agent_count == 0
     assert len(passed) >= 60
     assert "a_joined_connection_cannot_join_another_world" in passed
     assert "worlds_are_independent" not in passed
-    assert time.monotonic() - started < 60
+    assert stopwatch.within(patience(60.0))
 
 
 def test_a_minimal_server_with_room_for_one_connection() -> None:
-    options = Options(world_name="", timeout=2.0, quiet_seconds=0.1)
-    started = time.monotonic()
+    options = Options(world_name="", timeout=patience(2.0), quiet_seconds=0.1)
+    stopwatch = Stopwatch()
     with playground.serve(OneConnection) as address:
         passed = outcomes(address, options)
     assert len(passed) >= 30
     assert "states_follow_each_other" in passed
-    assert time.monotonic() - started < 60
+    assert stopwatch.within(patience(60.0))
 
 
 def test_a_server_with_room_for_one_world() -> None:

@@ -27,6 +27,7 @@ from dm_env_rpc_client.recording import Scan, read
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
+from tests.stopwatch import patience
 
 pytestmark = pytest.mark.row(48)
 
@@ -242,7 +243,7 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=patience(110.0),
     )
     assert finished.returncode == 0, finished.stderr
     for line in finished.stdout.splitlines():

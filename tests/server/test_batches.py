@@ -31,7 +31,6 @@ from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.environments import Robot
 from tests.scripted import settles
-from tests.stopwatch import time_limit
 
 ROWS = 3
 
@@ -576,23 +575,37 @@ def test_a_vector_environment_with_a_reserved_name_is_refused() -> None:
 
 
 class Waiting(Counting):
-    """Waits for a device."""
+    """Waits for a device, and, if it is told to, until another one waits at the same time."""
+
+    are_together = False
+    inside = most = 0
+    changed = threading.Condition()
 
     def step(self, action: Any) -> dm_env.TimeStep:
+        with self.changed:
+            Waiting.inside += 1
+            Waiting.most = max(self.most, self.inside)
+            self.changed.notify_all()
+            if self.are_together:
+                self.changed.wait_for(lambda: self.most > 1, 20)
         time.sleep(0.02)  # As long as the device takes.
+        with self.changed:
+            Waiting.inside -= 1
         return super().step(action)
 
 
-def test_rows_that_wait_do_so_at_the_same_time() -> None:
+def test_rows_that_wait_do_so_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     # Eight on streams of their own would, too. The first step finds out.
     with serve(Waiting) as server, make(server.address, {"num_envs": 16, "length": 100}) as env:
         env.reset()
         action = push(*np.linspace(-1, 1, 16))
         threads_before = {thread.name for thread in threading.enumerate()}
         first = env.step(action)
-        with time_limit(16 * 3 * 0.02 / 2):
-            for _ in range(3):
-                np.testing.assert_array_equal(env.step(action).reward, action["push"])
+        monkeypatch.setattr(Waiting, "are_together", True)
+        monkeypatch.setattr(Waiting, "most", 0)
+        for _ in range(3):
+            np.testing.assert_array_equal(env.step(action).reward, action["push"])
+        assert Waiting.most > 1
         assert first.reward.shape == (16,)
         assert {thread.name for thread in threading.enumerate()} > threads_before
     assert settles(lambda: not any(t.name.startswith("row") for t in threading.enumerate()))

@@ -25,6 +25,7 @@ from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
 from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
+from tests.stopwatch import patience
 from tests.transports import frames
 from tests.transports.frames import DATA, PREFACE, RST_STREAM, WINDOW_UPDATE, frame, grpc_message
 from tests.transports.raw_client import RawClient, request, requests
@@ -51,7 +52,7 @@ def is_as_before(server: Served) -> Iterator[None]:
     before = server.descriptors()
     yield
     with Honest(server.address) as honest:
-        assert honest.step() < 5.0
+        assert honest.step() < patience(5.0)
     assert settles(lambda: server.descriptors() <= before, 20)
 
 
@@ -107,7 +108,7 @@ def test_row_56_silent_and_slow_clients(server: Served, seen: Seen) -> None:
         for client in clients[::2]:
             client.send(greeting[:10])
         with Honest(server.address) as honest:
-            assert honest.step() < 2.0
+            assert honest.step() < patience(2.0)
         with RawClient(server.address) as slow:
             for byte in request(1) + requests(1, b"\x12\x00"):
                 slow.send(bytes([byte]))
@@ -133,7 +134,7 @@ def test_row_56_clients_that_never_read(server: Served, seen: Seen) -> None:
             with contextlib.suppress(OSError):
                 client.socket.sendall(requests(1, *[b""] * 400_000))
         with Honest(server.address) as honest:
-            assert honest.step() < 2.0
+            assert honest.step() < patience(2.0)
         grown = server.peak() - memory
     finally:
         for client in clients:

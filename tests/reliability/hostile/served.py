@@ -14,6 +14,7 @@ from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.server import clients
 from tests import forks
+from tests.stopwatch import patience
 
 __all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]
 
@@ -124,7 +125,7 @@ class Honest:
     def __init__(self, where: str | Where, pause: float = 0.0):
         self._pause = pause
         address, how = (where, {}) if isinstance(where, str) else where
-        self._env = make(address, **how)
+        self._env = make(address, **{"timeout": patience(10.0), **how})
         self._env.reset()
 
     def __enter__(self) -> Honest:
