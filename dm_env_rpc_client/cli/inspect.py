@@ -51,7 +51,10 @@ def inspect(
     if recorded.is_recording(world.address):
         recorded.inspect_recording(world.address, as_json, recorded.limits_of(chunk_bytes))
         return
+    from dm_env_rpc_client.environment.many.one_row import num_envs_of
+
     with world.environment() as env:
+        num_envs = num_envs_of(env)
         described = {
             "actions": _describe_all(env.action_spec()),
             "observations": _describe_all(env.observation_spec()),
@@ -59,7 +62,7 @@ def inspect(
             "discount": describe(env.discount_spec()),
         }
     if as_json:
-        print_json({"address": world.address, **described})
+        print_json({"address": world.address, "num_envs": num_envs, **described})
         return
     console = Console()
     own = {name: described.pop(name) for name in ("reward", "discount")}
@@ -69,6 +72,12 @@ def inspect(
             for name, spec in specs.items()
         ]
         console.print(table(("name", "dtype", "shape", *_SIDES), rows, title=title.capitalize()))
+    if num_envs is not None:
+        console.print(
+            f"A batch of {num_envs} environments: the first axis of actions and observations is "
+            "theirs.",
+            highlight=False,
+        )
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dm_env_rpc_client.displays.leaves import named_leaves, rebuild
 from dm_env_rpc_client.displays.progress import Progress
 from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
@@ -54,6 +55,9 @@ def explore(
     The explorer steps the environment in its own thread, so the kernel is free for other cells.
     Until you `close` it, it shows what they do with `env.reset()` and `env.step(action)`, too, and
     each waits while the other steps.
+
+    Of a batched world it shows one row, which a list selects. All rows take the same action, and
+    `policy`, `action`, `keys` and `labels` are those of one row.
 
     Keys act while the box that lists them has the focus: those of `keys`, and space for a
     step, Enter for run and stop, r for reset. A key that is held down while the environment
@@ -98,6 +102,10 @@ class Explorer(ipywidgets.VBox):
         rate: float,
     ):
         super().__init__()
+        self._row: OneRow | None = None
+        whole = env
+        if isinstance(env, DmEnvAdaptor) and num_envs_of(env) is not None:
+            env = self._row = OneRow(env)
         self._action_spec = env.action_spec()
         self._specs: dict[str, specs.Array] = named_leaves(self._action_spec, _ROOT)
         self._controls = self._make_controls(labels or {}, action)
@@ -117,7 +125,7 @@ class Explorer(ipywidgets.VBox):
         self._status = ipywidgets.HTML()
         self._plots = ipywidgets.HTML()
         self._stepper = stepper = Stepper(env, self._act, self._show, rate)
-        properties = properties or _properties_of(env)
+        properties = properties or _properties_of(whole)
         self._panel = None if properties is None else PropertyPanel(properties, stepper.call)
         self.children = self._lay_out(toolbar)
         self.add_class("dm-env-explorer")
@@ -174,10 +182,29 @@ class Explorer(ipywidgets.VBox):
         self._rate.observe(lambda change: setattr(self._stepper, "rate", change["new"]), "value")
         step = self._button("step", "Step", "step-forward")
         reset = self._button("reset", "Reset", "undo")
+        rows = [] if self._row is None else [self._make_rows(self._row)]
         return ipywidgets.HBox(
-            [step, self._run_button, reset, self._source, self._rate],
+            [step, self._run_button, reset, self._source, self._rate, *rows],
             layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"),
         )
+
+    def _make_rows(self, env: OneRow) -> ipywidgets.Dropdown:
+        """Returns the list of the rows of a batched world."""
+        rows = ipywidgets.Dropdown(
+            options=range(env.num_envs),
+            description="row",
+            style={"description_width": "initial"},
+            layout=ipywidgets.Layout(width="120px"),
+        )
+
+        def select(row: int) -> None:
+            env.row = row
+            shown = env.shown()
+            if shown is not None:
+                self._stepper.show_other(shown)
+
+        rows.observe(lambda change: self._stepper.call(lambda: select(change["new"])), "value")
+        return rows
 
     def _button(self, command: str, text: str, icon: str) -> ipywidgets.Button:
         button = ipywidgets.Button(

@@ -100,6 +100,14 @@ class Stepper:
         """Requests another call in the thread; an exception is shown as an error."""
         self._calls.put(action)
 
+    def show_other(self, timestep: dm_env.TimeStep) -> None:
+        """Goes on with another sequence that is running; called in a call of `call`.
+
+        Args:
+          timestep: the last one of that sequence.
+        """
+        self._progress.begin(timestep)
+
     def close(self) -> None:
         """Ends the thread; the environment stays open. A second call does nothing."""
         self._should_run = False

@@ -469,3 +469,27 @@ def test_closing_leaves_the_environment_open(catch: DmEnvAdaptor) -> None:
     explorer.close()
     explorer.close()
     assert catch.reset().first()
+
+
+def test_a_row_of_a_batch_is_selected(catch_server: Server) -> None:
+    rows = {"num_envs": 3, "rows.seed": [1, 2, 3]}
+    with make(catch_server.address, rows) as env, exploring(env) as hands:
+        hands.wait_for("episode 1 · step 0")
+        assert "step_type" not in hands.text()
+        (rows_list,) = [
+            found
+            for found in widgets_in(hands.explorer, ipywidgets.Dropdown)
+            if found.description == "row"
+        ]
+        assert rows_list.options == (0, 1, 2)
+        first = hands.pictures()
+        hands.press("Step")
+        hands.wait_for("step 1 · reward 0 · return 0 · action paddle 0")
+        rows_list.value = 2
+        hands.wait_for("episode 2 · step 0")
+        wait_for(lambda: hands.pictures() != first, "the picture of another row")
+        for _ in range(8):
+            hands.press("Step")
+        hands.wait_for("the episode is over")
+        hands.press("Step")
+        hands.wait_for("episode 3 · step 0")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "dm-env-rpc play                                   # Catch, an example game",
     "dm-env-rpc play localhost:50051 --create rows=6",
+    "dm-env-rpc play localhost:50051 --create num_envs=4 --row 2    # of a batch",
     "dm-env-rpc play localhost:50051 --rate 10 --keys a=0 --keys d=2 --keys idle=1",
     "dm-env-rpc play localhost:50051 --keys w=throttle:+=0.1 --keys s=throttle:-=0.1",
 )
@@ -70,6 +71,10 @@ def play(
             "Repeatable.",
         ),
     ] = None,
+    row: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Row of a batched world that is shown and played."),
+    ] = 0,
     *,
     world: _World,
 ) -> None:
@@ -77,7 +82,8 @@ def play(
 
     An action with few values is chosen by digits, or by arrow keys if it has 2 to 5; + and -
     change other numbers. Space takes a step, r resets, q quits. The screen shows all keys.
-    Images are shown as such if the terminal can, otherwise as characters.
+    Images are shown as such if the terminal can, otherwise as characters. Of a batched world it
+    shows one row; all rows take the same actions.
     """
     _check_terminal()
     from dm_env_rpc_client.cli.playing.panel import parse_binding
@@ -86,7 +92,7 @@ def play(
     _check_extra()
     # Answers may take any time, for instance until other players have acted.
     with world.environment(request_timeout=None) as env:
-        summary = _play(env, world.address, bindings, rate, _has_properties(world))
+        summary = _play(env, world.address, bindings, rate, row, _has_properties(world))
     print_text(summary)
 
 
@@ -140,6 +146,7 @@ def _play(
     title: str,
     bindings: list[Binding],
     rate: float | None,
+    row: int,
     has_properties: bool,
 ) -> str:
     """Plays until the player quits, and returns how it went."""
@@ -148,7 +155,9 @@ def _play(
     from dm_env_rpc_client.cli.stepping.watch import Watch
 
     with Watch(env) as watch:
-        player = Player(env, has_properties, watch)
+        player = Player(env, has_properties, watch, row)
+        if player.rows is not None:
+            title = f"{title}, row {player.rows[0]} of {player.rows[1]}"
         app = PlayApp(player, title, bindings, rate)
         with ending(app.end_soon):
             error = app.run(mouse=False)

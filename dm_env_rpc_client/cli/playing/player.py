@@ -17,13 +17,16 @@ from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.cli.stepping.watch import Watch
 from dm_env_rpc_client.displays.progress import Progress
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.errors import DmEnvRpcError
+from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
+from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.tensors import nesting
 
 _GYMNASIUM = "gymnasium"
+_VECTOR = "gymnasium.vector"
 _FRAME = "gymnasium.frame"
-"""Of a served Gymnasium environment: see `adaptors.gymnasium.to_dm_env`."""
+"""Of a served Gymnasium environment: see `adaptors.gymnasium.to_dm_env`. Of a vector environment
+frames have a row for each environment."""
 
 _LEAST_SIDE = 32
 """An observation with fewer rows or columns, such as a grid of codes, replaces no frame."""
@@ -37,8 +40,10 @@ class Player:
       has_properties: whether the server answers requests for properties. One that knows none may
         end the connection at such a request.
       watch: finds out what a step waits for.
+      row: the row of a batched world that is played; all rows take the same actions.
 
     Attributes:
+      rows: the row and how many there are; None if the world is not batched.
       progress: the episodes so far.
       observations: of the last TimeStep, by flat name.
       observation_specs: by flat name.
@@ -46,14 +51,21 @@ class Player:
         otherwise.
     """
 
-    def __init__(self, env: DmEnvAdaptor, has_properties: bool, watch: Watch):
-        self._env = env
+    def __init__(self, env: DmEnvAdaptor, has_properties: bool, watch: Watch, row: int = 0):
+        self._env: DmEnvAdaptor | OneRow = env
+        self._connection = env.connection
+        self.rows: tuple[int, int] | None = None
+        if num_envs_of(env) is not None:
+            self._env = OneRow(env, row)
+            self.rows = row, self._env.num_envs
+        elif row:
+            raise SpecError(f"there is no row {row}: world {env.world_name!r} is not batched")
         self._watch = watch
         self._properties = PropertiesExtension(env.connection) if has_properties else None
         self._renders: bool | None = None
         self.progress = Progress()
         self.observations: Mapping[str, Any] = {}
-        self.observation_specs: Mapping[str, specs.Array] = _flat(env.observation_spec())
+        self.observation_specs: Mapping[str, specs.Array] = _flat(self._env.observation_spec())
         self.frame: Any = None
 
     @property
@@ -99,7 +111,7 @@ class Player:
 
     def quit(self) -> None:
         """Ends a call in the other thread; the environment is to be closed then."""
-        self._env.connection.close()
+        self._connection.close()
 
     def summary(self) -> str:
         """Returns how the game went, as a line."""
@@ -117,6 +129,8 @@ class Player:
             self.progress.advance(action, timestep)
         if self._renders:
             frame = self._read(_FRAME)
+            if self.rows is not None and isinstance(frame, np.ndarray):
+                frame = frame[self.rows[0]]
             self.frame = frame if isinstance(frame, np.ndarray) else None
 
     def _ask_to_render(self) -> tuple[bool, dict[str, Any]]:
@@ -127,13 +141,16 @@ class Player:
                 if picture is not None and min(picture.pixels.shape[:2]) >= _LEAST_SIDE:
                     return False, {}
         try:
-            described = json.loads(self._read(_GYMNASIUM))
+            key = _GYMNASIUM if self.rows is None else _VECTOR
+            described = json.loads(self._read(key))
         except (TypeError, ValueError, RecursionError):
             return False, {}  # There is no such property, or it is something else.
         match described:
             case {"render_mode": str()}:
                 return True, {}
-            case {"metadata": {"render_modes": [*modes]}} if "rgb_array" in modes:
+            case {"metadata": {"render_modes": [*modes]}} if (
+                "rgb_array" in modes and self.rows is None
+            ):
                 return True, {"render_mode": "rgb_array"}
         return False, {}
 

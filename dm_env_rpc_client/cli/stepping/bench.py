@@ -76,6 +76,7 @@ def bench(
 
     from dm_env_rpc_client.cli.stepping.policies import make_policy
     from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
+    from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
     if policy not in ("random", "constant"):
         raise UsageError(
@@ -98,7 +99,14 @@ def bench(
             return now
 
         measured = _measure(stopwatch, seconds, passed)
-    result = {"address": world.address, "transport": transport, "policy": policy, **measured}
+        num_envs = num_envs_of(env)
+    result = {
+        "address": world.address,
+        "transport": transport,
+        "policy": policy,
+        "num_envs": num_envs,
+        **measured,
+    }
     if as_json:
         print_json(result)
     else:
@@ -204,11 +212,19 @@ def _print(result: dict[str, Any]) -> None:
             f"{_us(server['wait_us'])} and a request that the server only answers "
             f"{_us(server['round_trip_us'])}"
         )
+    count = result["num_envs"]
     rates = [
-        (row["depth"], f"{row['steps_per_second']:.0f}", f"{row['megabytes_per_second']:.1f}")
+        (
+            row["depth"],
+            f"{row['steps_per_second']:.0f}",
+            *(() if count is None else (f"{count * row['steps_per_second']:.0f}",)),
+            f"{row['megabytes_per_second']:.1f}",
+        )
         for row in result["pipeline"]
     ]
-    out.print(table(("pending", "steps/s", "MB/s"), rates, numbers=True), soft_wrap=True)
+    of_rows = () if count is None else (f"steps/s of {count} environments",)
+    columns = ("pending", "steps/s", *of_rows, "MB/s")
+    out.print(table(columns, rates, numbers=True), soft_wrap=True)
 
 
 def _us(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +11,7 @@ import typer
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, print_json, progress, table
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.cli.stepping.batch_episodes import CUT_OFF, BatchEpisodes
 from dm_env_rpc_client.cli.stepping.watch import Watch, on_stderr
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ EXAMPLES = examples(
     "dm-env-rpc run                           # Catch, an example game",
     "dm-env-rpc run localhost:50051 --episodes 100",
     "dm-env-rpc run localhost:50051 --create rows=6 --policy my_agent:act --json",
+    "dm-env-rpc run localhost:50051 --create num_envs=64   # in a batch of 64 environments",
 )
 
-_CUT_OFF = "cut off"
 _MAX_ROWS = 30
 
 
@@ -46,10 +47,15 @@ def run(
     world: options.WorldOrCatch,
     as_json: options.Json = False,
 ) -> None:
-    """Runs episodes in an environment and shows returns, lengths and steps per second."""
+    """Runs episodes in an environment and shows returns, lengths and steps per second.
+
+    In a batched world all rows step together, each runs its share of the episodes, and the policy
+    returns the actions of all rows.
+    """
     from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     from dm_env_rpc_client.cli.stepping.policies import make_policy
+    from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
     latencies: list[float] = []
     done = []
@@ -65,14 +71,21 @@ def run(
                 latencies.append(seconds)
                 bar.update(task, steps=len(latencies))
 
-            for _ in range(episodes):
-                done.append(_run_episode(env, act, max_steps, watch, took))
+            num_envs = num_envs_of(env)
+            ending: Iterable[dict[str, Any]]
+            if num_envs is None:
+                ending = (_run_episode(env, act, max_steps, watch, took) for _ in range(episodes))
+            else:
+                ending = BatchEpisodes(env, num_envs, act, episodes, max_steps, watch, took)
+            for episode in ending:
+                done.append(episode)
                 bar.advance(task)
     summary = {
         "address": world.address,
         "policy": policy,
+        "num_envs": num_envs,
         "episodes": done,
-        **_summarize(done, latencies),
+        **_summarize(done, latencies, num_envs or 1),
     }
     if as_json:
         print_json(summary)
@@ -103,16 +116,18 @@ def _run_episode(
         if timestep.last():
             ended = "interrupted" if np.any(timestep.discount) else "terminated"
             return {"return": episode_return, "length": length, "ended": ended}
-    return {"return": episode_return, "length": max_steps, "ended": _CUT_OFF}
+    return {"return": episode_return, "length": max_steps, "ended": CUT_OFF}
 
 
-def _summarize(episodes: list[dict[str, Any]], latencies: list[float]) -> dict[str, Any]:
+def _summarize(
+    episodes: list[dict[str, Any]], latencies: list[float], num_envs: int
+) -> dict[str, Any]:
     import numpy as np
 
     from dm_env_rpc_client.cli.stepping.stopwatch import percentiles_us
 
     # The return and the length of an episode that was cut off are not known.
-    finished = [episode for episode in episodes if episode["ended"] != _CUT_OFF]
+    finished = [episode for episode in episodes if episode["ended"] != CUT_OFF]
     returns = [episode["return"] for episode in finished]
     lengths = [episode["length"] for episode in finished]
     return {
@@ -120,8 +135,8 @@ def _summarize(episodes: list[dict[str, Any]], latencies: list[float]) -> dict[s
         "mean_return": float(np.mean(returns)) if finished else None,
         "std_return": float(np.std(returns)) if finished else None,
         "mean_length": float(np.mean(lengths)) if finished else None,
-        "steps": len(latencies),
-        "steps_per_second": float(len(latencies) / np.sum(latencies)),
+        "steps": num_envs * len(latencies),
+        "steps_per_second": float(num_envs * len(latencies) / np.sum(latencies)),
         "latency_us": percentiles_us(latencies, (50, 90, 99)),
     }
 
@@ -129,17 +144,26 @@ def _summarize(episodes: list[dict[str, Any]], latencies: list[float]) -> dict[s
 def _print(summary: dict[str, Any]) -> None:
     out = Console()
     episodes = summary["episodes"]
+    of_row = () if summary["num_envs"] is None else ("row",)
     rows = [
-        (number, f"{episode['return']:.3f}", episode["length"], episode["ended"])
+        (
+            number,
+            *(episode[name] for name in of_row),
+            f"{episode['return']:.3f}",
+            episode["length"],
+            episode["ended"],
+        )
         for number, episode in enumerate(episodes[:_MAX_ROWS], start=1)
     ]
-    out.print(table(("episode", "return", "length", "ended"), rows, numbers=True))
+    out.print(table(("episode", *of_row, "return", "length", "ended"), rows, numbers=True))
     if len(episodes) > _MAX_ROWS:
         out.print(f"... and {len(episodes) - _MAX_ROWS} more episodes")
     plus_minus = "±" if out.encoding.startswith("utf") else "+-"
     finished, cut_off = summary["finished"], len(episodes) - summary["finished"]
     text = f"{finished} of {len(episodes)} episodes finished" if cut_off else f"{finished} episodes"
     text += f", {summary['steps']} steps"
+    if of_row:
+        text += f" of {summary['num_envs']} environments"
     if finished:
         text += (
             f": return {summary['mean_return']:.3f} {plus_minus} {summary['std_return']:.3f}, "
@@ -148,5 +172,6 @@ def _print(summary: dict[str, Any]) -> None:
     out.print(text)
     if cut_off:
         out.print(f"{cut_off} cut off by --max-steps, and not counted in return and length")
+    step = "step of all environments" if of_row else "step"
     latency = ", ".join(f"{name} {us:.0f} us" for name, us in summary["latency_us"].items())
-    out.print(f"{summary['steps_per_second']:.0f} steps/s; latency of a step: {latency}")
+    out.print(f"{summary['steps_per_second']:.0f} steps/s; latency of a {step}: {latency}")

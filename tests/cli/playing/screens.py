@@ -82,6 +82,7 @@ async def playing(
     create: Mapping[str, Any] | None = None,
     keys: Sequence[str] = (),
     rate: float | None = None,
+    row: int = 0,
     size: tuple[int, int] = (90, 30),
 ) -> AsyncIterator[Game]:
     """Plays an environment, or the world of a game, of a real server, as the command does."""
@@ -92,7 +93,7 @@ async def playing(
             env = stack.enter_context(join_world(connection, ""))
         else:
             env = stack.enter_context(make(server.address, create or {}))
-        player = Player(env, True, stack.enter_context(Watch(env)))
+        player = Player(env, True, stack.enter_context(Watch(env)), row)
         app = PlayApp(player, server.address, [parse_binding(key) for key in keys], rate)
         async with app.run_test(size=size) as pilot:
             yield Game(app, pilot, server)

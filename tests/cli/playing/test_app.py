@@ -20,10 +20,11 @@ from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.playing import player
 from dm_env_rpc_client.cli.playing.app import describe
 from dm_env_rpc_client.cli.playing.view import Gallery
+from dm_env_rpc_client.cli.stepping.watch import Watch
 from dm_env_rpc_client.client.connection import connect
-from dm_env_rpc_client.environment.worlds import join_world
-from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
-from dm_env_rpc_client.server import Catch, Race
+from dm_env_rpc_client.environment.worlds import join_world, make
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecError
+from dm_env_rpc_client.server import Catch, Race, Server
 from tests.cli.playing.screens import in_event_loop, playing
 from tests.environments import Broken, Robot
 from tests.scripted import settles_async
@@ -310,3 +311,51 @@ def test_a_binding_that_fits_no_action_is_an_error_before_the_game() -> None:
 
     with pytest.raises(UsageError, match="paddle is one of 0, 1, 2"):
         asyncio.run(act())
+
+
+@in_event_loop
+async def test_a_row_of_a_batch_is_played() -> None:
+    create = {"num_envs": 3, "rows.seed": [3, 4, 5]}
+    async with playing(Catch, create=create, row=1) as game:
+        shown = await game.sees("episode 1 +step 0 +return 0\n")
+        assert "step_type" not in shown
+        await game.sees("0/←:0 +1/↓:1 +2/→:2")
+        for step in range(1, 9):
+            await game.press("left")
+            await game.sees(rf"step {step} +reward 0 .*\nafter paddle=0")
+        await game.press("left")
+        await game.sees("step 9 +reward -?1 +return -?1 +discount 0 +over: terminated")
+        await game.press("space")
+        await game.sees("episode 2 +step 0")
+        await game.press("left", "r")
+        await game.sees("episode 3 +step 0")
+
+
+@in_event_loop
+async def test_frames_of_a_vector_environment_are_those_of_the_row() -> None:
+    def carts(num_envs: int) -> Any:
+        return gymnasium.make_vec(
+            "CartPole-v1", num_envs, vectorization_mode="sync", render_mode="rgb_array"
+        )
+
+    async with playing(carts, create={"num_envs": 2}, row=1) as game:
+        await game.sees("episode 1 +step 0")
+        await game.press("1")
+        await game.sees("step 1 +reward 1")
+        assert game.app.player.frame.shape == (400, 600, 3)
+        await game.sees("▀|▌|▚")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [({}, r"world .* is not batched"), ({"num_envs": 2}, "the batch has rows 0 to 1")],
+)
+def test_a_row_that_is_not_there_is_an_error(
+    catch_server: Server, settings: dict[str, Any], text: str
+) -> None:
+    with (
+        make(catch_server.address, settings) as env,
+        Watch(env) as watch,
+        pytest.raises(SpecError, match=f"there is no row 2: {text}"),
+    ):
+        player.Player(env, True, watch, 2)

@@ -64,6 +64,22 @@ def test_a_game_in_a_terminal(terminal: Terminal, catch_server: Server) -> None:
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
 
 
+@pytest.mark.terminal
+def test_a_row_of_a_batch_in_a_terminal(terminal: Terminal, catch_server: Server) -> None:
+    batch = "--create num_envs=3 --create 'rows.seed=[1, 2, 3]'"
+    terminal.run(f"{COMMAND} play {catch_server.address} {batch} --row 1")
+    terminal.waits_for(r", row 1 of 3\nepisode 1 +step 0")
+    terminal.waits_for("paddle = 1")
+    terminal.press("Left")
+    terminal.waits_for(r"step 1 .*\nafter paddle=0")
+    terminal.press("q")
+    terminal.waits_for("0 episodes finished; 1 step")
+    assert is_restored(terminal)
+    terminal.run(f"{COMMAND} play {catch_server.address} {batch} --row 3")
+    terminal.waits_for("error: there is no row 3: the batch has rows 0 to 2")
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
 def the_game(terminal: Terminal) -> int:
     """The process that plays in a terminal."""
     shell = terminal.pid()

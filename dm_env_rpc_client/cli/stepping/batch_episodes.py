@@ -1,0 +1,123 @@
+"""Episodes of the rows of a batched world, for `dm-env-rpc run`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.cli.stepping.watch import Watch
+from dm_env_rpc_client.errors import DmEnvRpcError, EnvironmentsFailedError
+from dm_env_rpc_client.protocol import batches
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.cli.stepping.policies import Policy
+    from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+
+CUT_OFF = "cut off"
+
+
+class BatchEpisodes:
+    """Runs episodes in all rows at once.
+
+    Each row runs as many as the others, give or take one: of those that end first, more would be
+    short.
+
+    Args:
+      env: the world.
+      act: the policy; its actions are those of all rows.
+      count: the number of episodes of all rows.
+      max_steps: the number of steps after which an episode is cut off.
+      watch: finds out what a step waits for.
+      took: is told how long each step took, in seconds.
+    """
+
+    def __init__(
+        self,
+        env: DmEnvAdaptor,
+        num_envs: int,
+        act: Policy,
+        count: int,
+        max_steps: int,
+        watch: Watch,
+        took: Callable[[float], None],
+    ):
+        self._env = env
+        self._act = act
+        self._max_steps = max_steps
+        self._watch = watch
+        self._took = took
+        rows = np.arange(num_envs)
+        self._wanted = count // num_envs + (rows < count % num_envs)
+        self._returns = np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, int)
+        self._takes_mask = True
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields each episode when it has ended."""
+        timestep = self._reset(None)
+        while self._wanted.any():
+            action = self._act(timestep)
+            with self._watch.step():
+                started = time.perf_counter()
+                timestep = self._env.step(action)
+                self._took(time.perf_counter() - started)
+            self._check(timestep)
+            kinds = timestep.observation[batches.STEP_TYPE]
+            stepped = kinds != dm_env.StepType.FIRST
+            rewards = np.asarray(0.0 if timestep.reward is None else timestep.reward)
+            sums = rewards.reshape(len(kinds), -1).sum(axis=1) if rewards.ndim else rewards
+            self._returns += np.where(stepped, sums, 0.0)
+            self._lengths += stepped
+            is_last = kinds == dm_env.StepType.LAST
+            is_cut = ~is_last & (self._lengths >= self._max_steps)
+            for row in np.flatnonzero((is_last | is_cut) & (self._wanted > 0)):
+                self._wanted[row] -= 1
+                yield self._episode(int(row), timestep, bool(is_cut[row]))
+            ended = is_last | is_cut
+            self._returns[ended] = self._lengths[ended] = 0
+            if ended.any() and self._wanted.any():
+                timestep = self._begin(ended, is_cut, timestep)
+
+    def _episode(self, row: int, timestep: dm_env.TimeStep, is_cut: bool) -> dict[str, Any]:
+        discount = None if timestep.discount is None else timestep.discount[row]
+        ended = "interrupted" if discount is None or np.any(discount) else "terminated"
+        return {
+            "row": row,
+            "return": float(self._returns[row]),
+            "length": int(self._lengths[row]),
+            "ended": CUT_OFF if is_cut else ended,
+        }
+
+    def _begin(
+        self, ended: npt.NDArray[np.bool_], is_cut: npt.NDArray[np.bool_], last: dm_env.TimeStep
+    ) -> dm_env.TimeStep:
+        """Begins sequences where one has ended; where none can begin alone, the next step does."""
+        if self._takes_mask:
+            try:
+                return self._reset(ended)
+            except DmEnvRpcError:
+                # A vector environment that begins them itself.
+                self._takes_mask = False
+        if not is_cut.any():
+            return last
+        self._returns[:] = self._lengths[:] = 0
+        return self._reset(None)
+
+    def _reset(self, mask: npt.NDArray[np.bool_] | None) -> dm_env.TimeStep:
+        with self._watch.step():
+            timestep = self._env.reset({} if mask is None else {batches.RESET_MASK: mask})
+        self._check(timestep)
+        return timestep
+
+    def _check(self, timestep: dm_env.TimeStep) -> None:
+        """Raises EnvironmentsFailedError if rows have raised something."""
+        found = batches.row_errors(timestep.observation.get(batches.ROW_ERRORS, ""))
+        if found:
+            failures: dict[int, Exception] = {row: RuntimeError(e) for row, e in found.items()}
+            address = self._env.connection.address
+            raise EnvironmentsFailedError(failures, dict.fromkeys(failures, address))

@@ -1,0 +1,314 @@
+"""Row 57: servers of batches, and worker processes of them, are killed while rows step."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, Restart
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from tests.reliability.processes.ledgers import Entry, length_of
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+
+TRANSPORTS = ["http2"]
+
+pytestmark = [
+    pytest.mark.row(57),
+    pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning"),
+]
+
+ROOT = Path(__file__).parents[3]
+ROWS = 6
+PROCESSES = 2
+READY_SECONDS = 60.0
+RESTART = Restart(attempts=200, backoff=0.1, max_backoff=0.5)
+LAST_STEPS = 30
+
+
+class Engine:
+    """A server in another process, which can be killed and is started at the same address."""
+
+    def __init__(self) -> None:
+        self.address = "localhost:0"
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "dm_env_rpc_client", "serve",
+                "tests.reliability.processes.ledgers:Ledger", "--no-try", "--json",
+                "--address", self.address, "--processes", str(PROCESSES),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said, "the server has not started"
+        self.address = json.loads(said)["address"]
+
+    def workers(self) -> list[int]:
+        """The processes that have worlds, those that were started last at the end."""
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        found = []
+        for child in map(int, children):
+            with open(f"/proc/{child}/cmdline", "rb") as file:
+                if b"resource_tracker" not in file.read():
+                    found.append(child)
+        return found
+
+    def kill(self) -> None:
+        """Kills the server; its worker processes end when they notice."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    running = Engine()
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+class Book:
+    """Holds what rows answer against what they have to.
+
+    Attributes:
+      losses: by row, how often its world was lost in the middle of a sequence.
+      lives: the life of each row.
+    """
+
+    def __init__(self) -> None:
+        self.losses = [0] * ROWS
+        self.lives = [0] * ROWS
+        self.steps = 0
+        self._last: list[Entry | None] = [None] * ROWS
+        self._has_ended = [True] * ROWS
+        # The rows whose world was lost, until they have begun again.
+        self._is_lost = [False] * ROWS
+
+    def take(
+        self, said: npt.NDArray[np.int64], entries: Any, rewards: Any, ended: Any, lost: Any
+    ) -> None:
+        """Takes a step of all rows.
+
+        Args:
+          said: the actions, [N]; -1 for a reset.
+          entries: the observations, [N, 5].
+          rewards: [N].
+          ended: whether the sequence of a row has ended with this step, [N].
+          lost: whether that is because its world was lost, [N].
+        """
+        self.steps += 1
+        for row in range(ROWS):
+            entry = Entry(*map(int, entries[row]))
+            last = self._last[row]
+            where = (row, entry, last, bool(ended[row]), bool(lost[row]))
+            assert entry.index == row, where
+            if lost[row]:
+                assert ended[row], where
+                assert not self._has_ended[row], where
+                assert entry == last, where
+                self.losses[row] += 1
+                self._is_lost[row] = True
+            elif self._has_ended[row]:
+                assert (entry.step, entry.heard, rewards[row]) == (0, -1, 0), where
+                assert not ended[row], where
+                if last is None or entry.life != last.life:
+                    assert entry.episode == 1, where
+                else:
+                    assert entry.episode == last.episode + 1, where
+                    assert not self._is_lost[row], where
+                self._is_lost[row] = False
+            else:
+                assert last is not None
+                assert entry == (
+                    row, last.life, last.episode, last.step + 1, int(said[row])
+                ), where  # fmt: skip
+                assert rewards[row] == entry.step, where
+                assert ended[row] == (entry.step == length_of(row, entry.episode)), where
+            self._has_ended[row] = bool(ended[row])
+            self._last[row] = entry
+            self.lives[row] = entry.life
+
+
+class Killer(threading.Thread):
+    """Kills the server or one of its workers, at random moments between and within steps.
+
+    Args:
+      engine: the server.
+      book: of the rows that are stepped meanwhile.
+      count: how often.
+
+    Attributes:
+      hit: for each kill the rows whose world was lost.
+    """
+
+    def __init__(self, engine: Engine, book: Book, count: int):
+        super().__init__(daemon=True)
+        self._engine = engine
+        self._book = book
+        self._count = count
+        self._random = random.Random(count)
+        self.hit: list[list[int]] = []
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self._given_up = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for number in range(self._count):
+                self._settle()
+                before = list(self._book.lives)
+                if number % 2:
+                    self._engine.kill()
+                    self._engine.start()
+                else:
+                    os.kill(self._random.choice(self._engine.workers()), signal.SIGKILL)
+                while self._book.lives == before:
+                    self._wait()
+                self._settle()
+                pairs = zip(before, self._book.lives, strict=True)
+                self.hit.append([row for row, (a, b) in enumerate(pairs) if a != b])
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ended.set()
+
+    def _settle(self) -> None:
+        """Waits until all rows have taken some steps, and then for any moment."""
+        until = self._book.steps + 15 + self._random.randrange(10)
+        while self._book.steps < until:
+            self._wait()
+        time.sleep(self._random.random() / 100)  # A moment is what is tried.
+
+    def _wait(self) -> None:
+        if self._given_up.wait(0.001):
+            raise RuntimeError("the test has failed")
+
+    def close(self) -> None:
+        self._given_up.set()
+        self.join(READY_SECONDS)
+
+
+def settings(index: int) -> Mapping[str, Any]:
+    return {"index": index}
+
+
+def check(killer: Killer, book: Book, count: int, restarts: int, seen: Seen) -> None:
+    assert killer.error is None, killer.error
+    everything, groups = list(range(ROWS)), [list(range(ROWS))[start::2] for start in (0, 1)]
+    assert len(killer.hit) == count
+    for number, hit in enumerate(killer.hit):
+        # A worker has the rows of one batch, the server has those of all.
+        assert hit == everything if number % 2 else hit in groups, (number, hit)
+    lost = [sum(row in hit for hit in killer.hit) for row in everything]
+    assert restarts == sum(lost)
+    # A row whose sequence had just ended begins the next one in the new world.
+    assert all(found <= most for found, most in zip(book.losses, lost, strict=True))
+    assert sum(book.losses) > sum(lost) / 2
+    seen(kills=count, losses=sum(book.losses), wrong=0)
+
+
+@counts(4, 100)
+@pytest.mark.timeout(300)
+def test_no_row_of_a_batched_environment_is_wrong(engine: Engine, count: int, seen: Seen) -> None:
+    book = Book()
+    said = np.arange(ROWS)
+    with BatchedEnvironment(
+        engine.address, ROWS, settings, restart=RESTART, request_timeout=30
+    ) as env:
+        timestep = env.reset()
+        before = np.zeros(ROWS, bool)
+        book.take(said, timestep.observation["entry"], timestep.reward, timestep.last(), before)
+        killer = Killer(engine, book, count)
+        left = LAST_STEPS
+        try:
+            while not killer.ended.is_set() or (left := left - 1) > 0:
+                said = said + ROWS
+                timestep = env.step({"say": said})
+                ended = timestep.last()
+                # One that ends by itself has discount 0.
+                lost = ended & (timestep.discount == 1)
+                rewards = np.where(lost, 0, timestep.reward)
+                book.take(said, timestep.observation["entry"], rewards, ended, lost)
+        finally:
+            killer.close()
+        check(killer, book, count, env.restarts, seen)
+
+
+@counts(4, 100)
+@pytest.mark.timeout(300)
+def test_no_row_of_a_vector_environment_is_wrong(engine: Engine, count: int, seen: Seen) -> None:
+    book = Book()
+    said = np.arange(ROWS)
+    with RemoteVectorEnv(
+        engine.address, ROWS, settings, restart=RESTART, request_timeout=30
+    ) as envs:
+        observations, _ = envs.reset()
+        nothing = np.zeros(ROWS, bool)
+        book.take(said, observations, nothing, nothing, nothing)
+        killer = Killer(engine, book, count)
+        left = LAST_STEPS
+        try:
+            while not killer.ended.is_set() or (left := left - 1) > 0:
+                said = said + ROWS
+                observations, rewards, terminated, truncated, infos = envs.step(said)
+                lost = np.asarray(infos.get("restarted", nothing), bool)
+                np.testing.assert_array_equal(truncated, lost)
+                book.take(said, observations, rewards, terminated | truncated, lost)
+        finally:
+            killer.close()
+        check(killer, book, count, envs.restarts, seen)
+
+
+def step_for_ever(env: BatchedEnvironment) -> None:
+    while True:
+        env.step({"say": np.arange(ROWS)})
+
+
+@counts(1, 10)
+@pytest.mark.timeout(300)
+def test_without_restarts_the_rows_that_are_lost_are_named(
+    engine: Engine, count: int, seen: Seen
+) -> None:
+    said = np.arange(ROWS)
+    for number in range(count):
+        with BatchedEnvironment(engine.address, ROWS, settings, request_timeout=30) as env:
+            env.reset()
+            for _ in range(5):
+                env.step({"say": said})
+            os.kill(engine.workers()[number % 2], signal.SIGKILL)
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                step_for_ever(env)
+            named = sorted(caught.value.failures)
+            assert named in ([0, 2, 4], [1, 3, 5])
+            assert set(caught.value.addresses) == set(named)
+            engine.kill()
+            engine.start()
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                env.step({"say": said})
+            assert sorted(caught.value.failures) == list(range(ROWS))
+    seen(kills=2 * count, wrong=0)
