@@ -184,8 +184,8 @@ _ROWS = [
     Row(56, "the server in one file, on the oldest and the newest Python: rows 21, 26, 33, 40 and "
         "42 as far as they apply, 10^5 mutated frames",
         "as there; memory of one unread connection at most 24 MiB", ""),
-    Row(57, "servers of batches, and worker processes of them, are killed 200 times while rows step; "
-        "every observation names its environment, its sequence and its step",
+    Row(57, "servers of batches, and worker processes of them, are killed 200 times while rows "
+        "step; every observation names its environment, its sequence and its step",
         "no wrong row; the rows that were lost are named, and go on elsewhere", ""),
     Row(58, "batches of a million environments, and of fewer whose arrays exceed the limits",
         "refused before memory is taken; at most 16 MiB more memory at the server", ""),

@@ -17,14 +17,14 @@ class Entry(NamedTuple):
     """What an observation says.
 
     Attributes:
-      index: of the environment.
+      env: the number of the environment.
       life: a number of each environment that was made.
       episode: the number of the sequence in this life, from 1.
       step: the number of the step in the sequence, from 0.
       heard: the action of this step; -1 for the first.
     """
 
-    index: int
+    env: int
     life: int
     episode: int
     step: int
@@ -54,7 +54,7 @@ class Ledger(dm_env.Environment):
     def step(self, action: Any) -> dm_env.TimeStep:
         step = self._entry.step + 1
         self._entry = self._entry._replace(step=step, heard=int(action["say"]))
-        is_last = step == length_of(self._entry.index, self._entry.episode)
+        is_last = step == length_of(self._entry.env, self._entry.episode)
         end = dm_env.termination if is_last else dm_env.transition
         return end(float(step), self._observation())
 

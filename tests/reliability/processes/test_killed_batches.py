@@ -125,7 +125,7 @@ class Book:
             entry = Entry(*map(int, entries[row]))
             last = self._last[row]
             where = (row, entry, last, bool(ended[row]), bool(lost[row]))
-            assert entry.index == row, where
+            assert entry.env == row, where
             if lost[row]:
                 assert ended[row], where
                 assert not self._has_ended[row], where

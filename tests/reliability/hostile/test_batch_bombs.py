@@ -1,0 +1,173 @@
+"""Row 58: batches that are too large are refused before memory is taken for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+from google.rpc import code_pb2
+
+from dm_env_rpc_client import DmEnvRpcError, make
+from dm_env_rpc_client.client.connection import connect
+from dm_env_rpc_client.environment.worlds import create_world
+from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.transports.endpoint import Transport
+from tests.reliability.hostile.served import Served as Process
+from tests.reliability.recording import Seen
+
+pytestmark = pytest.mark.row(58)
+
+TRANSPORTS = ["http2"]  # Both ends of each test are told theirs.
+
+ROOT = Path(__file__).parents[3]
+MIB = 1 << 20
+MOST_MIB = 16
+MILLION = 1_000_000
+
+
+class Large(dm_env.Environment):
+    """Has an observation of a given size, for which it takes memory with a step only.
+
+    Args:
+      side: of the observation, float32 [side, side].
+    """
+
+    def __init__(self, side: int = 1024):
+        self._side = side
+
+    def action_spec(self) -> specs.Array:
+        return specs.DiscreteArray(2)
+
+    def observation_spec(self) -> specs.Array:
+        return specs.Array((self._side, self._side), np.float32, "frame")
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(np.ones((self._side, self._side), np.float32))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(0.0, np.ones((self._side, self._side), np.float32))
+
+
+def carts() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+def cart_batches(num_envs: int = 2) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+
+
+class Served(NamedTuple):
+    """A server in another process, and the transport of both ends."""
+
+    process: Process
+
+    transport: Transport
+
+    @property
+    def address(self) -> str:
+        return self.process.address
+
+
+def serve_until_killed(factory: str, transport: Transport) -> None:
+    with serve(globals()[factory], transport=transport) as server:
+        print(server.address, flush=True)
+        server.wait()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (factory, transport)
+        for factory in ("Large", "carts", "cart_batches")
+        for transport in ("http2", "grpc")
+    ],
+    ids="-".join,
+)
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    factory, transport = request.param
+    program = f"from {__name__} import *; serve_until_killed({factory!r}, {transport!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield Served(Process(process.stdout.readline().strip(), process.pid), transport)
+        finally:
+            process.kill()
+            process.wait()
+
+
+LARGE = pytest.mark.parametrize(
+    "served", [("Large", "http2"), ("Large", "grpc")], indirect=True, ids="-".join
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_envs": MILLION},
+        {"num_envs": 2**62},
+        {"num_envs": -1},
+        {"num_envs": 0},
+        {"num_envs": 16_385},
+        {"num_envs": True},
+        {"num_envs": 1e6},
+        {"num_envs": "1000000"},
+        {"num_envs": [MILLION, MILLION]},
+        {"num_envs": MILLION, "rows.seed": [1, 2]},
+    ],
+    ids=str,
+)
+def test_numbers_of_environments_are_bounded(
+    served: Served, settings: dict[str, Any], seen: Seen
+) -> None:
+    refused(served, settings, "num_envs", seen)
+
+
+@LARGE
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_envs": 33},
+        {"num_envs": 16_384},
+        {"num_envs": 16_384, "side": 64},
+        {"num_envs": 2, "side": 10_000},
+        {"num_envs": 16_384, "side": 2**30},
+    ],
+    ids=str,
+)
+def test_arrays_of_all_rows_are_bounded(
+    served: Served, settings: dict[str, Any], seen: Seen
+) -> None:
+    refused(served, settings, "the observations of", seen)
+
+
+@LARGE
+def test_a_batch_at_the_limit_is_served(served: Served) -> None:
+    settings = {"num_envs": 31}
+    with make(served.address, settings, transport=served.transport, timeout=60) as env:
+        assert env.reset().observation["observation"].shape == (31, 1024, 1024)
+
+
+def refused(served: Served, settings: dict[str, Any], text: str, seen: Seen) -> None:
+    """Asserts that a world is refused, and that the server takes no memory for it."""
+    with connect(served.address, transport=served.transport) as connection:
+        # What a first connection and a first error take is taken before.
+        with pytest.raises(DmEnvRpcError):
+            create_world(connection, {"num_envs": 0})
+        before = served.process.watch_memory()
+        with pytest.raises(DmEnvRpcError, match=text) as caught:
+            create_world(connection, settings)
+        taken = (served.process.peak() - before) / MIB
+    assert caught.value.code == code_pb2.INVALID_ARGUMENT
+    assert taken < MOST_MIB
+    seen(refused=1, more_mib=taken)
