@@ -136,10 +136,18 @@ def _with_notebooks(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./notebooks/", r"](\1notebooks/", source[0])
 
 
+def _with_dashes(app: Sphinx, tree: nodes.document) -> None:
+    """Sphinx puts two hyphens between an argument and what it is for."""
+    for text in [*tree.findall(nodes.Text)]:
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     roles.register_local_role("name", _name)  # type: ignore[arg-type]
     app.connect("autodoc-process-docstring", _without_docstrings_of_modules)
     app.connect("missing-reference", _link_to_dm_env)
+    app.connect("doctree-read", _with_dashes)
     app.connect("source-read", _with_options)
     app.connect("source-read", _with_notebooks)

@@ -19,6 +19,7 @@ from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
 from tests.forks import run_command
 from tests.groups import need_package
 from tests.recording.sessions import assert_same, play
+from tests.scripted import settles
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_inspect_draws_an_image_on_a_terminal(recorded: Path, tmp_path: Path) ->
     with Terminal(tmp_path, rows=60) as terminal:
         terminal.run(f"{COMMAND} inspect {recorded}")
         terminal.waits_for("board, at the end of episode 1:")
-        terminal.waits_for("▀▀▀▀")
+        assert settles(lambda: "48;2;255;255;255m" in terminal.colours())
 
 
 def test_export(recorded: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 A character is split into two by two pixels, of which it can show two colours: a quadrant such as
 `▚` in one colour on a background in the other. Of all splits the one that is nearest to the four
 pixels is drawn. Half blocks are two of these splits, so that this is never coarser than they are.
+Where all four have one colour it is a background without a glyph: terminals change the colour of
+text that cannot be read, and some fonts leave a seam between the glyphs of two rows.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _LARGEST_CELL = 3
 
 
 class Drawing:
-    """A picture for `rich`, as large as possible; images are only magnified by whole numbers.
+    """A picture for `rich`, as large as possible; images are only magnified by even numbers.
+
+    Then a pixel fills whole characters, so that there are no glyphs in the picture.
 
     Args:
       picture: the picture.
@@ -60,7 +64,7 @@ def _draw(picture: Picture, width: int, height: int) -> list[Line]:
     pixels = _fit(picture.pixels, width, height)
     return [
         [
-            Segment(_GLYPHS[glyph], _style(tuple(up), tuple(down)))
+            Segment(" " if up == down else _GLYPHS[glyph], _style(tuple(up), tuple(down)))
             for glyph, up, down in zip(*line, strict=True)
         ]
         for line in zip(*(part.tolist() for part in _split(pixels)), strict=True)
@@ -73,7 +77,8 @@ def _fit(pixels: Pixels, width: int, height: int) -> Pixels:
     scale = min(width / columns, 2 * height / rows)
     image = PIL.Image.fromarray(pixels)
     if scale >= 1:
-        size = (2 * columns * int(scale), rows * int(scale))
+        whole = int(scale) // 2 * 2 or 1
+        size = (2 * columns * whole, rows * whole)
         fitted = np.asarray(image.resize(size, PIL.Image.Resampling.NEAREST))
     else:
         # An even number of rows needs no padding.

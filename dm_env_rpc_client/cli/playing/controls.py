@@ -108,8 +108,8 @@ class Choice(Control):
         for key, value in self.values.items():
             by_value.setdefault(value, []).append(_SYMBOLS.get(key, key))
         # A key that is the same as its value needs no explanation.
-        return "  ".join(
-            "/".join(names) + ("" if names == [str(value)] else f":{_plain(value)}")
+        return "press " + ", ".join(
+            "/".join(names) + ("" if names == [str(value)] else f" for {_plain(value)}")
             for value, names in by_value.items()
         )
 
@@ -155,7 +155,7 @@ class Level(Control):
             for bound in (self.minimum, self.maximum)
         ]
         within = f" within {sides[0]}..{sides[1]}" if any(sides) else ""
-        return f"+/- by {self.increment:g}{within}"
+        return f"press +/- to change it by {self.increment:g}{within}"
 
     def shown(self) -> str:
         text = f"{self.value:.6g}" if isinstance(self.value, float) else str(self.value)
@@ -182,7 +182,7 @@ class TextEntry(Control):
         return self.value + text if change == "+=" else text
 
     def keys(self) -> str:
-        return "t types, enter ends"
+        return "press t to type, enter to end"
 
     def shown(self) -> str:
         return repr(self.value)

@@ -45,7 +45,7 @@ class Words(Static):
 
 
 class Gallery(Horizontal):
-    """Pictures side by side, with their names if there are several.
+    """Pictures side by side, with their names if there are several, or numbers in one.
 
     Args:
       as_images: whether the terminal shows images. Boards are drawn with characters anyway.
@@ -62,14 +62,19 @@ class Gallery(Horizontal):
         super().__init__()
         self._as_images = as_images
         self._shown: dict[str, Any] = {}
+        self._boards: dict[str, bool] = {}
 
     async def show(self, pictures: Mapping[str, Picture]) -> None:
         """Shows pictures by name."""
-        if pictures.keys() != self._shown.keys():
+        boards = {name: picture.pieces is not None for name, picture in pictures.items()}
+        if boards != self._boards:
+            self._boards = boards
             await self.remove_children()
             self._shown = {name: self._widget(picture) for name, picture in pictures.items()}
             for name, widget in self._shown.items():
-                title = [Words(one_line(name), markup=False)] if len(pictures) > 1 else []
+                legend = ": numbers are values, empty cells are 0" if boards[name] else ""
+                is_titled = legend or len(pictures) > 1
+                title = [Words(one_line(name) + legend, markup=False)] if is_titled else []
                 await self.mount(Vertical(*title, widget))
         for name, picture in pictures.items():
             widget = self._shown[name]

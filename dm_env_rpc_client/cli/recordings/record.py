@@ -150,7 +150,7 @@ def export(
     limits = recorded.limits_of(chunk_bytes)
     counts = TextColumn("{task.completed} episodes, {task.fields[steps]} steps")
     with progress(counts) as bar:
-        task = bar.add_task(f"exporting {cell(path)}", total=None, steps=0)
+        task = bar.add_task(f"exporting {cell(path.name)}", total=None, steps=0)
         steps = 0
 
         def exported(episode: Episode) -> None:

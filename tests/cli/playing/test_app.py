@@ -34,7 +34,7 @@ from tests.scripted import settles_async
 async def test_keys_take_steps_and_begin_episodes() -> None:
     async with playing(Catch, create={"rows": 6, "seed": 3}) as game:
         shown = await game.sees("episode 1 +step 0 +return 0\n")
-        for part in (game.server.address, "▀", "paddle = 1", "0/←:0 +1/↓:1 +2/→:2"):
+        for part in (game.server.address, "paddle = 1", "press 0/← for 0, 1/↓ for 1, 2/→ for 2"):
             await game.sees(part)
         await game.press("left")
         shown = await game.sees(r"step 1 +reward 0 .*\nafter paddle=0")
@@ -67,7 +67,7 @@ async def test_several_actions_are_set_one_by_one_and_sent_together() -> None:
             "joints.0 0",
             "w: arm.torque",
             "☐ off",
-            "1/→:on",
+            "1/→ for on",
         ):
             await game.sees(part.replace("[", r"\["))
         await game.press("1", "tab", "+", "+", "w")
@@ -188,6 +188,30 @@ async def test_a_reset_may_change_the_actions_and_flags_are_shown_as_flags(
         monkeypatch.setattr(env, "reset", lambda *_: reset({"actions": 2}))
         await game.press("r")
         await game.sees(r"> a = 0\n(.*\n)?.*  b = 0")
+
+
+class Board(dm_env.Environment):
+    """Shows a board, and is over."""
+
+    def action_spec(self) -> Any:
+        return {"move": specs.DiscreteArray(2)}
+
+    def observation_spec(self) -> Any:
+        return {"squares": specs.BoundedArray((3, 3), np.int8, -1, 1)}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart({"squares": np.eye(3, dtype=np.int8)})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.termination(0.0, {"squares": -np.eye(3, dtype=np.int8)})
+
+
+@in_event_loop
+async def test_what_the_numbers_of_a_board_mean_is_said() -> None:
+    async with playing(Board) as game:
+        await game.sees(r"squares: numbers are values, empty cells are 0(.*\n)+ +1\n")
+        await game.press("space")
+        await game.sees("-1")
 
 
 class Rendered(gymnasium.Env[Any, Any]):

@@ -114,8 +114,8 @@ def test_levels_go_in_twenty_presses_from_bound_to_bound_and_not_beyond() -> Non
     panel.go_idle()
     (level,) = panel.controls
     assert isinstance(level, Level)
-    assert level.keys() == "+/- by 0.1 within -1..1"
-    assert Panel({"a": KINDS["half open"]}).controls[0].keys() == "+/- by 0.1 within 5.."
+    assert level.keys() == "press +/- to change it by 0.1 within -1..1"
+    assert Panel({"a": KINDS["half open"]}).controls[0].keys().endswith(" by 0.1 within 5..")
 
 
 def test_elements_are_controls_of_their_own() -> None:

@@ -79,9 +79,18 @@ def test_a_board_without_room_is_an_image() -> None:
     assert {len(line) for line in text(picture, 20, 10)} == {20}
 
 
-def test_images_are_magnified_by_whole_numbers() -> None:
+def test_images_are_magnified_by_even_numbers() -> None:
     lines = text(picture_of(np.zeros((4, 3, 3), np.uint8)), 20, 11)
-    assert (len(lines), len(lines[0])) == (10, 15)
+    assert (len(lines), len(lines[0])) == (8, 12)
+    assert len(text(picture_of(np.zeros((4, 3, 3), np.uint8)), 20, 3)) == 2
+
+
+@pytest.mark.parametrize("height", range(5, 24))
+def test_magnified_pixels_fill_whole_characters_without_glyphs(height: int) -> None:
+    image = np.random.default_rng(1).integers(256, size=(5, 4, 3), dtype=np.uint8)
+    assert set("".join(text(picture_of(image), 80, height))) == {" "}
+    drawn = [part for line in draw(picture_of(image), 80, height) for part in line]
+    assert len({str(part.style) for part in drawn}) == 20
 
 
 def test_images_are_reduced_to_their_means() -> None:
