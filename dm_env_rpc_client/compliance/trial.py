@@ -17,7 +17,7 @@ from dm_env_rpc_client.compliance.companion import Companion
 from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
-from dm_env_rpc_client.compliance.probe import Probe
+from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
@@ -222,12 +222,26 @@ class Trial:
         """Joins a world and returns the agent.
 
         Args:
-          probe: the connection; None opens one.
+          probe: the connection; None opens one, and, if there is no place in the world, waits until
+            the server has noticed that earlier connections were closed.
           world_name: the world; None creates one.
         """
+        is_patient = probe is None
         probe = probe or self.connect()
         name = self.create_world(probe) if world_name is None else world_name
-        joined = probe.accept(self.join_request(name), "a JoinWorldResponse")
+        # What a connection has created may end with it.
+        can_reconnect = is_patient and name not in probe.created
+        for is_last in _attempts():
+            answer = probe.ask(self.join_request(name), "a JoinWorldResponse")
+            if is_last or not is_patient or not isinstance(answer, status_pb2.Status):
+                break
+            if can_reconnect:
+                probe = self.usable(probe)
+            elif not self.facts.survives_errors:
+                break
+        if isinstance(answer, status_pb2.Status):
+            raise probe.violation("a JoinWorldResponse", describe(answer))
+        joined = answer
         self._accompany(name)
         return ProbeAgent(probe, joined, name, self.options, self.facts)
 
@@ -245,7 +259,7 @@ class Trial:
 
     def join_beside(self, other: ProbeAgent) -> ProbeAgent:
         """Joins the world of another agent."""
-        return self.join(self.connect(), other.world_name)
+        return self.join(world_name=other.world_name)
 
     def __enter__(self) -> Trial:
         return self

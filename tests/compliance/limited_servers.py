@@ -104,6 +104,16 @@ class EndsAfterErrors(Minimal):
                 return
 
 
+class LateToNotice(EndsAfterErrors):
+    """Has one place in its world, and notices after a while that a connection has ended."""
+
+    class worlds_class(TheWorld):  # noqa: N801
+        max_agents = 1
+
+    def gone(self) -> None:
+        threading.Timer(0.2, super().gone).start()
+
+
 class OneConnection(Minimal):
     """Has a thread for one stream: others wait for their answers until that one has ended."""
 

@@ -34,6 +34,7 @@ from tests.compliance.broken_servers import BROKEN
 from tests.compliance.limited_servers import (
     LIMITED,
     EndsAfterErrors,
+    LateToNotice,
     OneClient,
     OneJoined,
     OnePerWorld,
@@ -79,6 +80,17 @@ def test_a_minimal_server_that_ends_the_stream_after_an_error() -> None:
     with playground.serve(EndsAfterErrors) as address:
         finding, _ = the_finding(address, options)
     assert (finding.name, finding.outcome) == ("the_stream_survives_errors", Outcome.WARNED)
+
+
+def test_a_server_that_notices_late_that_a_stream_has_ended() -> None:
+    options = Options(world_name="", several_agents=False, timeout=20.0, quiet_seconds=0.05)
+    names = ("unknown_actions_are_refused", "actions_out_of_range_are_refused")
+    checks = [check for check in CHECKS if check.name in names]
+    with playground.serve(LateToNotice) as address:
+        results = list(run(address, options, [*FOUNDATIONS, *checks]))
+    found = [str(result) for result in results if result.is_finding]
+    assert len(found) == 1, found
+    assert found[0].startswith("the_stream_survives_errors: warned")
 
 
 class OneWorldForAnySettings(playground.Worlds):
