@@ -17,6 +17,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList
 from stable_baselines3.common.vec_env import VecEnv
 
+from dm_env_rpc_client.adaptors.gymnasium.calls.remote import (
+    call_rows,
+    may_be_called,
+    set_rows,
+)
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
@@ -132,22 +137,55 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return self._envs.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Returns an attribute of `RemoteVectorEnv`, once for each of some environments.
+        """Returns an attribute of each of some environments.
+
+        Args:
+          attr_name: that of `RemoteVectorEnv`, if it has one of this name; otherwise as for
+            `RemoteVectorEnv.get_attr`.
+          indices: an index or several; None for all.
 
         Raises:
-          AttributeError: it has none of this name; those of the remote environments stay there.
+          As `RemoteVectorEnv.call`.
         """
-        return [getattr(self._envs, attr_name) for _ in self._get_indices(indices)]
+        rows = self._get_indices(indices)
+        if hasattr(self._envs, attr_name):
+            return [getattr(self._envs, attr_name) for _ in rows]
+        return call_rows(self._envs._worlds, attr_name, list(rows), (), {})
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether `get_attr` returns it; nothing is called."""
+        return hasattr(self._envs, attr_name) or may_be_called(self._envs._worlds, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Raises AttributeError: attributes of remote environments cannot be set."""
-        raise AttributeError(f"{attr_name!r} of a remote environment cannot be set; use settings")
+        """Sets an attribute of each of some environments to one value.
+
+        Args:
+          attr_name: its name.
+          value: data.
+          indices: an index or several; None for all.
+
+        Raises:
+          As `RemoteVectorEnv.set_attr`.
+        """
+        rows = list(self._get_indices(indices))
+        set_rows(self._envs._worlds, attr_name, rows, [value] * len(rows))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Raises AttributeError: methods of remote environments cannot be called."""
-        raise AttributeError(f"{method_name!r} of a remote environment cannot be called")
+        """Calls a method of each of some environments.
+
+        Args:
+          method_name: its name.
+          *method_args: data.
+          indices: an index or several; None for all.
+          **method_kwargs: data.
+
+        Raises:
+          As `RemoteVectorEnv.call`.
+        """
+        rows = list(self._get_indices(indices))
+        return call_rows(self._envs._worlds, method_name, rows, method_args, method_kwargs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None

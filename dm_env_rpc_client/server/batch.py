@@ -137,6 +137,14 @@ class Batch(dm_env.Environment):
             **self._rows.properties(self._environments),
         }
 
+    def offer_calls(
+        self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
+    ) -> None:
+        """Adds properties with which clients call and set what is allowed, if rows have any."""
+        offer = getattr(self._rows, "offer_calls", None)
+        if offer is not None:
+            offer(properties, self._environments, callable_names, settable_names)
+
     @property
     def default_actions(self) -> Mapping[str, Any]:
         """Values, by flat name, for actions that a step leaves out, as the rows have them."""

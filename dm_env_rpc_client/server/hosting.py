@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import message as protobuf_message
@@ -163,6 +163,8 @@ def serve(
     processes: int | None = None,
     dial: str | None = None,
     dial_environments: int = 1,
+    callable_names: Sequence[str] = (),
+    settable_names: Sequence[str] = (),
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -219,6 +221,10 @@ def serve(
         client then, with the `ca` that the program's certificate was issued by; `token` is sent
         to the program; and `address` is not used. None: the server listens.
       dial_environments: how many environments the program may have at a time.
+      callable_names: the methods of Gymnasium environments that clients may call, and the
+        attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. What travels is
+        data, not objects.
+      settable_names: the attributes that they may set.
 
     Returns:
       The running Server.
@@ -252,6 +258,8 @@ def serve(
         processes=processes,
         dial=dial,
         dial_environments=dial_environments,
+        callable_names=callable_names,
+        settable_names=settable_names,
     )
     serving = _InThisProcess if processes is None else Workers
     return Server(serving(options, properties or Properties()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from google.protobuf import message as protobuf_message
@@ -62,10 +62,16 @@ class ServeOptions:
     processes: int | None = None
     dial: str | None = None
     dial_environments: int = 1
+    callable_names: Sequence[str] = ()
+    settable_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._check_connecting()
         factories_of(self.factories)
+        for option in ("callable_names", "settable_names"):
+            names = getattr(self, option)
+            if isinstance(names, str) or not all(map(_is_name, names)):
+                raise SpecError(f"{option} must be a sequence of names, got {names!r}")
         seconds, processes = self.idle_world_seconds, self.processes
         if seconds is not None and not 0 <= seconds < float("inf"):
             raise SpecError(
@@ -124,6 +130,10 @@ class ServeOptions:
     def required_token(self) -> str | None:
         """What clients have to send; None for nothing."""
         return self.token if self.dial is None else None
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name.isidentifier()
 
 
 def factories_of(named: Mapping[str, Hosted]) -> dict[str, Callable[..., Any]]:

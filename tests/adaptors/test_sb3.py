@@ -15,6 +15,7 @@ import pytest
 
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.gymnasium.proxied import Mirror, same
 from tests.groups import need_package
 
@@ -104,9 +105,10 @@ def test_what_remote_environments_do_not_have(server: Server) -> None:
         assert envs.get_attr("render_mode", [0, 1]) == [None, None]
         with pytest.raises(AttributeError, match="no_such"):
             envs.get_attr("no_such")
-        with pytest.raises(AttributeError, match="cannot be set"):
+        assert not envs.has_attr("no_such")
+        with pytest.raises(AttributeError, match="settable_names"):
             envs.set_attr("rows", 3)
-        with pytest.raises(AttributeError, match="cannot be called"):
+        with pytest.raises(AttributeError, match="callable_names"):
             envs.env_method("jump")
         envs.set_options([{"rows": 10}, {}, {}])
         with pytest.raises(SpecError, match="the same options"):
@@ -145,3 +147,94 @@ def test_a_copy_has_worlds_of_its_own() -> None:
         with contextlib.closing(copy.deepcopy(env)) as other:
             assert other.reset().shape == (2, 10, 5)
             assert server.stats().worlds == 4
+
+
+@pytest.mark.parametrize("batches", [None, 0])
+def test_methods_and_attributes_are_those_of_a_dummy_vec_env(batches: int | None) -> None:
+    local = DummyVecEnv([Masked] * 3)
+    names = ["action_masks", "jump", "level"]
+    with (
+        serve(Masked, callable_names=names, settable_names=["level"]) as server,
+        contextlib.closing(RemoteSb3VecEnv(server.address, 3, num_batches=batches)) as envs,
+    ):
+        for each in (envs, local):
+            each.seed(4)
+            each.reset()
+        assert envs.has_attr("action_masks")
+        assert not envs.has_attr("length")
+        assert same(envs.env_method("action_masks"), local.env_method("action_masks"))
+        for indices in (1, [2, 0], None):
+            given = {"where": "up", "indices": indices}
+            assert same(envs.env_method("jump", 2, **given), local.env_method("jump", 2, **given))
+            for each in (envs, local):
+                each.set_attr("level", 5, indices)
+            assert envs.get_attr("level") == local.get_attr("level")
+            assert envs.get_attr("level", indices) == local.get_attr("level", indices)
+        with pytest.raises(AttributeError, match=r"serve\(callable_names"):
+            envs.env_method("close")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_maskable_ppo_takes_the_masks_of_a_server() -> None:
+    need_package("sb3_contrib")
+    from sb3_contrib import MaskablePPO
+
+    # What is masked raises an error, so that no action was taken that is.
+    with (
+        serve(Masked, callable_names=["action_masks"]) as server,
+        contextlib.closing(RemoteSb3VecEnv(server.address, 8)) as envs,
+    ):
+        agent = MaskablePPO("MlpPolicy", envs, n_steps=64, batch_size=128, seed=1)
+        agent.learn(4_096)
+        envs.seed(1)
+        observations = envs.reset()
+        rewards = []
+        for _ in range(20):
+            masks = np.stack(envs.env_method("action_masks"))
+            actions, _ = agent.predict(observations, action_masks=masks, deterministic=True)
+            observations, reward, _, _ = envs.step(actions)
+            rewards.append(reward)
+    assert np.mean(rewards) > 0.8
+
+
+class Driven(gymnasium.Env[Any, Any]):
+    """Its actions are a Dict: rewards the pedal that is asked for, and a straight wheel."""
+
+    action_space = gymnasium.spaces.Dict(
+        wheel=gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+        pedals=gymnasium.spaces.Box(0, 1, (1,), np.float32),
+    )
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    seen: list[Any] = []  # noqa: RUF012  # of all that there are
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(**kwargs)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self.seen.append(action)
+        return np.zeros(1, np.float32), -float(abs(action["wheel"]).sum()), False, False, {}
+
+
+def flattened() -> gymnasium.Env[Any, Any]:
+    env = Driven()
+    return gymnasium.wrappers.TransformAction(
+        env,
+        functools.partial(gymnasium.spaces.unflatten, env.action_space),
+        gymnasium.spaces.flatten_space(env.action_space),
+    )
+
+
+def test_dict_actions_are_flattened_by_gymnasiums_wrapper() -> None:
+    with (
+        serve(flattened) as server,
+        contextlib.closing(RemoteSb3VecEnv(server.address, 2)) as envs,
+    ):
+        sb3.PPO("MlpPolicy", envs, n_steps=8, batch_size=8, n_epochs=1).learn(16)
+        assert len(Driven.seen) == 16
+        envs.reset()
+        envs.step(np.array([[0.25, 0.5, -0.5], [1.0, 0.0, 1.0]], np.float32))
+    assert same(Driven.seen[-2]["pedals"], np.array([0.25], np.float32))
+    assert same(Driven.seen[-1]["wheel"], np.array([0.0, 1.0], np.float32))

@@ -19,6 +19,7 @@ from tests.benchmarks.results import Section
 from tests.benchmarks.sections import (
     batches,
     codec,
+    foreign,
     growth,
     many_environments,
     memory,
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "served-computing": serving.served_computing,
     "batched": batches.batched,
     "batched-rate": batches.batched_rate,
+    "foreign": foreign.foreign,
     "recording": recording.recording,
 }
 ROUNDS = 40

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
+from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
@@ -23,6 +24,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
 )
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import named, zeros
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.turns import failed
 
 __all__ = ["GymnasiumRows"]
@@ -80,6 +82,7 @@ class GymnasiumRows:
         self._step_type = np.full(count, _FIRST)
         # Whether an episode was terminated and truncated.
         self._both = np.zeros(count, np.bool_)
+        self._calls = ServedCalls()
         # Of rows, which may step at the same time: final infos before those of the next episode.
         self._infos: dict[int, list[dict[str, Any]]] = {}
 
@@ -96,6 +99,18 @@ class GymnasiumRows:
         if first.gymnasium.render_mode is not None:
             offered.update(encoded_frames(lambda: [row.gymnasium.render() for row in rows]))
         return offered
+
+    def offer_calls(
+        self,
+        properties: Properties,
+        environments: Sequence[dm_env.Environment],
+        callable_names: Sequence[str],
+        settable_names: Sequence[str],
+    ) -> None:
+        """Adds properties with which clients call and set what is allowed in the rows."""
+        rows = cast("Sequence[Row]", environments)
+        callee = OfEach([row.gymnasium for row in rows])
+        self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
     def actions(self, action: Any) -> Any:
         """Returns what has the action of each row: a list, or arrays in the structure of one."""

@@ -5,7 +5,7 @@ A client that knows Gymnasium also gets what dm_env has no place for: see `value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -15,7 +15,9 @@ from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
+from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
 from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
@@ -85,6 +87,7 @@ class GymnasiumEnvironment(dm_env.Environment):
             space_json.from_json(value, name) for name, value in self.spaces_json.items()
         )
         self._is_running = False
+        self._calls = ServedCalls()
         self._info: Mapping[str, Any] = {}
 
     @property
@@ -99,6 +102,13 @@ class GymnasiumEnvironment(dm_env.Environment):
         if self.gymnasium.render_mode is not None:
             offered[FRAME] = self._frame
         return offered
+
+    def offer_calls(
+        self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
+    ) -> None:
+        """Adds properties with which clients call and set what is allowed; see `serve`."""
+        callee = OfEach([self.gymnasium])
+        self._calls.offer(properties, callee, callable_names, settable_names, 1)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Applies settings of a Reset.

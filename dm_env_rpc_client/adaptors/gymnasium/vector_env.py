@@ -19,6 +19,7 @@ from dm_env_rpc_client.adaptors.gymnasium.batches import (
     ProxyActionBatch,
     ProxyObservationBatch,
 )
+from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward_spec
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
@@ -52,7 +53,7 @@ __all__ = ["RemoteVectorEnv"]
 Array: TypeAlias = npt.NDArray[Any]
 
 
-class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Array]):
+class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[Any, Any, Array]):
     """Steps N remote environments at once, from one thread.
 
     The spaces are those of `GymnasiumEnv`, batched as Gymnasium does. Episodes are

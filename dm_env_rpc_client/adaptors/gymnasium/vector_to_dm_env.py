@@ -8,7 +8,7 @@ infos of all rows, stacked as Gymnasium stacks them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, space_json
+from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS, OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
@@ -31,6 +32,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import named
+from dm_env_rpc_client.server.properties.offered import Properties
 
 __all__ = ["GymnasiumVectorEnvironment"]
 
@@ -87,6 +89,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         )
         # Others take no notice of a mask, unless they leave it to their users to begin episodes.
         self._takes_mask = self._has_seed_lists or self._mode is AutoresetMode.DISABLED
+        self._calls = ServedCalls()
         self._has_extras = False
         self._seed: Any = None
         self._options: dict[str, Any] | None = None
@@ -109,6 +112,13 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         if self._environment.render_mode is not None:
             offered.update(encoded_frames(self._frames))
         return offered
+
+    def offer_calls(
+        self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
+    ) -> None:
+        """Adds properties with which clients call and set what is allowed; see `serve`."""
+        callee = OfVector(self._environment)
+        self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Applies settings of a Reset.

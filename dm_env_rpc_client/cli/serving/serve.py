@@ -110,6 +110,10 @@ class _Host(options.Access):
         again and again, and listens nowhere. --tls-ca is what the program's certificate was issued
         by, and --token-file what the program requires.
       environments: With --dial: number of environments that the program may have at a time.
+      callable_names: Name of a method of a Gymnasium environment that clients may call, or of an
+        attribute that they may read. Repeatable.
+      settable_names: Name of an attribute of a Gymnasium environment that clients may set.
+        Repeatable.
       idle_seconds: How long a world stays that has no agents and whose client is gone.
       name: gym-socket: environment name that clients ask for. If not given, the name in
         ENVIRONMENT.
@@ -127,6 +131,8 @@ class _Host(options.Access):
     processes: Annotated[int | None, typer.Option(min=1, metavar="N")] = None
     dial: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None
     environments: Annotated[int, typer.Option(min=1, metavar="N")] = 1
+    callable_names: Annotated[list[str] | None, typer.Option("--callable", metavar="NAME")] = None
+    settable_names: Annotated[list[str] | None, typer.Option("--settable", metavar="NAME")] = None
     idle_seconds: Annotated[float, typer.Option(min=0.0, metavar="SECONDS")] = 60.0
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None
     dialect: Literal["first", "latest"] = "first"
@@ -191,6 +197,8 @@ class _Host(options.Access):
             max_connections=self.max_connections,
             idle_world_seconds=self.idle_seconds,
             processes=self.processes,
+            callable_names=self.callable_names or (),
+            settable_names=self.settable_names or (),
             **self.secured(),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import dm_env
@@ -76,6 +76,7 @@ class EnvironmentWorld(World):
       settings: flat settings by name, as received with CreateWorld.
       default_actions: values, by flat name, for actions that a step leaves out, beside those of
         the environment's own attribute of this name. All other actions must be in every step.
+      allowed: the names that clients may call, and those that they may set.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class EnvironmentWorld(World):
         environment: dm_env.Environment,
         settings: Mapping[str, Any],
         default_actions: Mapping[str, Any],
+        allowed: tuple[Sequence[str], Sequence[str]] = ((), ()),
     ):
         self._factory = factory
+        self._allowed = allowed
         self._default_actions = default_actions
         # Guards everything below. Entering it costs less than entering the condition.
         self._lock = threading.RLock()
@@ -144,7 +147,11 @@ class EnvironmentWorld(World):
             if isinstance(properties, Properties):
                 yield properties
             elif isinstance(properties, Mapping):
-                yield Properties.of_getters(properties)
+                offered = Properties.of_getters(properties)
+                offer_calls = getattr(environment, "offer_calls", None)
+                if offer_calls is not None and any(self._allowed):
+                    offer_calls(offered, *self._allowed)
+                yield offered
             elif isinstance(environment, HasStringProperties):
                 yield StringProperties(environment)
             else:

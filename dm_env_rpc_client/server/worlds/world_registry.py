@@ -373,7 +373,13 @@ def make_world(
             f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "
             "World"
         )
-    return EnvironmentWorld(factory, made, settings, options.default_actions)
+    return EnvironmentWorld(
+        factory,
+        made,
+        settings,
+        options.default_actions,
+        (options.callable_names, options.settable_names),
+    )
 
 
 def _hosting(made: World | Game, options: ServeOptions) -> World:

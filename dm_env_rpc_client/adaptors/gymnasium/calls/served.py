@@ -1,0 +1,189 @@
+"""The properties with which clients call, read and write what a server allows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+from dm_env import specs
+from google.rpc import code_pb2
+
+from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium.calls import CALL, SET
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import RequestError
+
+__all__ = ["OfEach", "OfVector", "ServedCalls"]
+
+
+class Callee(Protocol):
+    """The environments of the rows of a world."""
+
+    def call(
+        self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        """Returns what a method returns in some rows, or all; an attribute as it is."""
+
+    def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
+        """Sets an attribute in some rows, or in all, to a value for each."""
+
+
+class OfEach(NamedTuple):
+    """Rows with a Gymnasium environment each."""
+
+    environments: Sequence[gymnasium.Env[Any, Any]]
+
+    def call(
+        self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        """See `Callee.call`."""
+        results = []
+        for environment in self._of(rows):
+            try:
+                found = environment.get_wrapper_attr(name)
+            except AttributeError as error:
+                raise _missing(name, environment) from error
+            results.append(found(*args, **kwargs) if callable(found) else found)
+        return results
+
+    def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
+        """See `Callee.set`."""
+        for environment, value in zip(self._of(rows), given, strict=True):
+            environment.set_wrapper_attr(name, value)
+
+    def _of(self, rows: Sequence[int] | None) -> Sequence[gymnasium.Env[Any, Any]]:
+        return self.environments if rows is None else [self.environments[row] for row in rows]
+
+
+class OfVector(NamedTuple):
+    """The rows of a vector environment, which calls all of them together.
+
+    One that has no `call` of its own, such as EnvPool, is called itself, and returns a value for
+    each row, or one that is that of all.
+    """
+
+    environment: Any
+
+    def call(
+        self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        """See `Callee.call`."""
+        self._check_all(rows)
+        own = self.environment
+        if hasattr(own, "call"):
+            try:
+                return tuple(own.call(name, *args, **kwargs))
+            except AttributeError as error:
+                raise _missing(name, own) from error
+        if not hasattr(own, name):
+            raise _missing(name, own)
+        found = getattr(own, name)
+        result = found(*args, **kwargs) if callable(found) else found
+        is_of_rows = isinstance(result, list | tuple | np.ndarray) and np.ndim(result) > 0
+        if is_of_rows and len(result) == own.num_envs:
+            return tuple(result)
+        return (result,) * int(own.num_envs)
+
+    def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
+        """See `Callee.set`."""
+        self._check_all(rows)
+        if not hasattr(self.environment, "set_attr"):
+            kind = type(self.environment.unwrapped).__name__
+            raise ValueError(f"{kind} has no set_attr, so that nothing of its rows can be set")
+        self.environment.set_attr(name, list(given))
+
+    def _check_all(self, rows: Sequence[int] | None) -> None:
+        if rows is not None:
+            raise ValueError("a vector environment is called in all rows, not in some")
+
+
+class ServedCalls:
+    """What a client may call and set in a world, with the arguments of its next call."""
+
+    def __init__(self) -> None:
+        self._arguments: dict[str, Mapping[str, Any]] = {}
+
+    def offer(
+        self,
+        properties: Properties,
+        callee: Callee,
+        callable_names: Collection[str],
+        settable_names: Collection[str],
+        count: int,
+    ) -> None:
+        """Adds the properties.
+
+        Args:
+          properties: takes them.
+          callee: what is called.
+          callable_names: names of methods to call, and of attributes to read.
+          settable_names: names of attributes to set.
+          count: the number of rows.
+        """
+        for name in callable_names:
+            properties.add(
+                f"{CALL}.{name}",
+                functools.partial(self._call, callee, name),
+                functools.partial(self._take, name, count),
+                spec=specs.StringArray(()),
+                description=f"JSON: what {name} returns in each row, or is",
+            )
+        for name in settable_names:
+            properties.add(
+                f"{SET}.{name}",
+                None,
+                functools.partial(_set, callee, name, count),
+                spec=specs.StringArray(()),
+                description=f"JSON: sets {name} to a value for each row",
+            )
+
+    def _take(self, name: str, count: int, text: Any) -> None:
+        given = _decoded(text, count)
+        if not isinstance(given.get("args", []), list) or not isinstance(
+            given.get("kwargs", {}), dict
+        ):
+            raise ValueError("expected a list args and an object kwargs")
+        self._arguments[name] = given
+
+    def _call(self, callee: Callee, name: str) -> str:
+        given = self._arguments.pop(name, {})
+        results = callee.call(
+            name, given.get("rows"), given.get("args", []), given.get("kwargs", {})
+        )
+        kinds = {(each.shape, each.dtype) for each in results if isinstance(each, np.ndarray)}
+        if len(kinds) == 1 and all(isinstance(each, np.ndarray) for each in results):
+            return values.encode(np.stack(results))
+        return values.encode(tuple(results))
+
+
+def _set(callee: Callee, name: str, count: int, text: Any) -> None:
+    given = _decoded(text, count)
+    rows, each = given.get("rows"), given.get("values")
+    expected = count if rows is None else len(rows)
+    if not isinstance(each, list) or len(each) != expected:
+        raise ValueError(f"expected a list values of {expected}")
+    callee.set(name, rows, each)
+
+
+def _decoded(text: Any, count: int) -> Mapping[str, Any]:
+    try:
+        given = values.decode(str(text), "its JSON")
+    except ProtocolError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(given, dict):
+        raise ValueError(f"expected an object, got {type(given).__name__}")
+    rows = given.get("rows")
+    if rows is not None and not (
+        isinstance(rows, list) and all(type(row) is int and 0 <= row < count for row in rows)
+    ):
+        raise ValueError(f"expected rows from 0 to {count - 1}")
+    return given
+
+
+def _missing(name: str, environment: Any) -> RequestError:
+    kind = type(environment.unwrapped).__name__
+    return RequestError(code_pb2.NOT_FOUND, f"{kind} has no attribute {name!r}")
