@@ -199,7 +199,7 @@ def test_maskable_ppo_takes_the_masks_of_a_server() -> None:
 
 
 class Driven(gymnasium.Env[Any, Any]):
-    """Its actions are a Dict: rewards the pedal that is asked for, and a straight wheel."""
+    """Its actions are a Dict; a straight wheel is best."""
 
     action_space = gymnasium.spaces.Dict(
         wheel=gymnasium.spaces.Box(-1, 1, (2,), np.float32),
@@ -235,6 +235,6 @@ def test_dict_actions_are_flattened_by_gymnasiums_wrapper() -> None:
         sb3.PPO("MlpPolicy", envs, n_steps=8, batch_size=8, n_epochs=1).learn(16)
         assert len(Driven.seen) == 16
         envs.reset()
-        envs.step(np.array([[0.25, 0.5, -0.5], [1.0, 0.0, 1.0]], np.float32))
+        envs.step(np.array([[0.5, -0.5, 0.25], [0.0, 1.0, 1.0]], np.float32))
     assert same(Driven.seen[-2]["pedals"], np.array([0.25], np.float32))
     assert same(Driven.seen[-1]["wheel"], np.array([0.0, 1.0], np.float32))

@@ -35,6 +35,11 @@ def _entry_point(name: str, num_envs: int) -> Any:
     return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point")
 
 
+def _atari(name: str, num_envs: int) -> Any:
+    importlib.import_module("ale_py")  # It registers its environments.
+    return _entry_point(name, num_envs)
+
+
 def _envpool(name: str, num_envs: int) -> Any:
     import envpool
 
@@ -62,9 +67,7 @@ _KINDS = {
     "CartPole, vector_entry_point": _Kind(
         functools.partial(_entry_point, "CartPole-v1"), "gymnasium", 3.0, _LEAST_RATE
     ),
-    "ALE's AtariVectorEnv, Pong": _Kind(
-        functools.partial(_entry_point, "ALE/Pong-v5"), "ale_py", 1.1
-    ),
+    "ALE's AtariVectorEnv, Pong": _Kind(functools.partial(_atari, "ALE/Pong-v5"), "ale_py", 1.1),
     "EnvPool, CartPole": _Kind(functools.partial(_envpool, "CartPole-v1"), "envpool", 2.0),
     "EnvPool, Pong": _Kind(functools.partial(_envpool, "Pong-v5"), "envpool", 1.1),
 }
@@ -86,8 +89,6 @@ def foreign(settings: Settings) -> Section:
         if importlib.util.find_spec(kind.package) is None:
             missing.append(f"{name} (pip install {kind.package.replace('_', '-')})")
             continue
-        if kind.package == "ale_py":
-            importlib.import_module(kind.package)  # It registers the environments.
         with contextlib.ExitStack() as stack:
             address = served(stack, kind.make)
             contenders = {
