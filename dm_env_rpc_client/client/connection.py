@@ -48,6 +48,7 @@ __all__ = [
     "Tls",
     "Transport",
     "connect",
+    "connect_with",
     "create_secure_channel_and_connect",
     "open_again",
     "open_connection",
@@ -185,6 +186,12 @@ class Connection(BaseConnection):
         self._pipeline.start(pending)
         return pending
 
+    def has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
+        """Takes a request that was sent when the stream was opened; otherwise as `start`."""
+        pending = self._pending(request, None, timeout)
+        self._pipeline.has_sent(pending)
+        return pending
+
     def start_all(
         self,
         requests: Iterable[envelopes.Outgoing],
@@ -203,6 +210,13 @@ class Connection(BaseConnection):
         if pendings:
             self._pipeline.start(*pendings)
         return pendings
+
+    def finish(self) -> None:
+        """Tells the server that no more requests follow; none may be started after this.
+
+        Closing the connection then costs no round trip after the last answer.
+        """
+        self._pipeline.finish()
 
     def wait(self, pending: Pending) -> Any:
         """Waits for the answer to a request that was started.
@@ -384,13 +398,30 @@ def open_connection(
     limits: Limits | None,
 ) -> Connection:
     """`connect` with the server and how to connect to it as one value."""
+    return connect_with(None, endpoint, timeout, request_timeout, limits)[0]
+
+
+def connect_with(
+    first: envelopes.Request | None,
+    endpoint: Endpoint,
+    timeout: float | None,
+    request_timeout: float | None,
+    limits: Limits | None,
+) -> tuple[Connection, Pending | None]:
+    """`open_connection`, with a first request that need not wait for the server's greeting.
+
+    Returns:
+      The connection, and what its `wait` takes for the answer to the request, if there is one.
+    """
+    message = None if first is None else envelopes.encode_request(first).message
     with telemetry.span("connect", endpoint.address):
-        stream = open_stream(endpoint.with_metadata(telemetry.context()), timeout, answer_memory)
+        traced = endpoint.with_metadata(telemetry.context())
+        stream = open_stream(traced, timeout, answer_memory, message)
         connection = Connection(stream, request_timeout=request_timeout, limits=limits)
     _log.debug("connected to %s", endpoint.address)
     connection._reopen = functools.partial(open_again, endpoint, request_timeout, limits)
     connection._tap = endpoint.tap
-    return connection
+    return connection, None if first is None else connection.has_sent(first)
 
 
 def open_again(

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from dm_env_rpc_client.client.base_connection import Record, endpoint_of
-from dm_env_rpc_client.client.connection import Connection, open_again, open_connection
-from dm_env_rpc_client.protocol import telemetry
+from dm_env_rpc_client.client.connection import Connection, connect_with, open_again
+from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
+from dm_env_rpc_client.protocol import envelopes, telemetry
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Incoming, Transport
@@ -68,6 +70,7 @@ class ConnectionGroup:
         self._request_timeout = request_timeout
         self._limits = limits
         self._lock = threading.Lock()
+        self._spare: Connection | None = None
         # One context for all: the streams of a connection have their metadata in common.
         traced = self._endpoint.with_metadata(telemetry.context())
         self._streams = StreamGroup(traced, answer_memory, connections)
@@ -89,17 +92,30 @@ class ConnectionGroup:
 
     def open(self) -> Connection:
         """Opens another connection; errors are those of `connect`. Any thread may call this."""
+        return self.open_with(None)[0]
+
+    def open_with(
+        self, first: envelopes.Request | None, first_timeout: float | None = None
+    ) -> tuple[Connection, Pending | None]:
+        """`open` with a first request, whose answer may take some seconds; see `connect_with`."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None and first is not None:
+            # A server may end it for what was asked before.
+            with contextlib.suppress(ConnectionLostError, ProtocolError):
+                return spare, spare.start(first, None, first_timeout)
         if not self._streams.is_possible:
-            return open_connection(
-                self._endpoint, self._timeout, self._request_timeout, self._limits
+            return connect_with(
+                first, self._endpoint, self._timeout, self._request_timeout, self._limits
             )
+        message = None if first is None else envelopes.encode_request(first).message
         begun, timeout = time.monotonic(), self._timeout
         with telemetry.span("connect", self._endpoint.address):
             with self._lock:
                 if timeout is not None and self._endpoint.incoming is not None:
                     # Other threads may have waited before this one until a server dialed in.
                     timeout = max(0.0, timeout - (time.monotonic() - begun))
-                stream = self._streams.open(timeout)
+                stream = self._streams.open(timeout, message)
             connection = Connection(
                 stream, request_timeout=self._request_timeout, limits=self._limits
             )
@@ -107,7 +123,12 @@ class ConnectionGroup:
             open_again, self._endpoint, self._request_timeout, self._limits
         )
         connection._tap = self._endpoint.tap
-        return connection
+        return connection, None if first is None else connection.has_sent(first, first_timeout)
+
+    def give_back(self, connection: Connection) -> None:
+        """Takes a connection that `open_with` has returned, and returns it there once more."""
+        with self._lock:
+            self._spare = connection
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -152,6 +152,15 @@ class ThreadedPipeline:
                 self.poison(error)
             raise
 
+    def has_sent(self, pending: Pending) -> None:
+        """Takes a request that was written when the stream was opened, as the first."""
+        self._pipeline.push((pending,))
+
+    def finish(self) -> None:
+        """Tells the server that no more requests follow, and none may be started."""
+        with self._write_lock:
+            self._stream.finish()
+
     def wait(self, pending: Pending) -> Any:
         """Returns or raises the outcome of a request that was started."""
         if os.getpid() != self._pid:

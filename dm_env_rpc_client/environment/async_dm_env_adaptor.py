@@ -26,6 +26,7 @@ from dm_env_rpc_client.environment.ahead import per_step, take
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     CLEAN_UP_SECONDS,
+    UNROLL_AHEAD,
     AutoObservations,
     BaseAdaptor,
     Extensions,
@@ -207,7 +208,7 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
                 started.append(Pending.failed(request, error))
         return started
 
-    async def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
+    async def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
         """Takes many steps and stacks the TimeSteps along time; see `DmEnvAdaptor.unroll`."""
         prepared = iter([self._request(action) for action in per_step(actions)])
         steps = self._steps_ahead(prepared, ahead)

@@ -28,6 +28,7 @@ from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.protocol import lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.protocol.pipeline import MAX_REQUESTS_IN_FLIGHT
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import ACTION, DISCOUNT, OBSERVATION, REWARD
@@ -40,6 +41,7 @@ __all__ = [
     "AHEAD_BYTES",
     "CLEAN_UP_SECONDS",
     "NO_SETTINGS",
+    "UNROLL_AHEAD",
     "AutoObservations",
     "BaseAdaptor",
     "Extensions",
@@ -52,7 +54,11 @@ Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str,
 """Extensions by name, or what makes them from a connection."""
 
 AHEAD = 64
-"""The number of pending steps that `rollout` and `unroll` allow by default."""
+"""The number of pending steps that `rollout` allows by default: who closes it early has them taken,
+and does not see them."""
+
+UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
+"""The number that `unroll` allows, whose steps are all wanted: fewer wait for a far server."""
 
 AHEAD_BYTES = 64 << 20
 """The maximum total size of the answers to these steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from dm_env_rpc_client.environment.ahead import per_step, take
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     CLEAN_UP_SECONDS,
+    UNROLL_AHEAD,
     AutoObservations,
     BaseAdaptor,
     Extensions,
@@ -114,6 +116,8 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
         self._join_again: Callable[[], Joined] | None = None
         self._on_restart: list[Callable[[DmEnvAdaptor], object]] = []
         self._make_extensions = extensions if callable(extensions) else None
+        # Leaves and destroys a world that is the environment's own; otherwise it is only left.
+        self._end_world: Callable[[], None] | None = None
         self._on_leave = contextlib.ExitStack()
         self._on_close = contextlib.ExitStack()
         by_name = extensions(connection) if callable(extensions) else extensions
@@ -390,7 +394,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
                 raise
             return [Pending.failed(request, error) for request in requests]
 
-    def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
+    def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
         """Takes many steps, sending steps before earlier ones are answered.
 
         Args:
@@ -488,12 +492,13 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
         connection = self._connection
         if connection is None:
             return
+        end = self._end_world or functools.partial(_leave, connection)
         try:
             self._connection = None
             self._forget_extensions()
-            _leave(connection)
+            end()
         except BaseException:  # Ctrl-C, perhaps before the request was sent
-            _leave(connection)
+            end()
             raise
         finally:
             try:

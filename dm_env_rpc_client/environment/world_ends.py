@@ -61,13 +61,7 @@ def destroy(connection: Connection, world_name: str) -> None:
 
 
 def destroy_and_close(connection: Connection, world_name: str) -> None:
-    """Destroys a world and closes a connection; errors are logged, not raised.
-
-    Args:
-      connection: a connection, which is not joined; the world is destroyed over a new one if it
-        is unusable.
-      world_name: the world.
-    """
+    """Destroys a world that the connection is not joined to, as `leave_destroy_and_close`."""
     try:
         destroy(connection, world_name)
     except BaseException:  # Ctrl-C
@@ -112,10 +106,36 @@ def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> Non
 
 
 def leave_destroy_and_close(connection: Connection, world_name: str) -> None:
-    """Leaves a world, destroys it and closes the connection; errors are logged, not raised."""
+    """Leaves a world, destroys it and closes the connection; errors are logged, not raised.
+
+    All of it takes one round trip. The world is destroyed over a new connection if this one is
+    unusable.
+    """
+    try:
+        _leave_and_destroy(connection, world_name)
+    except BaseException:  # Ctrl-C
+        destroy(connection, world_name)
+        raise
+    finally:
+        connection.close()
+
+
+def _leave_and_destroy(connection: Connection, world_name: str) -> None:
     if connection.is_usable:
-        undo("leave the world", lambda: leave(connection))
-    destroy_and_close(connection, world_name)
+        undo("leave and destroy the world", lambda: _end_world(connection, world_name))
+    if connection.poisoned_by is not None:
+        destroy(connection, world_name)
+
+
+def _end_world(connection: Connection, world_name: str) -> None:
+    leave = dm_env_rpc_pb2.LeaveWorldRequest()
+    leaving = connection.start(leave, None, CLEAN_UP_SECONDS)
+    request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
+    destroying = connection.start(request, None, CLEAN_UP_SECONDS)
+    connection.finish()
+    undo("leave the world", lambda: connection.wait(leaving))
+    if connection.poisoned_by is None:  # Otherwise it was said why.
+        undo("destroy the world", lambda: connection.wait(destroying))
 
 
 def destroy_anew(reopen: Reopen, world_name: str) -> None:

@@ -10,11 +10,11 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import Record, endpoint_of
-from dm_env_rpc_client.client.connection import Connection, open_connection
+from dm_env_rpc_client.client.connection import Connection, connect_with
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.made_again import Making
@@ -277,7 +277,7 @@ def make(
     try:
         env = make_on(
             site,
-            lambda: open_connection(site.target, timeout, request_timeout, limits),
+            lambda first: connect_with(first, site.target, timeout, request_timeout, limits),
             *settings,
             restart,
             **adaptor_kwargs,
@@ -300,6 +300,20 @@ def make(
         **keywords,
     )
     return env
+
+
+Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], tuple[Connection, Any]]
+"""Opens a connection with a first request; returns it, and what its `wait` takes."""
+
+
+def _create(connect: Connect, request: dm_env_rpc_pb2.CreateWorldRequest) -> tuple[Connection, str]:
+    """Opens a connection and creates a world over it, in one round trip if that is possible."""
+    connection, pending = connect(request)
+    try:
+        return connection, received_name(connection, connection.wait(pending))
+    except BaseException:
+        connection.close()
+        raise
 
 
 def endpoints_of(
@@ -325,7 +339,7 @@ def endpoints_of(
 
 def make_on(
     site: Site[Any],
-    connect: Callable[[], Connection],
+    connect: Connect,
     create_world_settings: Mapping[str, Any],
     join_world_settings: Mapping[str, Any],
     restart: Restart | None = None,
@@ -336,36 +350,29 @@ def make_on(
 
     Args:
       site: the server, which stays as long as the environment; `close` does not end it.
-      connect: opens a connection to it.
+      connect: opens a connection to it with a first request.
       create_world_settings: as for `make`, like `join_world_settings` and `restart`.
       join_world_settings: the same.
       restart: the same.
       is_shared: whether other environments use the server.
       **adaptor_kwargs: as for `make`.
     """
-    create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
-    connection = connect()
+    request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
+    connection, world_name = _create(connect, request)
     try:
-        env, world_name = create_and_join_world(
-            connection, create_settings, join_settings, **adaptor_kwargs
-        )
+        env = join_world(connection, world_name, join_settings, **adaptor_kwargs)
     except BaseException:
-        connection.close()
+        destroy_and_close(connection, world_name)
         raise
     env._site = site
     world = _OwnWorld(site, connection, world_name)
-    env._on_leave.callback(world.end)
+    env._end_world = world.end
 
     def join_again() -> Joined:
         world.give_up()
         site.renew(is_shared)
-        connection = connect()
-        try:
-            name = create_world(connection, create_settings)
-        except BaseException:
-            connection.close()
-            raise
+        connection, name = _create(connect, request)
         world.begin(connection, name)
         joined = _join(connection, name, join_settings)
         world.check_not_over()
@@ -391,11 +398,15 @@ class _OwnWorld:
         connection.if_not_closed(functools.partial(end_unclosed, name, self._site))
 
     def end(self) -> None:
-        """Destroys the world, which was left, and closes the connection; for the last time."""
+        """Leaves and destroys the world and closes the connection; for the last time.
+
+        It is called again if an interrupt has ended it.
+        """
         self._is_over = True
-        connection, self._connection = self._connection, None
+        connection = self._connection
         if connection is not None:
-            destroy_and_close(connection, self._name)
+            leave_destroy_and_close(connection, self._name)
+            self._connection = None
 
     def check_not_over(self) -> None:
         """Gives up the world, and raises ConnectionClosedError, if the environment was closed.

@@ -59,6 +59,7 @@ class RecordedStream(_Recorded):
         self.shared_socket = stream.shared_socket
         self.has_unsent = stream.has_unsent
         self.send_rest = stream.send_rest
+        self.finish = stream.finish
 
     def write(self, *messages: bytes) -> bool:
         """Records messages and sends them together."""

@@ -31,7 +31,10 @@ _MAX_CONNECTIONS = 64
 
 
 def open_stream(
-    endpoint: Endpoint, timeout: float | None, allocate: Allocate = plain_memory
+    endpoint: Endpoint,
+    timeout: float | None,
+    allocate: Allocate = plain_memory,
+    first: bytes | None = None,
 ) -> Stream:
     """Opens a stream for threads.
 
@@ -39,26 +42,33 @@ def open_stream(
       endpoint: the server and how to connect to it.
       timeout: seconds until the stream must be open; None for no limit.
       allocate: gives the memory for large messages.
+      first: a message that is sent at once, if the transport can do so before it has heard from
+        the server.
 
     Raises:
       As `connect`.
     """
-    return _tapped(_open_stream(endpoint, timeout, allocate), endpoint)
+    if endpoint.tap is not None:  # Which has to see the message.
+        return _written(_tapped(_open_stream(endpoint, timeout, allocate, None), endpoint), first)
+    return _open_stream(endpoint, timeout, allocate, first)
 
 
-def _open_stream(endpoint: Endpoint, timeout: float | None, allocate: Allocate) -> Stream:
+def _open_stream(
+    endpoint: Endpoint, timeout: float | None, allocate: Allocate, first: bytes | None
+) -> Stream:
     if endpoint.incoming is not None:
-        return StreamGroup(endpoint, allocate)._open(timeout)
+        return StreamGroup(endpoint, allocate)._open(timeout, first)
     if _uses_http2(endpoint):
-        return Http2Stream(open_connection(endpoint, timeout, allocate))
+        return Http2Stream(open_connection(endpoint, timeout, allocate, first=first))
     channel = open_channel(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
     try:
-        return GrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
+        stream = GrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
     except BaseException:
         channel.close()
         raise
+    return _written(stream, first)
 
 
 async def open_stream_async(
@@ -127,18 +137,19 @@ class StreamGroup:
         usable = [connection for connection in self._connections if connection.is_usable]
         return max((connection.serving_processes for connection in usable), default=1)
 
-    def open(self, timeout: float | None) -> Stream:
+    def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
         """Opens another stream, if that is possible.
 
-        Raises:
-          As `open_stream`.
+        Arguments and errors are those of `open_stream`.
         """
-        return _tapped(self._open(timeout), self._endpoint)
+        if self._endpoint.tap is not None:
+            return _written(_tapped(self._open(timeout, None), self._endpoint), first)
+        return self._open(timeout, first)
 
-    def _open(self, timeout: float | None) -> Stream:
+    def _open(self, timeout: float | None, first: bytes | None) -> Stream:
         usable = [connection for connection in self._connections if connection.is_usable]
         if self._endpoint.incoming is not None:
-            return self._open_dialed(self._endpoint.incoming, usable, timeout)
+            return _written(self._open_dialed(self._endpoint.incoming, usable, timeout), first)
         wanted = self.processes
         told = [SPREADS] if wanted > 1 else []
         if len(usable) >= min(wanted, _MAX_CONNECTIONS):
@@ -147,8 +158,8 @@ class StreamGroup:
                     connection.send_always(header)
                 call = connection.open_call()
                 if call is not None:
-                    return Http2Stream(connection, call)
-        connection = open_connection(self._endpoint, timeout, self._allocate, *told)
+                    return _written(Http2Stream(connection, call), first)
+        connection = open_connection(self._endpoint, timeout, self._allocate, *told, first=first)
         self._connections.add(connection)
         return Http2Stream(connection)
 
@@ -191,6 +202,13 @@ class StreamGroup:
         """Sends what is held back."""
         for connection in self._connections:
             connection.uncork()
+
+
+def _written(stream: Stream, first: bytes | None) -> Stream:
+    """Returns the stream, on which a message was written."""
+    if first is not None:
+        stream.write(first)
+    return stream
 
 
 def _tapped(stream: Stream, endpoint: Endpoint) -> Stream:

@@ -93,8 +93,11 @@ class Stream(Protocol):
         closed on this side.
         """
 
+    def finish(self) -> None:
+        """Tells the server that no more requests follow, without waiting; may be repeated."""
+
     def close(self, timeout: float) -> None:
-        """Tells the server that no more requests follow, and releases all resources.
+        """Finishes the stream, waits for its end, and releases all resources.
 
         Takes up to about `timeout` seconds, then cancels the stream. Never raises.
         """

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site, is_address
@@ -35,7 +36,7 @@ Item = TypeVar("Item")
 
 _Place: TypeAlias = tuple[int, Address]
 
-OPENERS = 32
+OPENERS = 64
 """The number of environments that are opened or closed at the same time."""
 
 CONNECTING = (
@@ -174,9 +175,11 @@ def open_site(
     return Site(address, group, connecting.get("timeout", CONNECT_SECONDS), python=python, **how)
 
 
-def open_at(site: Site[ConnectionGroup]) -> Connection:
-    """Opens a connection to the server where it is now."""
-    return site.target.open()
+def open_at(
+    site: Site[ConnectionGroup], first: dm_env_rpc_pb2.CreateWorldRequest
+) -> tuple[Connection, Any]:
+    """Opens a connection to the server where it is now; as `worlds.Connect`."""
+    return site.target.open_with(first)
 
 
 def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:

@@ -339,21 +339,31 @@ def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
     if group.is_dialed:
         return None
     try:
-        connection = group.open()
+        connection, pending = group.open_with(_question(), _ASK_SECONDS)
     except DmEnvRpcClientError as error:
         raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
-    with connection:
-        most = _max_num_envs(connection)
-        return (most, group.processes) if most > 0 else None
+    try:
+        most = _max_num_envs(connection, pending)
+        found = (most, group.processes) if most > 0 else None
+    except BaseException:
+        connection.close()
+        raise
+    group.give_back(connection)
+    return found
 
 
-def _max_num_envs(connection: Connection) -> int:
+def _question() -> any_pb2.Any:
     request = properties_pb2.PropertyRequest()
     request.read_property.key = batches.MAX_NUM_ENVS
-    packed, response = any_pb2.Any(), properties_pb2.PropertyResponse()
+    packed = any_pb2.Any()
     packed.Pack(request)
+    return packed
+
+
+def _max_num_envs(connection: Connection, pending: Any) -> int:
+    response = properties_pb2.PropertyResponse()
     try:
-        answer = connection.wait(connection.start(packed, None, _ASK_SECONDS))
+        answer = connection.wait(pending)
         if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
             return 0
         return int(unpack_tensor(response.read_property.value))

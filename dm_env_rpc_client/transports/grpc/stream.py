@@ -104,9 +104,13 @@ class GrpcStream:
         """See `Stream.fileno`."""
         return self._arrivals.fileno()
 
+    def finish(self) -> None:
+        """See `Stream.finish`."""
+        self._outbound.put(None)
+
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""
-        self._outbound.put(None)
+        self.finish()
         self._pump.join(timeout)
         self.abort()
         self._pump.join(_CANCELLED_SECONDS)

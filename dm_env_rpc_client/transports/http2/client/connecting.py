@@ -20,7 +20,11 @@ from dm_env_rpc_client.transports.streams import Allocate
 
 
 def open_connection(
-    endpoint: Endpoint, timeout: float | None, allocate: Allocate, *more: tuple[str, str]
+    endpoint: Endpoint,
+    timeout: float | None,
+    allocate: Allocate,
+    *more: tuple[str, str],
+    first: bytes | None = None,
 ) -> ClientConnection:
     """Opens a connection.
 
@@ -31,6 +35,8 @@ def open_connection(
       timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
       *more: headers that are sent beside the metadata of the endpoint.
+      first: a message for the first stream, which is sent with the client's greeting: HTTP/2 does
+        not ask for the server's (RFC 9113, section 3.4).
 
     Raises:
       SpecError: an address or credentials that this transport does not support.
@@ -51,7 +57,7 @@ def open_connection(
                 sys.maxsize,
             )
             try:
-                connection.wait_until_accepted(attempts.deadline)
+                connection.wait_until_accepted(attempts.deadline, first)
                 return connection
             except ConnectionLostError as error:
                 if tls is not None:

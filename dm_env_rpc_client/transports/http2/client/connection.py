@@ -12,6 +12,7 @@ are sent by one system call, and many answers are received by one.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import select
 import socket
@@ -312,8 +313,12 @@ class ClientConnection:
             self._receiving, lambda: locks.run(self.lock, self._socket.close, _DISPOSE_SECONDS)
         )
 
-    def wait_until_accepted(self, deadline: float | None) -> None:
+    def wait_until_accepted(self, deadline: float | None, message: bytes | None = None) -> None:
         """Returns when the server has shown itself; otherwise closes the socket.
+
+        Args:
+          deadline: on the monotonic clock; None for no limit.
+          message: one that the first stream sends with the greeting; None for none.
 
         Raises:
           TimeoutError: not by the deadline.
@@ -322,7 +327,7 @@ class ClientConnection:
         first = self._first
         assert first is not None
         try:
-            self._change()
+            self._change(*(() if message is None else (functools.partial(first.send, message),)))
             while not self._framing.control.is_ready:
                 if first.failure is not None:
                     raise first.failure

@@ -63,12 +63,15 @@ class Http2Stream:
         connection = self._connection
         return (connection, self._call.number) if connection.stream_count > 1 else None
 
+    def finish(self) -> None:
+        """See `Stream.finish`."""
+        self._connection.end(self._call)
+
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""
-        connection = self._connection
         deadline = time.monotonic() + timeout
         try:
-            connection.end(self._call)
+            self.finish()
             while True:  # Answers that still arrive are dropped.
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
