@@ -109,22 +109,15 @@ def leave_destroy_and_close(connection: Connection, world_name: str) -> None:
     """Leaves a world, destroys it and closes the connection; errors are logged, not raised.
 
     All of it takes one round trip. The world is destroyed over a new connection if this one is
-    unusable.
+    unusable, so that a second call ends what an interrupt has left.
     """
     try:
-        _leave_and_destroy(connection, world_name)
-    except BaseException:  # Ctrl-C
-        destroy(connection, world_name)
-        raise
+        if connection.is_usable:
+            undo("leave and destroy the world", lambda: _end_world(connection, world_name))
+        if connection.poisoned_by is not None:
+            destroy(connection, world_name)
     finally:
         connection.close()
-
-
-def _leave_and_destroy(connection: Connection, world_name: str) -> None:
-    if connection.is_usable:
-        undo("leave and destroy the world", lambda: _end_world(connection, world_name))
-    if connection.poisoned_by is not None:
-        destroy(connection, world_name)
 
 
 def _end_world(connection: Connection, world_name: str) -> None:

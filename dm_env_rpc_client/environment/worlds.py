@@ -400,13 +400,10 @@ class _OwnWorld:
     def end(self) -> None:
         """Leaves and destroys the world and closes the connection; for the last time.
 
-        It is called again if an interrupt has ended it.
+        It may be called again after an interrupt.
         """
         self._is_over = True
-        connection = self._connection
-        if connection is not None:
-            leave_destroy_and_close(connection, self._name)
-            self._connection = None
+        self.give_up()
 
     def check_not_over(self) -> None:
         """Gives up the world, and raises ConnectionClosedError, if the environment was closed.
@@ -421,4 +418,8 @@ class _OwnWorld:
         """Does the same for a world that is lost, or that an attempt to restart has joined."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            leave_destroy_and_close(connection, self._name)
+            try:
+                leave_destroy_and_close(connection, self._name)
+            except BaseException:
+                self._connection = connection
+                raise
