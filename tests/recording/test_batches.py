@@ -103,7 +103,7 @@ def test_the_episodes_of_rows_are_what_each_row_saw(
             {"bet": roll["bet"], "hand.push": roll["hand"]["push"], "word": roll["word"]}
         )
     run = read(path)
-    # One asks for batches; without, there would be one for each environment.
+    # Without batches there would be one for each environment.
     assert (len(run.connections), run.is_complete) == (num_batches or 1, True)
     by_row: dict[str, list[Episode]] = defaultdict(list)
     for episode in run.episodes:
