@@ -427,12 +427,12 @@ def test_closing_a_lost_environment_restarts_nothing(lossy: Lossy, env: DmEnvAda
 def test_closing_an_environment_that_is_restarted_leaves_no_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    create, create_async = worlds.create_world, async_worlds.create_world_async
+    received, create_async = worlds.received_name, async_worlds.create_world_async
     async_env: Any = None
 
-    def close_and_create(*arguments: Any) -> Any:
-        env.close()  # As another thread may do at this moment.
-        return create(*arguments)
+    def close_and_receive(*arguments: Any) -> Any:
+        env.close()  # As another thread may do when a new world has just been created.
+        return received(*arguments)
 
     async def close_and_create_async(*arguments: Any) -> Any:
         await async_env.close()
@@ -448,7 +448,7 @@ def test_closing_an_environment_that_is_restarted_leaves_no_world(
 
     with serve(Echo, idle_world_seconds=0.0) as server, FaultProxy(server.address) as proxy:
         env = make(proxy.address, restart=RESTART)
-        monkeypatch.setattr(worlds, "create_world", close_and_create)
+        monkeypatch.setattr(worlds, "received_name", close_and_receive)
         proxy.reset()
         with pytest.raises(ConnectionClosedError, match="closed while it was restarted"):
             env.reset()
