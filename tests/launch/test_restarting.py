@@ -29,7 +29,7 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.environment import async_worlds, worlds
+from dm_env_rpc_client.environment import async_worlds, world_ends, worlds
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch import Launch, from_python
@@ -427,7 +427,7 @@ def test_closing_a_lost_environment_restarts_nothing(lossy: Lossy, env: DmEnvAda
 def test_closing_an_environment_that_is_restarted_leaves_no_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    received, create_async = worlds.received_name, async_worlds.create_world_async
+    received, create_async = world_ends.received_name, async_worlds.create_world_async
     async_env: Any = None
 
     def close_and_receive(*arguments: Any) -> Any:
