@@ -26,7 +26,7 @@ from tests.benchmarks.rounds import Contender, alternate, timed
 from tests.benchmarks.sections.serving import ASYNC, BATCHED, VECTOR, CheapGym, process
 from tests.benchmarks.settings import Settings
 
-__all__ = ["batched", "batched_rate", "served"]
+__all__ = ["batched", "batched_rate"]
 
 CART_POLE = "CartPole"
 SAME_STEP = "CartPole, SAME_STEP"
@@ -68,8 +68,7 @@ def _be_a_server(told: Pipe, factory: Callable[..., Any]) -> None:
         told.recv()
 
 
-def served(stack: contextlib.ExitStack, factory: Callable[..., Any]) -> str:
-    """Serves what a factory makes in another process until the stack ends; returns the address."""
+def _served(stack: contextlib.ExitStack, factory: Callable[..., Any]) -> str:
     address: str = stack.enter_context(process(_be_a_server, factory)).recv()
     return address
 
@@ -121,7 +120,7 @@ def batched(settings: Settings) -> Section:
     for count, name in _QUICK if settings.is_quick else _MOST_OF_ASYNC:
         title = f"{count} {name}"
         with contextlib.ExitStack() as stack:
-            contenders = _contenders(stack, served(stack, _world), count, name)
+            contenders = _contenders(stack, _served(stack, _world), count, name)
             progress = settings.progress(title)
             rows.append(Row(title, alternate(contenders, settings.rounds, progress)))
         most = _MOST_OF_ASYNC[count, name]
@@ -142,7 +141,7 @@ class _Nothing(Cheap):
 def batched_rate(settings: Settings) -> Section:
     """What 1,024 environments that compute nothing reach."""
     with contextlib.ExitStack() as stack:
-        address = served(stack, _Nothing)
+        address = _served(stack, _Nothing)
         contenders = {}
         for count in (_ROWS // 16, _ROWS):
             envs = stack.enter_context(BatchedEnvironment(address, count))

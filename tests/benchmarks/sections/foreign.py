@@ -10,15 +10,17 @@ import contextlib
 import functools
 import importlib.util
 from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.server import serve
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate, timed
-from tests.benchmarks.sections.batches import served
+from tests.benchmarks.sections.serving import process
 from tests.benchmarks.settings import Settings
 
 __all__ = ["foreign"]
@@ -73,6 +75,15 @@ _KINDS = {
 }
 
 
+def _be_a_server(told: Pipe, make: Callable[..., Any]) -> None:
+    # ALE keeps the interpreter while it makes an environment, for so long that a client may take
+    # the server for lost.
+    made = make(_ROWS)
+    with serve(lambda: made) as server:
+        told.send(server.address)
+        told.recv()
+
+
 def _stepping(stack: contextlib.ExitStack, envs: Any) -> Contender:
     stack.callback(envs.close)
     envs.reset()
@@ -90,7 +101,7 @@ def foreign(settings: Settings) -> Section:
             missing.append(f"{name} (pip install {kind.package.replace('_', '-')})")
             continue
         with contextlib.ExitStack() as stack:
-            address = served(stack, kind.make)
+            address = stack.enter_context(process(_be_a_server, kind.make)).recv()
             contenders = {
                 OURS: _stepping(stack, RemoteVectorEnv(address, _ROWS)),
                 OWN: _stepping(stack, kind.make(_ROWS)),
