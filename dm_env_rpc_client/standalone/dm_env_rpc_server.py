@@ -259,14 +259,12 @@ def _read_tensor(data: Any, budget: _Budget, where: str) -> Tuple[int, Any]:
             payload.append(value)
         if len(shape) > MAX_DIMENSIONS:
             raise Refusal(INVALID_ARGUMENT, f"{where}: more than {MAX_DIMENSIONS} dimensions")
-    if not kind:
-        raise Refusal(INVALID_ARGUMENT, f"{where}: the tensor has no payload")
+    _check(kind, INVALID_ARGUMENT, f"{where}: the tensor has no payload")
     flat = _read_payload(kind, _joined(payload), budget)
     if shape:
         return kind, _shaped(flat, shape, budget, where)
-    if len(flat) != 1:
-        text = f"{where}: a scalar must have one element, got {len(flat)}"
-        raise Refusal(INVALID_ARGUMENT, text)
+    text = f"{where}: a scalar must have one element, got {len(flat)}"
+    _check(len(flat) == 1, INVALID_ARGUMENT, text)
     return kind, flat[0]
 
 
@@ -463,7 +461,7 @@ class _Field:
             return self._head + struct.pack("<d", value)
         array = self.conform(value)
         if self._head:
-            return self._head + _write_block(self.kind, array) + self._tail
+            return b"".join((self._head, _write_block(self.kind, array), self._tail))
         return self._entry(_write_tensor(self.kind, array))
 
     def conform(self, value: Any) -> Any:
@@ -698,8 +696,7 @@ def _space_json(space: Any) -> Dict[str, Any]:
     elif kind == "MultiBinary":
         found.update(n=np.asarray(space.n).tolist())
     elif kind == "MultiDiscrete":
-        start = np.asarray(getattr(space, "start", np.zeros_like(space.nvec)))
-        found.update(nvec=_jsonable(np.asarray(space.nvec)), start=_jsonable(start))
+        found.update(nvec=_jsonable(np.asarray(space.nvec)), start=_jsonable(_start(space)))
     elif kind == "Text":
         found.update(min_length=space.min_length, max_length=space.max_length)
         found.update(charset="".join(space.character_list))
@@ -1170,11 +1167,11 @@ class _Session:
             actions = {uid: specs.actions[uid].read(t, self._budget) for uid, t in given.items()}
         state, values = world.step(actions, is_running)
         try:
-            answer = b"".join([field.entry(values[index]) for index, field in fields])
+            parts = [field.entry(values[index]) for index, field in fields]
         except ValueError as error:
             raise RuntimeError(f"it violates its own specs: {error}") from error
         self._state = state
-        return b"\x08" + _varint(state) + answer
+        return b"".join((b"\x08", _varint(state), *parts))
 
     def _reset(self, settings: Dict[str, Any]) -> bytes:
         world = self._world
@@ -1357,7 +1354,9 @@ if-match if-modified-since if-none-match if-range if-unmodified-since last-modif
 max-forwards proxy-authenticate proxy-authorization range referer refresh retry-after server
 set-cookie strict-transport-security transfer-encoding user-agent vary via www-authenticate
 """
-_TABLE = [tuple(each.replace("_", " ").partition("=")[::2]) for each in _STATIC.split()]
+_TABLE: List[Any] = [
+    tuple(each.replace("_", " ").encode().partition(b"=")[::2]) for each in _STATIC.split()
+]
 _TABLE_BYTES = 4096
 # Huffman's code is canonical: the lengths of the codes of the characters 0 to 256 say all.
 _LENGTHS = (  # A stands for 1, B for 2.
@@ -1424,12 +1423,9 @@ class _HeaderDecoder:
             raise _Violation(_COMPRESSION, 0) from None
         return headers
 
-    def _entry(self, index: int) -> Tuple[bytes, bytes]:
-        if 0 < index <= len(_TABLE):
-            name, value = _TABLE[index - 1]
-            return name.encode(), value.encode()
-        name, value = self._table[index - 1 - len(_TABLE) if index else len(self._table)]
-        return name, value
+    def _entry(self, index: int) -> Any:
+        _require(index, _COMPRESSION)
+        return (_TABLE + self._table)[index - 1]
 
     def _integer(self, mask: int) -> int:
         number = self._block[self._at] & mask
@@ -1495,9 +1491,10 @@ _ANSWER = [(":status", "200"), ("content-type", "application/grpc")]
 _PATH, _HEALTH = "/dm_env_rpc.v1.Environment/Process", "/grpc.health.v1.Health/"
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def _frame(kind: int, flags: int, stream: int, payload: Any = b"") -> bytes:
     size = len(payload)
-    return struct.pack(">HBBBI", size >> 8, size & 0xFF, kind, flags, stream) + payload
+    head = struct.pack(">HBBBI", size >> 8, size & 0xFF, kind, flags, stream)
+    return b"".join((head, payload))
 
 
 def _number(number: int) -> bytes:
@@ -1632,7 +1629,8 @@ class _Connection:
 
     def _send(self, stream: _Stream, message: bytes) -> None:
         """Sends a message as the windows allow."""
-        data = struct.pack(">BI", 0, len(message)) + message
+        # A view, since parts of it are not copied.
+        data = memoryview(struct.pack(">BI", 0, len(message)) + message)
         with self.lock:
             self.unrewarded = max(0, self.unrewarded - 1)
             self._greet(stream)

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 VERSIONS = {
     "3.6": "numpy==1.13.3", "3.7": "numpy", "3.8": "numpy", "3.9": "numpy", "3.10": "numpy",
-    "3.11": "numpy", "3.12": "numpy", "3.13": "numpy",
+    "3.11": "numpy", "3.12": "numpy", "3.13": "numpy", "3.14": "numpy",
 }  # fmt: skip
 """What is installed for each interpreter: for the oldest, the oldest that has a wheel for it."""
 

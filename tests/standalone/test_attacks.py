@@ -76,10 +76,13 @@ def test_row_56_attacks(server: Served, scale: int, seen: Seen) -> None:
             assert complaints_about(attack, compared, seen) == []
 
 
-@pytest.mark.parametrize("name", list(bombs.requests(4)))
-def test_row_56_bombs(server: Served, name: str, seen: Seen) -> None:
+@pytest.mark.parametrize(
+    "scale", [pytest.param(4, id="quarter"), pytest.param(1, id="whole", marks=pytest.mark.soak)]
+)
+@pytest.mark.parametrize("name", list(bombs.requests(1)))
+def test_row_56_bombs(server: Served, name: str, scale: int, seen: Seen) -> None:
     """Rows 21 and 33: a request takes at most 4 times its size and 64 MiB, and is refused."""
-    bomb = bombs.requests(4)[name]()
+    bomb = bombs.requests(scale)[name]()
     number = bomb[0] >> 3
     field = dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields_by_number[number].name
     encoded = EncodedRequest(field, bomb, lambda message: decode_response(message, field))

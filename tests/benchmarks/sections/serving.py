@@ -22,6 +22,7 @@ from gymnasium.vector import AsyncVectorEnv
 from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.standalone import dm_env_rpc_server
 from tests.benchmarks.cheap import PAYLOADS, Cheap, compute
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate, timed
@@ -36,6 +37,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 OURS = "dm_env_rpc_client, both ends"
 OURS_UNIX = "dm_env_rpc_client, a unix socket"
 OURS_GRPC = "dm_env_rpc_client, grpcio's server"
+ONE_FILE = "dm_env_rpc_client, the server in one file"
 CPP = "C++ server"
 REFERENCE_PAIR = f"{REFERENCE}, both ends"
 ASYNC = "AsyncVectorEnv"
@@ -52,6 +54,7 @@ _STEPS_TOGETHER = 20
 _MOST_OF_ASYNC = {"float32 [1]": 1.0, "uint8 84x84x4": 1.0, "float32 84x84x4": 1.3}
 _LEAST_OF_REFERENCE = {"float32 [1]": 5.0, "uint8 84x84x4": 5.0, "float32 84x84x4": 12.0}
 _MOST_OF_PIPE = 1.6
+_MOST_OF_SERVE = 1.5
 _MOST_OF_CPP = 2.0
 _COMPUTING = 8
 _STEPS_COMPUTING = 10
@@ -96,6 +99,12 @@ def _cheap(payload: str, bytes: int = 0) -> Cheap:
 
 def _be_our_server(told: Pipe, address: str, transport: Any) -> None:
     with serve(_cheap, address, transport=transport, max_connections=64) as server:
+        told.send(server.address)
+        told.recv()
+
+
+def _be_one_file(told: Pipe) -> None:
+    with dm_env_rpc_server.serve(_cheap, "localhost:0") as server:
         told.send(server.address)
         told.recv()
 
@@ -170,6 +179,7 @@ def served(settings: Settings) -> Section:
                 OURS_GRPC: ("localhost:0", "grpc"),
             }.items()
         }
+        addresses[ONE_FILE] = servers.enter_context(process(_be_one_file)).recv()
         for payload in _payloads(settings):
             with contextlib.ExitStack() as stack:
                 contenders: dict[str, Contender] = {}
@@ -194,6 +204,9 @@ def served(settings: Settings) -> Section:
         text = f"{OURS}, {row.name}: times as fast as {REFERENCE_PAIR}"
         ratio = row.ratio(REFERENCE_PAIR, OURS)
         targets.append(Target(text, ratio, _LEAST_OF_REFERENCE[row.name]))
+        for other, most in ((OURS, _MOST_OF_SERVE), (REFERENCE_PAIR, 1.0)):
+            text = f"{ONE_FILE}, {row.name}: times as long as {other}"
+            targets.append(Target(text, row.ratio(ONE_FILE, other), most, False))
     text = f"{OURS}, {rows[0].name}: times as long as {PIPE}"
     targets.append(Target(text, rows[0].ratio(OURS, PIPE), _MOST_OF_PIPE, False))
     return Section("served", "A step of a Python environment in another process", rows, targets)
