@@ -795,7 +795,9 @@ class _Gymnasium:
         if "render.modes" in metadata:  # Until gym 0.21; later ones have the key render_modes.
             metadata["render_modes"] = list(metadata["render.modes"])
         self._render, mode = env.render, getattr(env, "render_mode", None)
-        if not hasattr(env, "render_mode") and "rgb_array" in metadata.get("render_modes", ()):
+        # In gym 0.25 `render_mode` is None, and `render` still takes the mode.
+        takes_mode = inspect.signature(getattr(env, "unwrapped", env).render).parameters
+        if mode is None and takes_mode and "rgb_array" in metadata.get("render_modes", ()):
             self._render, mode = lambda: env.render(mode="rgb_array"), "rgb_array"
         spec = getattr(env, "spec", None)
         description = {

@@ -15,6 +15,8 @@ from tests.standalone.interpreters import interpreter, served
 KINDS = [
     ("3.6", "gym==0.15.7 cloudpickle==2.2.1 six"),
     ("3.7", "gym==0.21.0 cloudpickle importlib-metadata==4.13.0 zipp typing-extensions"),
+    ("3.8", "gym==0.23.1 gym-notices cloudpickle importlib-metadata zipp"),
+    ("3.8", "gym==0.25.2 gym-notices cloudpickle importlib-metadata zipp"),
     ("3.8", "gym==0.26.2 gym-notices cloudpickle importlib-metadata zipp"),
     ("3.13", "gymnasium farama-notifications cloudpickle typing-extensions"),
 ]
