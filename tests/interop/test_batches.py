@@ -1,0 +1,99 @@
+"""The reference package's client steps batched worlds, and sees what this package's client sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dm_env
+import grpc
+import gymnasium
+import numpy as np
+import pytest
+from dm_env_rpc.v1 import connection as reference_connection
+from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
+from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
+from dm_env_rpc.v1 import tensor_utils
+
+from dm_env_rpc_client import make
+from dm_env_rpc_client.server import Catch, Server, serve
+
+ROWS = 4
+STEPS = 60
+
+
+def cart() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+def carts(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+
+
+FACTORIES: dict[str, Callable[..., Any]] = {"catch": Catch, "cart": cart, "carts": carts}
+
+
+@pytest.fixture(params=FACTORIES)
+def served(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with serve(FACTORIES[request.param]) as running:
+        yield running
+
+
+def actions(env: Any, step: int) -> dict[str, Any]:
+    ((name, spec),) = env.action_spec().items()
+    return {name: ((7 * step + np.arange(ROWS)) % int(spec.maximum + 1)).astype(spec.dtype)}
+
+
+def played(env: Any, **seed: Any) -> list[dm_env.TimeStep]:
+    return [
+        env.reset(seed) if seed else env.reset(),
+        *(env.step(actions(env, step)) for step in range(STEPS)),
+    ]
+
+
+def test_the_reference_steps_a_batch(served: Server, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["served"]
+    create: dict[str, Any] = {"num_envs": ROWS}
+    if name == "catch":
+        create["rows.seed"] = np.arange(ROWS)
+    # A vector environment has one seed; others are seeded by the settings of a Reset.
+    seed = (
+        {} if name == "catch" else {"seed": 5} if name == "carts" else {"rows.seed": np.arange(4)}
+    )
+    with make(served.address, create) as env:
+        expected = played(env, **seed)
+    channel = grpc.insecure_channel(served.address)
+    connection = reference_connection.Connection(channel)
+    try:
+        theirs, world = reference_adaptor.create_and_join_world(connection, create, {})
+        found = [reset_with(theirs, connection, seed)]
+        found += [theirs.step(actions(theirs, step)) for step in range(STEPS)]
+        theirs.close()
+        connection.send(reference_pb2.DestroyWorldRequest(world_name=world))
+    finally:
+        # Its request iterator ends with nothing else.
+        connection._stream._requests.put(None)
+        connection.close()
+        channel.close()
+    ends = 0
+    for mine, other in zip(found, expected, strict=True):
+        assert mine.step_type == other.step_type
+        np.testing.assert_equal(mine.observation, other.observation)
+        if other.first():
+            # The package's client has neither then; the reference's has what the server sends.
+            assert (other.reward, other.discount) == (None, None)
+            np.testing.assert_array_equal(mine.discount, np.ones(ROWS))
+        else:
+            np.testing.assert_equal(mine.reward, other.reward)
+            np.testing.assert_equal(mine.discount, other.discount)
+        ends += int((mine.observation["step_type"] == dm_env.StepType.LAST).sum())
+    assert ends >= ROWS
+
+
+def reset_with(env: Any, connection: Any, seed: dict[str, Any]) -> dm_env.TimeStep:
+    """A reset; the reference's adaptor takes no settings for it."""
+    settings = {name: tensor_utils.pack_tensor(value) for name, value in seed.items()}
+    connection.send(reference_pb2.ResetRequest(settings=settings))
+    env._last_state = reference_pb2.EnvironmentStateType.INTERRUPTED
+    timestep: dm_env.TimeStep = env.step({})
+    return timestep
