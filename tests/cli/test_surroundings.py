@@ -159,7 +159,7 @@ MOMENTS = [
     pytest.param("/numpy/_core/overrides.py:<module>", marks=pytest.mark.slow),
     pytest.param("/dm_env/__init__.py:<module>", marks=pytest.mark.slow),
     pytest.param("/environment/worlds.py:make", marks=pytest.mark.slow),
-    "/client/connection.py:open_connection",
+    "/client/connection.py:connect_with",
     pytest.param("/cli/stepping/policies.py:make_policy", marks=pytest.mark.slow),
     pytest.param("/cli/stepping/run.py:_run_episode", marks=pytest.mark.slow),
     "/environment/dm_env_adaptor.py:step",
