@@ -156,7 +156,8 @@ class Server(Access):
             return
         from rich.progress import DownloadColumn
 
-        from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, launched
+        from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS
+        from dm_env_rpc_client.environment.sites import launched
 
         # The flags are for servers that others started.
         access = Access() if self.address == CATCH else self

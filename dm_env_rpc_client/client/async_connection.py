@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import warnings
@@ -12,12 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
-from dm_env_rpc_client.client.base_connection import (
-    CLOSE_SECONDS,
-    BaseConnection,
-    Record,
-    endpoint_of,
-)
+from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
 from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
@@ -209,27 +206,31 @@ async def connect_async(
     record: Record | None = None,
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    endpoint = endpoint_of(
-        address, credentials, insecure, metadata, token, transport, limits, record
+    options = ConnectOptions(
+        timeout=timeout,
+        request_timeout=request_timeout,
+        credentials=credentials,
+        insecure=insecure,
+        metadata=metadata,
+        token=token,
+        transport=transport,
+        limits=limits,
+        record=record,
     )
-    return await open_connection_async(endpoint, timeout, request_timeout, limits)
+    return await open_connection_async(options.endpoint(address), options)
 
 
-async def open_connection_async(
-    endpoint: Endpoint,
-    timeout: float | None,
-    request_timeout: float | None,
-    limits: Limits | None,
-) -> AsyncConnection:
-    """`connect_async` with the server and how to connect to it as one value."""
+async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> AsyncConnection:
+    """`connect_async` with the server and how to connect to it as values."""
     with telemetry.span("connect", endpoint.address):
-        stream = await open_stream_async(
-            endpoint.with_metadata(telemetry.context()), timeout, answer_memory
+        traced = endpoint.with_metadata(telemetry.context())
+        stream = await open_stream_async(traced, options.timeout, answer_memory)
+        connection = AsyncConnection(
+            stream, request_timeout=options.request_timeout, limits=options.limits
         )
-        connection = AsyncConnection(stream, request_timeout=request_timeout, limits=limits)
     _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection_async(
-        endpoint, timeout, request_timeout, limits
+        endpoint, dataclasses.replace(options, timeout=timeout)
     )
     connection._tap = endpoint.tap
     return connection

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from typing import TYPE_CHECKING, TypeAlias, Union, cast
+from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
-from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming, Tap, Transport
-from dm_env_rpc_client.transports.metadata import Metadata
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+from dm_env_rpc_client.transports.endpoint import Tap
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.recording.recorder import Recorder
     from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["CLOSE_SECONDS", "BaseConnection", "Record", "endpoint_of"]
-
-Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
-"""A file to record to, or what records to one."""
+__all__ = ["CLOSE_SECONDS", "BaseConnection"]
 
 CLOSE_SECONDS = 1.0
 """How long the server may take to end a stream that was closed."""
@@ -90,45 +80,3 @@ class BaseConnection:
         from dm_env_rpc_client.displays.connections import show_connection
 
         return show_connection(self)
-
-
-def endpoint_of(
-    address: str | Incoming,
-    credentials: Credentials | None,
-    insecure: bool,
-    metadata: Metadata | None,
-    token: str | None,
-    transport: Transport,
-    limits: Limits | None,
-    record: Record | None,
-) -> Endpoint:
-    """Returns the arguments of `connect` and `make` that say where and how to connect.
-
-    Raises:
-      SpecError: as `Endpoint`; or an argument is of the connection, where a server dials in.
-    """
-    max_message_bytes = MAX_MESSAGE_BYTES if limits is None else limits.message_bytes
-    incoming = None
-    if not isinstance(address, str) and hasattr(address, "take"):
-        incoming = address
-        if credentials is not None or insecure or token is not None or transport == "grpc":
-            raise SpecError(
-                f"environments dial in to {incoming.address}: pass credentials, insecure and token "
-                "to listen; their transport is http2"
-            )
-    endpoint = Endpoint(
-        cast("str", address) if incoming is None else incoming.address,
-        credentials,
-        insecure,
-        metadata,
-        transport,
-        max_message_bytes,
-        token,
-        incoming=incoming,
-    )
-    if record is None:
-        return endpoint
-    from dm_env_rpc_client.recording.recorder import recorder_of
-
-    # Last, so that a wrong argument makes no file.
-    return dataclasses.replace(endpoint, token=None, tap=recorder_of(record))

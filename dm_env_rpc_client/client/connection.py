@@ -7,6 +7,7 @@ with dm_env_rpc_client.connect("localhost:50051") as connection:
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
 import logging
 import time
@@ -15,12 +16,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from dm_env_rpc_client.client.base_connection import (
-    CLOSE_SECONDS,
-    BaseConnection,
-    Record,
-    endpoint_of,
-)
+from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.errors import ConnectionLostError
@@ -49,6 +46,7 @@ __all__ = [
     "Transport",
     "connect",
     "connect_with",
+    "connection_on",
     "create_secure_channel_and_connect",
     "open_again",
     "open_connection",
@@ -385,28 +383,27 @@ def connect(
         `credentials` that cannot be read.
       RecordingError: the file of `record` cannot be written, or exists.
     """
-    endpoint = endpoint_of(
-        address, credentials, insecure, metadata, token, transport, limits, record
+    options = ConnectOptions(
+        timeout=timeout,
+        request_timeout=request_timeout,
+        credentials=credentials,
+        insecure=insecure,
+        metadata=metadata,
+        token=token,
+        transport=transport,
+        limits=limits,
+        record=record,
     )
-    return open_connection(endpoint, timeout, request_timeout, limits)
+    return open_connection(options.endpoint(address), options)
 
 
-def open_connection(
-    endpoint: Endpoint,
-    timeout: float | None,
-    request_timeout: float | None,
-    limits: Limits | None,
-) -> Connection:
-    """`connect` with the server and how to connect to it as one value."""
-    return connect_with(None, endpoint, timeout, request_timeout, limits)[0]
+def open_connection(endpoint: Endpoint, options: ConnectOptions) -> Connection:
+    """`connect` with the server and how to connect to it as values."""
+    return connect_with(None, endpoint, options)[0]
 
 
 def connect_with(
-    first: envelopes.Request | None,
-    endpoint: Endpoint,
-    timeout: float | None,
-    request_timeout: float | None,
-    limits: Limits | None,
+    first: envelopes.Request | None, endpoint: Endpoint, options: ConnectOptions
 ) -> tuple[Connection, Pending | None]:
     """`open_connection`, with a first request that need not wait for the server's greeting.
 
@@ -416,20 +413,21 @@ def connect_with(
     message = None if first is None else envelopes.encode_request(first).message
     with telemetry.span("connect", endpoint.address):
         traced = endpoint.with_metadata(telemetry.context())
-        stream = open_stream(traced, timeout, answer_memory, message)
-        connection = Connection(stream, request_timeout=request_timeout, limits=limits)
+        stream = open_stream(traced, options.timeout, answer_memory, message)
+        connection = connection_on(stream, endpoint, options)
     _log.debug("connected to %s", endpoint.address)
-    connection._reopen = functools.partial(open_again, endpoint, request_timeout, limits)
-    connection._tap = endpoint.tap
     return connection, None if first is None else connection.has_sent(first)
 
 
-def open_again(
-    endpoint: Endpoint,
-    request_timeout: float | None,
-    limits: Limits | None,
-    timeout: float | None,
-) -> Connection:
+def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
+    """Returns a connection on a stream to an endpoint, which can be opened again."""
+    connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
+    connection._reopen = functools.partial(open_again, endpoint, options)
+    connection._tap = endpoint.tap
+    return connection
+
+
+def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
     """`open_connection`, to the server of a connection that was open before.
 
     Raises:
@@ -440,7 +438,7 @@ def open_again(
         raise ConnectionLostError(
             f"a server that dialed in to {endpoint.address} cannot be connected to again"
         )
-    return open_connection(endpoint, timeout, request_timeout, limits)
+    return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
 
 
 def create_secure_channel_and_connect(

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
 
-from dm_env_rpc_client.client.base_connection import Record, endpoint_of
-from dm_env_rpc_client.client.connection import Connection, connect_with, open_again
+from dm_env_rpc_client.client.connect_options import DEFAULT, ConnectOptions
+from dm_env_rpc_client.client.connection import Connection, connect_with, connection_on
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Incoming, Transport
-from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.endpoint import Incoming
 from dm_env_rpc_client.transports.opening import StreamGroup
-
-if TYPE_CHECKING:
-    from dm_env_rpc_client.tensors.limits import Limits
 
 __all__ = ["ConnectionGroup"]
 
@@ -32,16 +25,8 @@ class ConnectionGroup:
     Over grpcio each connection has a socket of its own.
 
     Args:
-      address: as for `connect`, like all further arguments; or where servers dial in.
-      timeout: seconds until there must be a connection; None for no limit.
-      request_timeout: seconds that each answer may take; None for no limit.
-      credentials: TLS credentials; None for plaintext.
-      insecure: allow plaintext to an address other than loopback.
-      metadata: sent with each call.
-      token: sent with each call, for a server that requires one.
-      transport: which transport carries the streams.
-      limits: what an answer may contain; None for the defaults of `Limits`.
-      record: the file to record to; None for none.
+      address: as for `connect`; or where servers dial in.
+      options: how to connect.
       connections: how many are to be open. Servers that dial in share them.
 
     Raises:
@@ -51,34 +36,16 @@ class ConnectionGroup:
     def __init__(
         self,
         address: str | Incoming,
-        *,
-        timeout: float | None = 10.0,
-        request_timeout: float | None = None,
-        credentials: Credentials | None = None,
-        insecure: bool = False,
-        metadata: Metadata | None = None,
-        token: str | None = None,
-        transport: Transport = "auto",
-        limits: Limits | None = None,
-        record: Record | None = None,
+        options: ConnectOptions = DEFAULT,
         connections: int = 1,
     ):
-        self._endpoint = endpoint_of(
-            address, credentials, insecure, metadata, token, transport, limits, record
-        )
-        self._timeout = timeout
-        self._request_timeout = request_timeout
-        self._limits = limits
+        self._endpoint = options.endpoint(address)
+        self._options = options
         self._lock = threading.Lock()
         self._spare: Connection | None = None
         # One context for all: the streams of a connection have their metadata in common.
         traced = self._endpoint.with_metadata(telemetry.context())
         self._streams = StreamGroup(traced, answer_memory, connections)
-
-    @property
-    def recorder(self) -> Record | None:
-        """What its connections are recorded by; None for nothing."""
-        return cast("Record | None", self._endpoint.tap)
 
     @property
     def is_dialed(self) -> bool:
@@ -105,24 +72,16 @@ class ConnectionGroup:
             with contextlib.suppress(ConnectionLostError, ProtocolError):
                 return spare, spare.start(first, None, first_timeout)
         if not self._streams.is_possible:
-            return connect_with(
-                first, self._endpoint, self._timeout, self._request_timeout, self._limits
-            )
+            return connect_with(first, self._endpoint, self._options)
         message = None if first is None else envelopes.encode_request(first).message
-        begun, timeout = time.monotonic(), self._timeout
+        begun, timeout = time.monotonic(), self._options.timeout
         with telemetry.span("connect", self._endpoint.address):
             with self._lock:
                 if timeout is not None and self._endpoint.incoming is not None:
                     # Other threads may have waited before this one until a server dialed in.
                     timeout = max(0.0, timeout - (time.monotonic() - begun))
                 stream = self._streams.open(timeout, message)
-            connection = Connection(
-                stream, request_timeout=self._request_timeout, limits=self._limits
-            )
-        connection._reopen = functools.partial(
-            open_again, self._endpoint, self._request_timeout, self._limits
-        )
-        connection._tap = self._endpoint.tap
+            connection = connection_on(stream, self._endpoint, self._options)
         return connection, None if first is None else connection.has_sent(first, first_timeout)
 
     def give_back(self, connection: Connection) -> None:

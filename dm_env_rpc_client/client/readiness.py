@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
-from dm_env_rpc_client.client.connection import connect
+from dm_env_rpc_client.client.connect_options import ConnectOptions
+from dm_env_rpc_client.client.connection import open_connection
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest
 
@@ -13,7 +14,7 @@ __all__ = ["check_answers"]
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
-def check_answers(address: str, timeout: float, **connecting: Any) -> None:
+def check_answers(address: str, timeout: float, options: ConnectOptions) -> None:
     """Sends a request to a server and waits for the answer.
 
     The request is LeaveWorld, which has no effect for a connection that is not joined ("Leave
@@ -22,13 +23,13 @@ def check_answers(address: str, timeout: float, **connecting: Any) -> None:
     Args:
       address: the address of the server.
       timeout: seconds until there must be a connection, and then until there must be an answer.
-      **connecting: for `connect`.
+      options: how to connect.
 
     Raises:
       As `connect` and `Connection.send`: there is no answer.
     """
-    connecting = {**connecting, "timeout": timeout, "request_timeout": timeout}
-    with connect(address, **connecting) as connection:
+    limited = dataclasses.replace(options, timeout=timeout, request_timeout=timeout)
+    with open_connection(limited.endpoint(address), limited) as connection:
         try:
             connection.send(EnvironmentRequest().leave_world)
         except DmEnvRpcError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import os
@@ -13,13 +14,14 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
-from dm_env_rpc_client.client.base_connection import Record
-from dm_env_rpc_client.client.connection import Reopen, open_connection
+from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions, Record
+from dm_env_rpc_client.client.connection import Reopen, open_again
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncJoined
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
+from dm_env_rpc_client.environment.make_options import AdaptOptions, MakeOptions
 from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site, is_address
+from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.environment.world_ends import (
     DESTROY_AGAIN_SECONDS,
     destroy_anew,
@@ -27,7 +29,6 @@ from dm_env_rpc_client.environment.world_ends import (
     received_name,
     undo,
 )
-from dm_env_rpc_client.environment.worlds import HOW, endpoints_of
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     DmEnvRpcClientError,
@@ -172,35 +173,60 @@ async def make_async(
       connection. If nobody calls it, that happens, with a ResourceWarning, when the environment is
       garbage-collected, or when the interpreter exits.
     """
-    check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor, make_async)
-    create_settings = pack_settings(create_world_settings)
-    join_settings = pack_settings(join_world_settings)
-    how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
-    options = dict(zip(HOW, how, strict=True))
-    site = await _site(address, endpoints_of(how, record), timeout, python=python, **options)
+    adaptor_class = adaptor_kwargs.pop("adaptor_class", AsyncDmEnvAdaptor)
+    options = MakeOptions(
+        ConnectOptions(
+            timeout=timeout,
+            request_timeout=request_timeout,
+            credentials=credentials,
+            insecure=insecure,
+            metadata=metadata,
+            token=token,
+            transport=transport,
+            limits=limits,
+            record=record,
+        ),
+        AdaptOptions(adaptor_class, adaptor_kwargs),
+        restart,
+        python,
+    )
+    settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
+    connecting = options.connect
+    site = await _site(address, connecting.endpoint, connecting, python=python)
     try:
-        connection = await open_connection_async(site.target, timeout, request_timeout, limits)
-        try:
-            env, world_name = await create_and_join_world_async(
-                connection, create_settings, join_settings, **adaptor_kwargs
-            )
-        except BaseException:
-            await connection.close()
-            raise
+        env = await _make_on(site, *settings, options)
     except BaseException:
         await _close(site)
         raise
+    env.on_close(lambda: _close(site))
+    return env
+
+
+async def _make_on(
+    site: Site[Endpoint],
+    create_settings: Mapping[str, Any],
+    join_settings: Mapping[str, Any],
+    options: MakeOptions,
+) -> AsyncDmEnvAdaptor:
+    """`make_async` at a server, after the settings have been checked; see `worlds.make_on`."""
+    connection = await open_connection_async(site.target, options.connect)
+    try:
+        env, world_name = await create_and_join_world_async(
+            connection, create_settings, join_settings, **options.adapt.keywords
+        )
+    except BaseException:
+        await connection.close()
+        raise
     env._site = site
-    world = _OwnWorld(site, limits)
+    world = _OwnWorld(site, options.connect)
     world.begin(connection, world_name)
     env._on_leave.push_async_callback(world.end)
-    env.on_close(lambda: _close(site))
 
     async def join_again() -> AsyncJoined:
         await world.give_up()
         if site.launch is not None:
             await asyncio.to_thread(site.renew, False)
-        connection = await open_connection_async(site.target, timeout, request_timeout, limits)
+        connection = await open_connection_async(site.target, options.connect)
         try:
             name = await create_world_async(connection, create_settings)
         except BaseException:
@@ -211,8 +237,8 @@ async def make_async(
         await world.check_not_over()
         return joined
 
-    if restart is not None:
-        env._supervise(restart, join_again)
+    if options.restart is not None:
+        env._supervise(options.restart, join_again)
     return env
 
 
@@ -230,19 +256,17 @@ async def _close(site: Site[Endpoint]) -> None:
 class _OwnWorld:
     """The world that an environment has created, and the connection to it."""
 
-    def __init__(self, site: Site[Endpoint], limits: Limits | None):
+    def __init__(self, site: Site[Endpoint], options: ConnectOptions):
         self._site = site
         self._is_over = False
         site.use()
-        self._limits = limits
+        self._options = dataclasses.replace(options, request_timeout=None)
         self._connection: AsyncConnection | None = None
         self._name = ""
 
     def begin(self, connection: AsyncConnection, name: str) -> None:
         self._connection, self._name = connection, name
-        reopen = functools.partial(
-            open_connection, self._site.target, request_timeout=None, limits=self._limits
-        )
+        reopen = functools.partial(open_again, self._site.target, self._options)
         connection.if_not_closed(functools.partial(_end_unclosed, name, self._site, reopen))
 
     async def end(self) -> None:

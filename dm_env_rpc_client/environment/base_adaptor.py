@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import fnmatch
-import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,7 +18,7 @@ from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
-from dm_env_rpc_client.displays.plain_text import did_you_mean, printable
+from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.made_again import MadeAgain
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.environment.sites import Site
@@ -45,7 +44,6 @@ __all__ = [
     "AutoObservations",
     "BaseAdaptor",
     "Extensions",
-    "check_keywords",
 ]
 
 _Connection = TypeVar("_Connection")
@@ -342,32 +340,6 @@ class BaseAdaptor(MadeAgain):
 
     def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
         return nesting.nest(flat, nesting.SEPARATOR) if self._is_nested else flat
-
-
-def check_keywords(
-    keywords: Mapping[str, Any], default_class: Callable[..., Any], make: Callable[..., Any]
-) -> None:
-    """Raises TypeError, with a hint, for keywords of `make` that no adaptor takes.
-
-    Args:
-      keywords: for the adaptor, and `adaptor_class`.
-      default_class: the class of the adaptor if `keywords` has none.
-      make: what takes the other keywords.
-    """
-    adaptor_class = keywords.get("adaptor_class", default_class)
-    parameters = inspect.signature(adaptor_class).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for name in keywords:
-        if name not in parameters and name != "adaptor_class":
-            meant = did_you_mean(name, {*inspect.signature(make).parameters, *parameters})
-            raise TypeError(
-                f"make() got an unexpected keyword argument {name!r}"
-                + (
-                    meant
-                    or f"; settings are passed in a dictionary: make(address, {{{name!r}: ...}})"
-                )
-            )
 
 
 @dataclasses.dataclass(frozen=True)

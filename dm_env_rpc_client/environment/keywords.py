@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import os
 
     from dm_env_rpc_client.client.async_connection import AsyncConnection
-    from dm_env_rpc_client.client.base_connection import Record
+    from dm_env_rpc_client.client.connect_options import Record
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncRejoin
     from dm_env_rpc_client.environment.base_adaptor import AutoObservations, Extensions

@@ -6,16 +6,24 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from dm_env_rpc_client.client.connect_options import (
+    CONNECT_SECONDS,
+    ConnectKeywords,
+    ConnectOptions,
+)
 from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError, SpecError
 from dm_env_rpc_client.launch import specs
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.launch.specs import CONNECT_SECONDS, Launcher, Progress, launcher_of
+from dm_env_rpc_client.launch.specs import Launcher, Progress, launcher_of
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
-__all__ = ["CONNECT_SECONDS", "Address", "Site", "is_address", "launched"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Address", "Site", "is_address", "launched"]
 
 Target = TypeVar("Target")
 
@@ -37,10 +45,9 @@ class Site(Generic[Target]):
       given: the address of a server, what launches one as text, a function that launches one, or
         where servers dial in.
       target: makes what connections are opened with, from the address of the server.
-      timeout: seconds that are there to connect, and as for `launcher_of`; None for no limit.
+      options: how to connect, also to ask a launched server whether it answers.
       progress: called while an image is pulled.
       python: the interpreter for `python:`; None for that of this process.
-      **connecting: for `connect`, to ask a launched server whether it answers.
 
     Attributes:
       name: how errors name the server.
@@ -55,14 +62,13 @@ class Site(Generic[Target]):
         self,
         given: Address,
         target: Callable[[Any], Target],
-        timeout: float | None,
+        options: ConnectOptions,
         progress: Progress | None = None,
         python: str | os.PathLike[str] | None = None,
-        **connecting: Any,
     ):
         self.name = given if isinstance(given, str) else repr(given)
         self._make_target = target
-        self._timeout = timeout
+        self._timeout = options.timeout
         self._lock = threading.Lock()
         self._is_closed = False
         self._users = 0
@@ -71,7 +77,7 @@ class Site(Generic[Target]):
         if isinstance(given, IncomingSockets) or (python is None and specs.is_address(given)):
             self.target = target(given)
         else:
-            self._launcher = launcher_of(given, timeout, progress, python, **connecting)
+            self._launcher = launcher_of(given, options, progress, python)
             self._start(self._launcher)
 
     @property
@@ -143,7 +149,7 @@ def launched(
     given: specs.Address,
     timeout: float | None = CONNECT_SECONDS,
     progress: Progress | None = None,
-    **connecting: Any,
+    **connecting: Unpack[ConnectKeywords],
 ) -> Iterator[str]:
     """A context with the address of a server, which is launched for it if need be.
 
@@ -159,7 +165,7 @@ def launched(
     Raises:
       As `Site`.
     """
-    site = Site(given, str, timeout, progress, **connecting)
+    site = Site(given, str, ConnectOptions(timeout=timeout, **connecting), progress)
     try:
         yield site.target
     finally:

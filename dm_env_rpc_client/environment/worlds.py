@@ -9,17 +9,18 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.base_connection import Record, endpoint_of
+from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions, Record
 from dm_env_rpc_client.client.connection import Connection, connect_with
-from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, check_keywords
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.made_again import Making
+from dm_env_rpc_client.environment.make_options import AdaptOptions, MakeOptions
 from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site
+from dm_env_rpc_client.environment.sites import Address, Site
 from dm_env_rpc_client.environment.world_ends import (
     destroy,
     destroy_and_close,
@@ -29,14 +30,11 @@ from dm_env_rpc_client.environment.world_ends import (
     received_name,
     undo,
 )
-from dm_env_rpc_client.errors import (
-    ConnectionClosedError,
-)
+from dm_env_rpc_client.errors import ConnectionClosedError
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
-from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
+from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -45,12 +43,10 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.keywords import AdaptorKeywords, JoinKeywords
 
 __all__ = [
-    "HOW",
     "DmEnvAndWorldName",
     "create_and_join_world",
     "create_world",
     "destroy_world",
-    "endpoints_of",
     "join_world",
     "leave_world",
     "make",
@@ -59,9 +55,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-HOW = ("credentials", "insecure", "metadata", "token", "transport", "limits")
-"""The arguments of `make` that are of the endpoint, in the order of `endpoint_of`."""
 
 
 class DmEnvAndWorldName(NamedTuple):
@@ -264,41 +257,38 @@ def make(
       LaunchError: the server was not started.
       TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
-    check_keywords(adaptor_kwargs, DmEnvAdaptor, make)
-    settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
-    how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
-    site = Site(
-        address,
-        endpoints_of(how, record),
-        timeout,
-        python=python,
-        **dict(zip(HOW, how, strict=True)),
+    adaptor_class = adaptor_kwargs.pop("adaptor_class", DmEnvAdaptor)
+    options = MakeOptions(
+        ConnectOptions(
+            timeout=timeout,
+            request_timeout=request_timeout,
+            credentials=credentials,
+            insecure=insecure,
+            metadata=metadata,
+            token=token,
+            transport=transport,
+            limits=limits,
+            record=record,
+        ),
+        AdaptOptions(adaptor_class, adaptor_kwargs),
+        restart,
+        python,
     )
+    settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
+    site = Site(address, options.connect.endpoint, options.connect, python=python)
     try:
         env = make_on(
             site,
-            lambda first: connect_with(first, site.target, timeout, request_timeout, limits),
+            lambda first: connect_with(first, site.target, options.connect),
             *settings,
-            restart,
-            **adaptor_kwargs,
+            options,
         )
     except BaseException:
         site.close()
         raise
     env.on_close(site.close)
-    keywords = dict(zip(HOW, how, strict=True)) | adaptor_kwargs
-    env._making = Making.of(
-        make,
-        address,
-        dict(create_world_settings),
-        dict(join_world_settings),
-        timeout=timeout,
-        request_timeout=request_timeout,
-        restart=restart,
-        record=record,
-        python=python,
-        **keywords,
-    )
+    given = (address, dict(create_world_settings), dict(join_world_settings))
+    env._making = Making.of(make, *given, **options.keywords)
     return env
 
 
@@ -316,52 +306,29 @@ def _create(connect: Connect, request: dm_env_rpc_pb2.CreateWorldRequest) -> tup
         raise
 
 
-def endpoints_of(
-    how: Sequence[Any], record: Record | None
-) -> Callable[[str | IncomingSockets], Endpoint]:
-    """Returns what makes an endpoint of an address; all of them record to one file.
-
-    Args:
-      how: the values of `HOW`.
-      record: as for `make`.
-    """
-
-    def endpoint(address: str | IncomingSockets) -> Endpoint:
-        nonlocal record
-        arguments = (address, *how, record)
-        made = endpoint_of(*arguments)
-        # The path would be that of a file that exists when the server is launched again.
-        record = cast("Record | None", made.tap)
-        return made
-
-    return endpoint
-
-
 def make_on(
     site: Site[Any],
     connect: Connect,
     create_world_settings: Mapping[str, Any],
     join_world_settings: Mapping[str, Any],
-    restart: Restart | None = None,
+    options: MakeOptions,
     is_shared: bool = False,
-    **adaptor_kwargs: Unpack[JoinKeywords],
 ) -> DmEnvAdaptor:
     """`make` on a connection that `connect` opens, after the settings have been checked.
 
     Args:
       site: the server, which stays as long as the environment; `close` does not end it.
       connect: opens a connection to it with a first request.
-      create_world_settings: as for `make`, like `join_world_settings` and `restart`.
+      create_world_settings: as for `make`.
       join_world_settings: the same.
-      restart: the same.
+      options: how to adapt, and whether to start it again.
       is_shared: whether other environments use the server.
-      **adaptor_kwargs: as for `make`.
     """
     join_settings = pack_settings(join_world_settings)
     request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
     connection, world_name = _create(connect, request)
     try:
-        env = join_world(connection, world_name, join_settings, **adaptor_kwargs)
+        env = join_world(connection, world_name, join_settings, **options.adapt.keywords)
     except BaseException:
         destroy_and_close(connection, world_name)
         raise
@@ -378,8 +345,8 @@ def make_on(
         world.check_not_over()
         return joined
 
-    if restart is not None:
-        env._supervise(restart, join_again)
+    if options.restart is not None:
+        env._supervise(options.restart, join_again)
     return env
 
 

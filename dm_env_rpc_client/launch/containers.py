@@ -18,14 +18,18 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from dm_env_rpc_client import standalone
+from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 REQUEST = "DM_ENV_RPC_CONTAINER"
 """The variable with the request for `container.py`."""
@@ -57,7 +61,7 @@ def from_docker(
     timeout: float | None = START_SECONDS,
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
-    **connecting: Any,
+    **connecting: Unpack[ConnectKeywords],
 ) -> Launch:
     """Starts a container that serves, and waits until it answers.
 
@@ -95,6 +99,7 @@ def from_docker(
     if importlib.util.find_spec("docker") is None:
         raise ImportError(f"from_docker needs the extra: {install_command('docker')}")
     check_startable([image, *command, target, python], env)
+    connect_options = ConnectOptions(**connecting)
     own = sorted(_OWN_OPTIONS.intersection(options or ()))
     if own:
         raise SpecError(
@@ -122,7 +127,7 @@ def from_docker(
     deadline = Deadline.after(timeout)
     with open(reading, "rb") as address:
         start = functools.partial(_start_keeper, request)
-        launch = Launch(start, named, "", _STOP_SECONDS, **connecting)
+        launch = Launch(start, named, "", connect_options, _STOP_SECONDS)
         try:
             launch.address = _mapped_address(address, launch, deadline, timeout)
             launch.wait_until_ready(deadline.remaining, timeout)

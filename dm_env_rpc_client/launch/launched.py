@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any
 
 from dm_env_rpc_client.client import server_ends
+from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.readiness import check_answers
 from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
 from dm_env_rpc_client.system import children
@@ -45,8 +46,8 @@ class Launch:
         what the server prints.
       command: how errors name the server.
       address: where the server listens.
+      options: how to connect to it, to ask whether it answers.
       stop_seconds: how long what watches over the server may take to end it.
-      **connecting: for `connect`.
 
     Attributes:
       address: where the server listens, such as "localhost:40123".
@@ -58,13 +59,13 @@ class Launch:
         start: Callable[[IO[bytes]], subprocess.Popen[bytes]],
         command: str,
         address: str,
+        options: ConnectOptions,
         stop_seconds: float = STOP_SECONDS,
-        **connecting: Any,
     ):
         self.address = address
         self._stop_seconds = stop_seconds
         self.command = command
-        self._connecting = connecting
+        self._options = options
         self._output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # see `close`
         self._last = ""
         try:
@@ -121,7 +122,7 @@ class Launch:
             seconds = _ATTEMPT_SECONDS if left is None else max(0.05, min(left, _ATTEMPT_SECONDS))
             try:
                 self.check_running()
-                check_answers(self.address, min(seconds, 20 * pause), **self._connecting)
+                check_answers(self.address, min(seconds, 20 * pause), self._options)
                 self.check_running()
                 # Not before: an attempt whose connection is lost would wait for the end.
                 server_ends.watch(self.address, self)

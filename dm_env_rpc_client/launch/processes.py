@@ -10,14 +10,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from dm_env_rpc_client import standalone
+from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.errors import LaunchError, SpecError
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 START_SECONDS = 30.0
 """How long a server may take until it answers, if nothing else is said."""
@@ -47,7 +51,7 @@ def from_process(
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = START_SECONDS,
     address: str | None = None,
-    **connecting: Any,
+    **connecting: Unpack[ConnectKeywords],
 ) -> Launch:
     """Starts a command that serves, and waits until it answers.
 
@@ -86,13 +90,14 @@ def from_process(
     if not address:
         command = dataclasses.replace(command, address=command.default_address())
     check_startable([*command.argv, command.cwd, command.address], env)
+    options = ConnectOptions(**connecting)
     deadline = Deadline.after(timeout)
     if not command.has(_PORT):
-        return _start(command, None, deadline, timeout, connecting)
+        return _start(command, None, deadline, timeout, options)
     for attempt in range(1, _ATTEMPTS + 1):
         port = Port(is_held=attempt <= _HELD_ATTEMPTS)
         try:
-            return _start(command, port, deadline, timeout, connecting)
+            return _start(command, port, deadline, timeout, options)
         except LaunchError as error:
             port.stop_holding()
             has_ended = error.exit_code is not None
@@ -257,7 +262,7 @@ def _start(
     port: Port | None,
     deadline: Deadline,
     timeout: float | None,
-    connecting: Mapping[str, Any],
+    options: ConnectOptions,
 ) -> Launch:
     values = {} if port is None else {_PORT: str(port.number)}
     folder = ""
@@ -277,7 +282,7 @@ def _start(
         )
 
     try:
-        launch = Launch(start, shlex.join(filled.argv), filled.address, **connecting)
+        launch = Launch(start, shlex.join(filled.argv), filled.address, options)
         try:
             launch.wait_until_ready(deadline.remaining, timeout)
             if port is not None and port.is_foreign(launch.pid):

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from dm_env_rpc_client.client.connect_options import ConnectOptions, DefaultSeconds
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.containers import Progress, from_docker
 from dm_env_rpc_client.launch.launched import Launch
@@ -19,15 +20,8 @@ from dm_env_rpc_client.launch.processes import (
 )
 from dm_env_rpc_client.system import launch_text
 
-__all__ = ["CONNECT_SECONDS", "Address", "Launcher", "Progress", "is_address", "launcher_of"]
+__all__ = ["Address", "Launcher", "Progress", "is_address", "launcher_of"]
 
-
-class DefaultSeconds(float):
-    """A timeout that nobody has chosen."""
-
-
-CONNECT_SECONDS = DefaultSeconds(10.0)
-"""How long connecting may take if nothing is said; a launched server has `START_SECONDS`."""
 
 Launcher: TypeAlias = Callable[[], Launch]
 """Starts a server; called again to start it anew."""
@@ -43,10 +37,9 @@ def is_address(given: Address) -> bool:
 
 def launcher_of(
     given: Address,
-    timeout: float | None = None,
+    options: ConnectOptions,
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
-    **connecting: Any,
 ) -> Launcher:
     """Returns what starts the server that a text names; a function as it is.
 
@@ -55,11 +48,10 @@ def launcher_of(
         `docker:IMAGE`, perhaps with arguments for the image's entry point, and `{port}` in them;
         `python:MODULE:NAME`; or an environment of another package, such as
         `gymnasium://CartPole-v1`, as `dm-env-rpc serve` takes it.
-      timeout: seconds until the server must answer; None for no limit. For a `DefaultSeconds` it
-        is `START_SECONDS`.
+      options: how to connect to it; `timeout` are the seconds until it must answer, for a
+        `DefaultSeconds` it is `START_SECONDS`.
       progress: called while an image is pulled.
       python: the interpreter for `python:`; None for that of this process.
-      **connecting: for `connect`.
 
     Raises:
       SpecError: the text has another form.
@@ -69,6 +61,7 @@ def launcher_of(
     if not isinstance(given, str):
         _check_launches(given)
         return given
+    timeout = options.timeout
     seconds = START_SECONDS if isinstance(timeout, DefaultSeconds) else timeout
     if given.startswith(launch_text.SOURCES):
         return functools.partial(from_source, given, timeout=seconds)
@@ -82,6 +75,7 @@ def launcher_of(
         raise SpecError(f"cannot split the command {rest!r}: {error}") from error
     if not argv:
         raise SpecError(f"expected {scheme} and what to start, got {given!r}")
+    connecting = options.of_launched
     if scheme == launch_text.PROCESS:
         return functools.partial(from_process, argv, timeout=seconds, **connecting)
     return functools.partial(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import pickle
 import traceback
 from typing import Any
@@ -25,6 +26,9 @@ from dm_env_rpc_client import (
     pack_tensor,
     reset_world,
 )
+from dm_env_rpc_client.client.connect_options import ConnectOptions
+from dm_env_rpc_client.environment.keywords import BatchKeywords
+from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.server import Server, serve
 from tests.environments import Robot
 
@@ -95,6 +99,14 @@ def test_a_setting_among_the_keywords_is_refused_with_a_hint(
     with pytest.raises(TypeError, match=text):
         asyncio.run(make_async(catch_server.address, **keywords))
     assert catch_server.world_count == 0
+
+
+def test_batches_take_every_keyword_that_says_how_to_connect() -> None:
+    own = {"restart", "python", "adaptor_class", "extensions", "requested_observations"}
+    connecting = {field.name for field in dataclasses.fields(ConnectOptions)}
+    assert BatchKeywords.__annotations__.keys() == own | connecting
+    given: Any = {name: f"given {name}" for name in connecting}
+    assert dataclasses.asdict(MakeOptions.of(**given).connect) == given
 
 
 def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> None:

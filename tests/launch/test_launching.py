@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
+from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions
 from dm_env_rpc_client.environment.sites import launched
 from dm_env_rpc_client.launch import Launch, from_process
 from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.launch.specs import CONNECT_SECONDS, launcher_of
+from dm_env_rpc_client.launch.specs import launcher_of
 from tests.launch.processes import AT_PORT, ECHO, ROOT, is_alive, supervisors
 from tests.scripted import settles
 
@@ -65,7 +66,7 @@ def test_the_timeout_holds_for_a_server_that_is_launched(make: Any) -> None:
 
 
 def test_a_server_that_is_launched_has_more_time_if_nothing_is_said() -> None:
-    launcher: Any = launcher_of("process:engine {port}", CONNECT_SECONDS)
+    launcher: Any = launcher_of("process:engine {port}", ConnectOptions())
     assert launcher.keywords["timeout"] == START_SECONDS > CONNECT_SECONDS
 
 

@@ -25,8 +25,8 @@ from dm_env_rpc_client.adaptors.pettingzoo.seats import OwnSeat, Seat, Turn
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import MadeByArguments
+from dm_env_rpc_client.environment.many.players import Players
 from dm_env_rpc_client.environment.many.pool import NO_ACTION
-from dm_env_rpc_client.environment.players import Players
 from dm_env_rpc_client.environment.restarting import Restart, Supervision
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.errors import (

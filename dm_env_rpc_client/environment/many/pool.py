@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.many.pool_sites import (
     OPENERS,
@@ -27,7 +28,7 @@ from dm_env_rpc_client.environment.many.pool_sites import (
     open_at,
 )
 from dm_env_rpc_client.environment.many.unread import Consumer, Unread
-from dm_env_rpc_client.environment.restarting import Restart, difference
+from dm_env_rpc_client.environment.restarting import difference
 from dm_env_rpc_client.environment.worlds import make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -64,10 +65,9 @@ class EnvironmentPool:
       sites: the server of each environment; closed with the pool.
       creating: the settings with which the world of each is created.
       joining: the same for joining it.
-      restart: as for `make`, for each environment.
+      options: how to adapt, and whether to start environments again.
       labels: how error messages name each; None for "environment" and its index.
       keeps_sites: whether the servers are not closed if something could not be opened.
-      **adaptor_kwargs: for `join_world`.
 
     Attributes:
       environments: the environments.
@@ -83,12 +83,11 @@ class EnvironmentPool:
         sites: PoolSites,
         creating: Sequence[Mapping[str, Any]],
         joining: Sequence[Mapping[str, Any]],
-        restart: Restart | None = None,
+        options: MakeOptions,
         labels: Sequence[str] | None = None,
         keeps_sites: bool = False,
-        **adaptor_kwargs: Any,
     ):
-        self._restarts_lost = restart is not None
+        self._restarts_lost = options.restart is not None
         self._sites = sites
         self.addresses = [site.name for site in sites.of]
         self._labels = labels or [f"environment {i} at {at}" for i, at in enumerate(self.addresses)]
@@ -100,10 +99,8 @@ class EnvironmentPool:
                     functools.partial(open_at, sites.of[index]),
                     creating[index],
                     joining[index],
-                    restart,
+                    options,
                     sites.is_shared(index),
-                    nested_tensors=False,
-                    **adaptor_kwargs,
                 ),
             )
         except BaseException:

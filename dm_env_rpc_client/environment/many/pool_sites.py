@@ -6,20 +6,18 @@ import collections
 import concurrent.futures
 import contextlib
 import copy
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
-from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site, is_address
-from dm_env_rpc_client.environment.worlds import HOW
+from dm_env_rpc_client.environment.make_options import MakeOptions
+from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = [
-    "CONNECTING",
     "OPENERS",
     "Addresses",
     "PoolSites",
@@ -38,16 +36,6 @@ _Place: TypeAlias = tuple[int, Address]
 
 OPENERS = 64
 """The number of environments that are opened or closed at the same time."""
-
-CONNECTING = (
-    *(
-        name
-        for name in inspect.signature(ConnectionGroup).parameters
-        if name not in ("address", "connections")
-    ),
-    "python",
-)
-"""The arguments of `make` that are about the connection, or about the server to launch."""
 
 
 def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
@@ -83,7 +71,7 @@ class PoolSites:
 
     Args:
       places: what `spread` returned.
-      connecting: the arguments of a `ConnectionGroup`, and `python`.
+      options: how to connect, and what to launch.
 
     Attributes:
       of: the server of each environment.
@@ -92,7 +80,7 @@ class PoolSites:
       As `Site`; nothing stays that was launched.
     """
 
-    def __init__(self, places: Sequence[_Place], connecting: Mapping[str, Any]):
+    def __init__(self, places: Sequence[_Place], options: MakeOptions):
         self._numbers = [number for number, _ in places]
         self._users = collections.Counter(self._numbers)
         self._sites: dict[int, Site[ConnectionGroup]] = {}
@@ -101,10 +89,10 @@ class PoolSites:
             if not is_address(address):
                 launches[number] = address
             elif number not in self._sites:
-                self._sites[number] = open_site(address, connecting, self._users[number])
+                self._sites[number] = open_site(address, options, self._users[number])
 
         def launch(number: int) -> None:
-            self._sites[number] = open_site(launches[number], connecting)
+            self._sites[number] = open_site(launches[number], options)
 
         try:
             at_once(launches, launch)
@@ -153,26 +141,20 @@ class PoolSites:
 
 
 def open_site(
-    address: Address, connecting: Mapping[str, Any], environments: int = 1
+    address: Address, options: MakeOptions, environments: int = 1
 ) -> Site[ConnectionGroup]:
     """Returns a server, launched if need be, with connections to it that share sockets.
 
     Args:
       address: as for `make`.
-      connecting: the arguments of a `ConnectionGroup`, and `python`.
+      options: how to connect, and what to launch.
       environments: how many environments are to use it.
     """
-    how = {name: value for name, value in connecting.items() if name in HOW}
-    given = dict(connecting)
-    python = given.pop("python", None)
 
     def group(own: str | IncomingSockets) -> ConnectionGroup:
-        made = ConnectionGroup(own, **given, connections=environments)
-        # A path would be that of a file that exists when the server is launched again.
-        given["record"] = made.recorder
-        return made
+        return ConnectionGroup(own, options.connect, environments)
 
-    return Site(address, group, connecting.get("timeout", CONNECT_SECONDS), python=python, **how)
+    return Site(address, group, options.connect, python=options.python)
 
 
 def open_at(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
@@ -17,8 +17,9 @@ from google.rpc import code_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.displays.plain_text import printable
-from dm_env_rpc_client.environment.base_adaptor import check_keywords
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.batch_adaptor import (
     BatchAdaptor,
     RowSpecs,
@@ -33,11 +34,9 @@ from dm_env_rpc_client.environment.many.pool import (
     Settings,
     for_each,
 )
-from dm_env_rpc_client.environment.many.pool_sites import CONNECTING, Addresses, PoolSites, spread
+from dm_env_rpc_client.environment.many.pool_sites import Addresses, PoolSites, spread
 from dm_env_rpc_client.environment.many.row_settings import creation_settings
 from dm_env_rpc_client.environment.many.rows import split_action
-from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     DmEnvRpcError,
@@ -48,15 +47,17 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.packing import unpack_tensor
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import BatchKeywords
+
 __all__ = ["RowWorlds", "StreamWorlds", "described", "open_worlds"]
 
 _log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 5.0
 """How long a server may take to say whether it makes batches; some never answer an extension."""
-
-_NOT_IN_BATCHES = ("adaptor_class", "extensions", "rejoin")
-"""Arguments for which each environment needs a stream of its own."""
 
 
 class StreamWorlds:
@@ -168,9 +169,8 @@ def open_worlds(
     join_world_settings: Settings,
     *,
     num_batches: int | None = None,
-    restart: Restart | None = None,
-    world_settings: Mapping[str, Any] = {},  # it is not changed
-    **make_kwargs: Any,
+    world_settings: Mapping[str, Any] = NO_SETTINGS,
+    **make_kwargs: Unpack[BatchKeywords],
 ) -> RowWorlds:
     """Opens the worlds of N environments.
 
@@ -183,7 +183,6 @@ def open_worlds(
       join_world_settings: the same.
       num_batches: in how many batches the environments at each server are, if it makes batches; 0
         for a stream for each environment; None for a batch in each process of a server.
-      restart: as for `make`.
       world_settings: further settings for batched worlds alone.
       **make_kwargs: for `make`.
 
@@ -191,51 +190,41 @@ def open_worlds(
       SpecError: the arguments are invalid, or the specs of the environments differ.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
-    connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
-    check_keywords(make_kwargs, DmEnvAdaptor, make)
+    options = MakeOptions.of(**make_kwargs)
     if num_batches is not None and num_batches < 0:
         raise SpecError(f"expected a number of batches from 0 on, got {num_batches}")
     places = spread(addresses, num_envs)
     count = len(places)
     creating = for_each(count, create_world_settings, "create_world_settings")
     joining = for_each(count, join_world_settings, "join_world_settings")
-    sites = PoolSites(places, connecting)
-    needs_streams = any(make_kwargs.get(name) is not None for name in _NOT_IN_BATCHES)
-    if num_batches == 0 or needs_streams:
-        return StreamWorlds(EnvironmentPool(sites, creating, joining, restart, **make_kwargs))
+    sites = PoolSites(places, options)
+    if num_batches == 0 or not options.adapt.is_for_batches:
+        return StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
     try:
         batched: RowWorlds | None = None
         if num_envs is None or count == 1:
-            batched = _open_found(sites, creating, joining, restart, make_kwargs)
+            batched = _open_found(sites, creating, joining, options)
             if isinstance(batched, StreamWorlds) or num_envs in (None, batched.num_envs):
                 return batched
             # It may be the number of rows by default, and be a setting.
             batched.pool.close(keeps_sites=True)
-        batched = _open_batches(
-            sites, creating, joining, num_batches, restart, world_settings, make_kwargs
-        )
+        batched = _open_batches(sites, creating, joining, num_batches, world_settings, options)
         if batched is None and num_envs == 1 == count:
             raise SpecError(f"the world at {sites.of[0].name} has more than one row; ask for all")
     except BaseException:
         sites.close()
         raise
-    return batched or StreamWorlds(
-        EnvironmentPool(sites, creating, joining, restart, **make_kwargs)
-    )
+    return batched or StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
 
 
 def _open_found(
     sites: PoolSites,
     creating: Sequence[Mapping[str, Any]],
     joining: Sequence[Mapping[str, Any]],
-    restart: Restart | None,
-    adaptor_kwargs: Mapping[str, Any],
+    options: MakeOptions,
 ) -> RowWorlds:
     """Opens a world at each address, which may be a batch of as many rows as the server likes."""
-    pool = EnvironmentPool(
-        sites, creating, joining, restart, keeps_sites=True,
-        adaptor_class=_adaptor, **adaptor_kwargs,
-    )  # fmt: skip
+    pool = EnvironmentPool(sites, creating, joining, options.flat(_adaptor), keeps_sites=True)
     groups: list[range] = []
     for environment in pool.environments:
         if not isinstance(environment, BatchAdaptor):
@@ -262,9 +251,8 @@ def _open_batches(
     creating: Sequence[Mapping[str, Any]],
     joining: Sequence[Mapping[str, Any]],
     num_batches: int | None,
-    restart: Restart | None,
     world_settings: Mapping[str, Any],
-    adaptor_kwargs: Mapping[str, Any],
+    options: MakeOptions,
 ) -> BatchWorlds | None:
     """Opens batched worlds; returns None if a stream for each environment has to be opened."""
     if any(own != joining[0] for own in joining):
@@ -293,12 +281,12 @@ def _open_batches(
             sites.grouped(groups),
             of_worlds,
             of_joining,
-            restart,
+            options.flat(BatchAdaptor),
             labels=[_label(rows, sites.of[rows[0]].name) for rows in groups],
             keeps_sites=True,
         )
         try:
-            opened = pool(adaptor_class=BatchAdaptor, **adaptor_kwargs)
+            opened = pool()
         except EnvironmentsFailedError as error:
             # Some refuse batches, as of games, or settings, as a world of its own will, too.
             refused = error.failures.values()

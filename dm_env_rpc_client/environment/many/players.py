@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.client.base_connection import Record
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, check_keywords
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.many.pool import NO_ACTION, close_all
-from dm_env_rpc_client.environment.many.pool_sites import CONNECTING, open_site
+from dm_env_rpc_client.environment.many.pool_sites import open_site
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.world_ends import destroy_and_close, destroy_anew, undo
-from dm_env_rpc_client.environment.worlds import create_world, join_world, make, reset_world
+from dm_env_rpc_client.environment.worlds import create_world, join_world, reset_world
 from dm_env_rpc_client.errors import (
     AgentsFailedError,
     ConnectionClosedError,
@@ -32,6 +32,12 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import PlayersKeywords
+    from dm_env_rpc_client.recording.recorder import Recorder
 
 __all__ = ["Players"]
 
@@ -59,12 +65,10 @@ class Players:
         address: Address,
         world_name: str | None,
         create_world_settings: Mapping[str, Any],
-        **make_kwargs: Any,
+        **make_kwargs: Unpack[PlayersKeywords],
     ):
-        connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
-        check_keywords(make_kwargs, DmEnvAdaptor, make)
-        self._adaptor_kwargs = make_kwargs
-        self._site = open_site(address, connecting)
+        self._options = options = MakeOptions.of(**make_kwargs)
+        self._site = open_site(address, options)
         self._group = self._site.target
         self._selector = ConnectionSelector()
         self.environments: dict[AgentId, DmEnvAdaptor] = {}
@@ -91,9 +95,9 @@ class Players:
         return self._control.address
 
     @property
-    def recorder(self) -> Record | None:
+    def recorder(self) -> Recorder | None:
         """What the connections are recorded by; None for nothing."""
-        return self._group.recorder
+        return self._options.connect.recorder
 
     @property
     def pending(self) -> Collection[AgentId]:
@@ -109,7 +113,7 @@ class Players:
         """Joins the world with another agent; errors are those of `join_world`."""
         connection = self._group.open()
         try:
-            env = join_world(connection, self.world_name, settings, **self._adaptor_kwargs)
+            env = join_world(connection, self.world_name, settings, **self._options.adapt.keywords)
         except BaseException:
             connection.close()
             raise

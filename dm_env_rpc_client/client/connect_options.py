@@ -1,0 +1,123 @@
+"""How to connect, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union, cast
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming, Transport
+from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.recording.recorder import Recorder
+    from dm_env_rpc_client.tensors.limits import Limits
+
+__all__ = ["CONNECT_SECONDS", "DEFAULT", "ConnectKeywords", "ConnectOptions", "DefaultSeconds"]
+
+Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
+"""A file to record to, or what records to one."""
+
+
+class DefaultSeconds(float):
+    """A timeout that nobody has chosen."""
+
+
+CONNECT_SECONDS = DefaultSeconds(10.0)
+"""How long connecting may take if nothing is said; a launched server has longer."""
+
+
+class ConnectKeywords(TypedDict, total=False):
+    """The keyword arguments of `connect` with which a server that is launched is asked, too."""
+
+    credentials: Credentials | None
+    insecure: bool
+    metadata: Metadata | None
+    token: str | None
+    transport: Transport
+    limits: Limits | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConnectOptions:
+    """How to connect: the arguments of `connect` but for the address.
+
+    `endpoint` validates them, since some depend on the address.
+    """
+
+    timeout: float | None = CONNECT_SECONDS
+    request_timeout: float | None = None
+    credentials: Credentials | None = dataclasses.field(default=None, repr=False)
+    insecure: bool = False
+    metadata: Metadata | None = dataclasses.field(default=None, repr=False)
+    token: str | None = dataclasses.field(default=None, repr=False)
+    transport: Transport = "auto"
+    limits: Limits | None = None
+    record: Record | None = None
+
+    @property
+    def of_launched(self) -> ConnectKeywords:
+        """With what a server that is launched is asked whether it answers; nothing is recorded."""
+        return ConnectKeywords(
+            credentials=self.credentials,
+            insecure=self.insecure,
+            metadata=self.metadata,
+            token=self.token,
+            transport=self.transport,
+            limits=self.limits,
+        )
+
+    @functools.cached_property
+    def recorder(self) -> Recorder | None:
+        """What records the connections; all that are opened with these options record to one file.
+
+        Raises:
+          RecordingError: as `connect`.
+        """
+        if self.record is None:
+            return None
+        from dm_env_rpc_client.recording.recorder import recorder_of
+
+        return recorder_of(self.record)
+
+    def endpoint(self, address: str | Incoming) -> Endpoint:
+        """Returns a server and how to connect to it.
+
+        Args:
+          address: of the server, or where servers dial in.
+
+        Raises:
+          SpecError: as `Endpoint`; or an argument is of the connection, where a server dials in.
+          RecordingError: as `connect`.
+        """
+        limits = self.limits
+        incoming = None
+        if not isinstance(address, str) and hasattr(address, "take"):
+            incoming = address
+            is_secured = self.credentials is not None or self.insecure or self.token is not None
+            if is_secured or self.transport == "grpc":
+                raise SpecError(
+                    f"environments dial in to {incoming.address}: pass credentials, insecure and "
+                    "token to listen; their transport is http2"
+                )
+        endpoint = Endpoint(
+            cast("str", address) if incoming is None else incoming.address,
+            self.credentials,
+            self.insecure,
+            self.metadata,
+            self.transport,
+            MAX_MESSAGE_BYTES if limits is None else limits.message_bytes,
+            self.token,
+            incoming=incoming,
+        )
+        if self.record is None:
+            return endpoint
+        # Last, so that a wrong argument makes no file.
+        return dataclasses.replace(endpoint, token=None, tap=self.recorder)
+
+
+DEFAULT = ConnectOptions()

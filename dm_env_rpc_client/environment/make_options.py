@@ -1,0 +1,105 @@
+"""How to adapt and how to make an environment, as one value each."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dm_env_rpc_client.client.connect_options import ConnectOptions
+from dm_env_rpc_client.displays.plain_text import did_you_mean
+from dm_env_rpc_client.environment.base_adaptor import BaseAdaptor
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.restarting import Restart
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import BatchKeywords
+
+__all__ = ["AdaptOptions", "MakeOptions"]
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptOptions:
+    """How to adapt: which class, and what it takes beside a connection and specs.
+
+    A subclass may take other arguments than `DmEnvAdaptor`, so these are kept as they were given.
+
+    Raises:
+      TypeError: the class does not take one of them, with a hint.
+    """
+
+    adaptor_class: Callable[..., BaseAdaptor] = DmEnvAdaptor
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        parameters = inspect.signature(self.adaptor_class).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return
+        for name in self.arguments:
+            if name not in parameters:
+                hint = did_you_mean(name, {*_MAKE, *parameters})
+                setting = f"settings are passed in a dictionary: make(address, {{{name!r}: ...}})"
+                raise TypeError(
+                    f"make() got an unexpected keyword argument {name!r}{hint or f'; {setting}'}"
+                )
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keyword arguments of `join_world`."""
+        return {"adaptor_class": self.adaptor_class, **self.arguments}
+
+    @property
+    def is_for_batches(self) -> bool:
+        """Whether environments can be adapted so that they share a stream."""
+        own = any(self.arguments.get(name) is not None for name in ("extensions", "rejoin"))
+        return self.adaptor_class is DmEnvAdaptor and not own
+
+
+@dataclasses.dataclass(frozen=True)
+class MakeOptions:
+    """How to make environments: the arguments of `make` but for the address and the settings."""
+
+    connect: ConnectOptions
+    adapt: AdaptOptions
+    restart: Restart | None = None
+    python: str | os.PathLike[str] | None = None
+
+    @classmethod
+    def of(cls, **make_kwargs: Unpack[BatchKeywords]) -> MakeOptions:
+        """Returns the same of the keyword arguments of `make`, each of which may be left out.
+
+        Raises:
+          TypeError: one is none of `make` and of the adaptor.
+        """
+        given: dict[str, Any] = {**make_kwargs}
+        connecting = {name: given.pop(name) for name in _CONNECT & given.keys()}
+        making = {name: given.pop(name) for name in ("restart", "python") if name in given}
+        adaptor_class = given.pop("adaptor_class", DmEnvAdaptor)
+        return cls(ConnectOptions(**connecting), AdaptOptions(adaptor_class, given), **making)
+
+    def flat(self, adaptor_class: Callable[..., BaseAdaptor] | None = None) -> MakeOptions:
+        """Returns the same with flat actions and observations, and perhaps with another class."""
+        adapt = self.adapt
+        arguments = dict(nested_tensors=False, **adapt.arguments)
+        return dataclasses.replace(
+            self, adapt=AdaptOptions(adaptor_class or adapt.adaptor_class, arguments)
+        )
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keyword arguments of `make`."""
+        connecting = {name: getattr(self.connect, name) for name in _CONNECT}
+        making = {"restart": self.restart, "python": self.python}
+        return {**connecting, **making, **self.adapt.keywords}
+
+
+_CONNECT = {field.name for field in dataclasses.fields(ConnectOptions)}
+
+_MAKE = {
+    *_CONNECT,
+    *("create_world_settings", "join_world_settings", "restart", "python", "adaptor_class"),
+}
