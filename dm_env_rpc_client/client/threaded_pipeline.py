@@ -15,19 +15,17 @@ of a request and its outcome poisons the pipeline.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import functools
 import logging
 import os
-import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.remains import Remains
+from dm_env_rpc_client.client.request_future import FuturesThread, RequestFuture
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -48,9 +46,6 @@ _THREAD_END_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
 """How often a sleeping thread checks whether the pipeline was poisoned."""
 
-_LINGER_SECONDS = 1.0
-"""How long the thread of the futures waits for more of them."""
-
 _SEND_SECONDS = 0.02
 """How often a thread that sends checks whether the reading thread has stopped reading."""
 
@@ -69,10 +64,9 @@ class ThreadedPipeline:
         self.address = stream.address
         self._stream = stream
         self._pipeline = pipeline_to(stream.address)
-        self._futures_thread: threading.Thread | None = None
         self._is_closed = False
         self._prepare()
-        self.remains = Remains(stream, functools.partial(self._futures.put, None))
+        self.remains = Remains(stream, self.futures.wake)
         forking.register(self)
 
     def _prepare(self) -> None:
@@ -86,10 +80,7 @@ class ThreadedPipeline:
         self._leader: int | None = None
         self._sleepers: dict[threading.Lock, None] = {}
         self._last_answered: Pending | None = None
-        # What the thread of the futures is to wait for; None only wakes it.
-        self._futures: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
-        # Futures whose callbacks it is to call.
-        self._resolved: collections.deque[_RequestFuture] = collections.deque()
+        self.futures = FuturesThread(f"dm_env_rpc futures of {self.address}")
 
     @property
     def poisoned_by(self) -> BaseException | None:
@@ -217,10 +208,8 @@ class ThreadedPipeline:
 
     def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
         """Sends a request and returns a future of its outcome."""
-        future = _RequestFuture(self, pending)
-        pending.waiters.append(future.resolve)
         self.start(pending)
-        return future
+        return RequestFuture(self, pending)
 
     def wait_for_future(self, pending: Pending, timeout: float | None) -> None:
         """Returns when the outcome is known, or after `timeout` seconds.
@@ -239,17 +228,6 @@ class ThreadedPipeline:
         if is_late and pending.outcome is None:
             self._fail_late(pending)
 
-    def read_for(self, pending: Pending) -> None:
-        """Has a thread wait for a request that nobody waits for."""
-        self._futures.put(pending)
-        self._have_thread()
-
-    def call_back(self, future: _RequestFuture) -> None:
-        """Has the thread of the futures call the callbacks of a future."""
-        self._resolved.append(future)
-        self._futures.put(None)
-        self._have_thread()
-
     def poison(self, cause: BaseException) -> None:
         """Makes the connection unusable, fails pending requests and ends the stream."""
         try:
@@ -265,8 +243,7 @@ class ThreadedPipeline:
         is_first = self.remains.cause is None
         self._fail_pending(cause)
         self._stream.abort()
-        # Ends the thread that waits for futures.
-        self._futures.put(None)
+        self.futures.end()
         if is_first:
             name = type(cause).__name__
             _log.info("the connection to %s is unusable: %s: %s", self.address, name, cause)
@@ -288,16 +265,13 @@ class ThreadedPipeline:
         finally:
             self.poison(closed)
             self._is_closed = True
-        thread = self._futures_thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_THREAD_END_SECONDS)
+        self.futures.join(_THREAD_END_SECONDS)
 
     def after_fork_in_child(self) -> None:
         """The connection is the parent's: everything fails here, and nothing is seen there."""
         parent = self._pid
         self._prepare()
         self._is_closed = True
-        self._futures_thread = None
         self._stream.abandon()
         lost = ConnectionLostError(
             f"it belongs to process {parent}, which forked this one; open a connection of its own "
@@ -305,7 +279,7 @@ class ThreadedPipeline:
         )
         for pending in self._pipeline.poison(lost):
             for waiter in pending.waiters:
-                if isinstance(getattr(waiter, "__self__", None), _RequestFuture):
+                if isinstance(getattr(waiter, "__self__", None), RequestFuture):
                     waiter.__self__.after_fork_in_child()  # type: ignore[attr-defined]
             pending.wake()
 
@@ -429,140 +403,6 @@ class ThreadedPipeline:
         pending.finish(None, late)
         self.poison(late)
         pending.wake()
-
-    def _have_thread(self) -> None:
-        with self._mutex:
-            if self._futures_thread is None:
-                thread = threading.Thread(
-                    target=self._serve_futures,
-                    name=f"dm_env_rpc futures of {self.address}",
-                    daemon=True,
-                )
-                thread.start()
-                # Not before: `close` joins it.
-                self._futures_thread = thread
-
-    def _serve_futures(self) -> None:
-        while True:
-            try:
-                pending = self._futures.get(timeout=_LINGER_SECONDS)
-            except queue.Empty:
-                pending = None
-                is_idle = True
-            else:
-                is_idle = self.poisoned_by is not None
-            if pending is not None:
-                try:
-                    self.wait(pending)
-                except Exception:
-                    pass  # The future has the error.
-            while self._resolved:
-                self._resolved.popleft().call_callbacks()
-            if is_idle:
-                with self._mutex:
-                    if self._futures.empty():
-                        self._futures_thread = None
-                        return
-
-
-class _RequestFuture(concurrent.futures.Future[Any]):
-    """The future of a request.
-
-    A request that was written cannot be cancelled, so the future cannot either. Whoever asks for
-    the outcome reads until it is there.
-    """
-
-    def __init__(self, pipeline: ThreadedPipeline, pending: Pending):
-        super().__init__()
-        self._pipeline = pipeline
-        self._pending = pending
-        self._is_read_for = False
-        self.set_running_or_notify_cancel()
-        # `concurrent.futures.wait` and `as_completed` append to this list, and to nothing else.
-        self._waiters: list[Any] = _Waiters(self)
-
-    def result(self, timeout: float | None = None) -> Any:
-        """See `concurrent.futures.Future.result`."""
-        self._read(timeout)
-        return super().result(timeout if timeout is None else 0)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `concurrent.futures.Future.exception`."""
-        self._read(timeout)
-        return super().exception(timeout if timeout is None else 0)
-
-    def done(self) -> bool:
-        """Whether the outcome is known; reads the answers that have arrived."""
-        self._read(0.0)
-        return super().done()
-
-    def running(self) -> bool:
-        """Whether the outcome is not known yet."""
-        return not self.done()
-
-    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Any]], object]) -> None:
-        """See `concurrent.futures.Future.add_done_callback`."""
-        super().add_done_callback(fn)
-        self.be_read_for()
-
-    def be_read_for(self) -> None:
-        """Has a thread read until the outcome is known, since nobody waits for it."""
-        if not self._is_read_for and self._pending.outcome is None:
-            self._is_read_for = True
-            self._pipeline.read_for(self._pending)
-
-    def resolve(self) -> None:
-        """Takes the outcome of the request; a second call does nothing."""
-        if super().done():
-            return
-        try:
-            try:
-                result = self._pending.result()
-            except BaseException as error:
-                self.set_exception(error)
-            else:
-                self.set_result(result)
-        except concurrent.futures.InvalidStateError:
-            pass
-
-    def call_callbacks(self) -> None:
-        """Calls the callbacks. What one raises ends neither the others nor the connection."""
-        while self._done_callbacks:
-            callback = self._done_callbacks.pop(0)
-            try:
-                callback(self)
-            except BaseException:
-                _log.exception("the callback %r of a future failed", callback)
-
-    def after_fork_in_child(self) -> None:
-        """Leaves callbacks and waiting threads to the parent; they do not exist here."""
-        self._condition = threading.Condition()
-        self._done_callbacks: list[Callable[[concurrent.futures.Future[Any]], object]] = []
-        self._waiters = []
-
-    def _read(self, timeout: float | None) -> None:
-        if not super().done():
-            self._pipeline.wait_for_future(self._pending, timeout)
-            if self._pending.outcome is not None:
-                # The thread that read the answer may not have come to this yet.
-                self.resolve()
-
-    def _invoke_callbacks(self) -> None:
-        # The base class would call them here, in the thread that reads.
-        if self._done_callbacks:
-            self._pipeline.call_back(self)
-
-
-class _Waiters(list[Any]):
-    """Those who wait for a future in a way that does not read."""
-
-    def __init__(self, future: _RequestFuture):
-        super().__init__()
-        self._future = future
-
-    def append(self, waiter: Any) -> None:
-        super().append(waiter)
-        self._future.be_read_for()
 
 
 def _remaining(deadline: float) -> float:

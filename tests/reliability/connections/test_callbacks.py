@@ -204,7 +204,7 @@ def test_the_thread_of_the_futures_ends_when_nobody_needs_it(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each way of waiting that does not read has the thread, and the thread ends."""
-    monkeypatch.setattr("dm_env_rpc_client.client.threaded_pipeline._LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("dm_env_rpc_client.client.request_future._LINGER_SECONDS", 0.05)
     done, _ = concurrent.futures.wait([connection.submit(extension(1))], SECONDS)
     assert len(done) == 1
     assert settles(lambda: futures_threads(connection) == [])
