@@ -60,6 +60,10 @@ class _Form:
       writers: of the observations.
       around: what stands before and after the elements of each.
       size: of the answer without its envelope.
+
+    Attributes:
+      heads: what stands before the first elements, by the state.
+      fields: for each observation, what returns its elements, and what stands after them.
     """
 
     def __init__(self, writers: list[EntryWriter], around: list[tuple[bytes, bytes]], size: int):
@@ -67,8 +71,8 @@ class _Form:
         after = [b"", *(pair[1] for pair in around)]
         between = [end + begin for end, begin in zip(after, before, strict=True)]
         envelope = b"\x1a" + varint(size)
-        self._heads = {state: envelope + tag + between[0] for state, tag in _STATES.items()}
-        self._fields = list(zip((writer.elements for writer in writers), between[1:], strict=True))
+        self.heads = {state: envelope + tag + between[0] for state, tag in _STATES.items()}
+        self.fields = list(zip((writer.elements for writer in writers), between[1:], strict=True))
 
     @classmethod
     def of(cls, writers: list[EntryWriter], parts: list[Buffer]) -> _Form | None:
@@ -77,14 +81,6 @@ class _Form:
         if len(around) < len(writers):
             return None
         return cls(writers, around, sum(map(len, parts)))
-
-    def encode(self, state: State, observations: Mapping[str, Any]) -> bytes:
-        """See `ServerStepCodec.encode`."""
-        parts = [self._heads[state]]
-        for value, (elements, after) in zip(observations.values(), self._fields, strict=True):
-            parts.append(elements(value))
-            parts.append(after)
-        return b"".join(parts)
 
 
 class ServerStepCodec:
@@ -152,9 +148,13 @@ class ServerStepCodec:
         names = tuple(observations)
         form = self._forms.get(names)
         if form is not None:
-            return form.encode(state, observations)
+            parts: list[Buffer] = [form.heads[state]]
+            for value, (elements, after) in zip(observations.values(), form.fields, strict=True):
+                parts.append(elements(value))
+                parts.append(after)
+            return b"".join(parts)
         writers = self._writers
-        parts: list[Buffer] = [b"", _STATES[state]]
+        parts = [b"", _STATES[state]]
         for name, value in observations.items():
             writer = writers.get(name)
             if writer is None:

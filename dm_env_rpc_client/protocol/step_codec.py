@@ -224,15 +224,7 @@ class StepCodec:
     def _scan(self, message: Buffer) -> StepAnswer | None:
         """Decodes an answer in the usual form; returns None for any other form."""
         total = len(message)
-        if not total or message[0] != _ENVELOPE_STEP:
-            return None
-        size, i = read_varint(message, 1)
-        if i + size != total:
-            return None
-        try:
-            self._readers.begin(message)
-        except SpecError as error:
-            raise envelopes.over_limit(_STEP, message, error) from error
+        i = self._begin(message)
         readers = self._readers.by_uid
         state = others = state_at = 0
         entries: list[FoundEntry] = []
@@ -262,8 +254,8 @@ class StepCodec:
                 if start + size != end:
                     return None
                 known = readers.get(uid)
+                i = end
                 if known is None:  # It was not requested.
-                    i = end
                     others += 1
                     if others > self._max_others:
                         return None
@@ -273,12 +265,9 @@ class StepCodec:
                 if value is MISSING or values[index] is not MISSING:
                     return None
                 values[index] = value
-                found = FoundEntry(
-                    index, self._names[index], self._fields[index], read, start, end, value
-                )
-                entries.append(found)
+                field = self._fields[index]
+                entries.append(FoundEntry(index, field.name, field, read, start, end, value))
                 left -= 1
-                i = end
             elif tag == _STATE:
                 state_at = i + 1
                 state = message[state_at]
@@ -290,11 +279,26 @@ class StepCodec:
                 return None
         if left:
             return None
-        if (
-            others == 1
-            and state_at
-            and len(self._layouts) < _MAX_LAYOUTS
-            and StepLayout.fits(entries)
-        ):
-            self._layouts[total] = StepLayout(message, state_at, entries)
+        if others == 1 and state_at and len(self._layouts) < _MAX_LAYOUTS:
+            self._learn(message, state_at, entries)
         return StepAnswer(state, dict(zip(self._names, values, strict=True)))
+
+    def _begin(self, message: Buffer) -> int:
+        """Begins to decode an answer; returns where its fields begin.
+
+        Raises:
+          IndexError: it is no StepResponse in the usual form.
+        """
+        size, i = read_varint(message, 1)
+        if message[0] != _ENVELOPE_STEP or i + size != len(message):
+            raise IndexError
+        try:
+            self._readers.begin(message)
+        except SpecError as error:
+            raise envelopes.over_limit(_STEP, message, error) from error
+        return i
+
+    def _learn(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]) -> None:
+        """Remembers the layout of an answer, if answers of its size have one."""
+        if StepLayout.fits(entries):
+            self._layouts[len(message)] = StepLayout(message, state_at, entries)

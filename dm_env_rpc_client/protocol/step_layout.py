@@ -65,9 +65,13 @@ class UnreadStep:
 
     def read(self) -> StepAnswer:
         """Returns the contents."""
-        answer = self.layout.contents(self.state, self.message, self.found)
-        assert answer is not None, "a layout with fields that need a check leaves no step unread"
-        return answer
+        layout, message, found = self.layout, self.message, self.found
+        values = layout.template.copy()
+        for place, slot, scalar in layout.scalars:
+            values[place] = scalar(found[slot])
+        for place, read_elements, block in layout.arrays:
+            values[place] = read_elements(message, block)
+        return StepAnswer(self.state, dict(zip(layout.names, values, strict=True)))
 
 
 class FoundEntry(NamedTuple):
@@ -82,6 +86,18 @@ class FoundEntry(NamedTuple):
     start: int
     end: int
     value: Any
+
+
+class _Hole(NamedTuple):
+    """Where answers of one layout may differ."""
+
+    offset: int
+    size: int
+    code: str
+    """The format, as of `struct`."""
+
+    entry: FoundEntry | None
+    """Whose elements are there; None for the state."""
 
 
 class StepLayout:
@@ -99,6 +115,10 @@ class StepLayout:
       slots: the places of scalars in what is unpacked.
       record: `blocks` as a structured dtype, of one answer.
       constants: the observations that are the same in all of these answers: strings.
+      names: of the observations, in the order of `template`.
+      template: their values, None for those that are read.
+      scalars: the place of each scalar in `template` and in what is unpacked, and its type.
+      arrays: the place of each array in `template`, what reads it, and where it begins.
     """
 
     def __init__(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]):
@@ -107,67 +127,73 @@ class StepLayout:
         self.slots: dict[str, int] = {}
         self.constants: dict[str, str] = {}
         ordered = sorted(entries, key=lambda entry: entry.place)
-        self._names = [entry.name for entry in ordered]
+        self.names = [entry.name for entry in ordered]
         # In these answers a string is a part that is compared.
-        self._template = [entry.value if _is_string(entry) else None for entry in ordered]
-        self._scalars: list[tuple[int, int, Callable[[Any], Any]]] = []
-        self._arrays: list[tuple[int, Callable[[Buffer, int], Any], int]] = []
+        self.template = [entry.value if _is_string(entry) else None for entry in ordered]
+        self.scalars: list[tuple[int, int, Callable[[Any], Any]]] = []
+        self.arrays: list[tuple[int, Callable[[Buffer, int], Any], int]] = []
         # Fields that may be in another form in the next answer.
-        self._others: list[tuple[int, Reader, int, int]] = []
-        # Where something is that may differ: its size, its format, and the entry or None.
-        holes: list[tuple[int, int, str, FoundEntry | None]] = [(state_at, 1, "B", None)]
+        self._others: list[tuple[str, Reader, int, int]] = []
+        holes = [_Hole(state_at, 1, "B", None)]
         for entry in ordered:
-            codec, start, end = entry.field.codec, entry.start, entry.end
-            if _is_string(entry):
-                self.constants[entry.name] = entry.value
-                continue
-            if codec.is_block and codec.dtype.kind != "b" and np.size(entry.value):
-                block, size = elements_in(entry.field, end)
-                self.blocks[entry.name] = block, entry.field
-                scalar = _FORMATS.get(codec.dtype.name) if entry.field.shape == () else None
-                holes.append((block, size, scalar or f"{size}x", entry))
-                if scalar is None:
-                    self._arrays.append((entry.place, elements_reader(entry.field), block))
-                continue
-            self._others.append((entry.place, entry.read, start, end))
-            if end > start:
-                holes.append((start, end - start, f"{end - start}x", entry))
-        holes.sort(key=lambda hole: hole[0])
+            holes += self._holes_of(entry)
+        holes.sort(key=lambda hole: hole.offset)
+        self._unpack, compared = self._unpacker(holes)
+        # The tag of the envelope is always one.
+        self._compared = operator.itemgetter(*compared)
+        self._expected = self._compared(self._unpack(message))
+        blocks = self.blocks.values()
+        self.record = np.dtype(
+            {
+                "names": list(self.blocks),
+                "formats": [
+                    (field.codec.dtype.newbyteorder("<"), field.shape) for _, field in blocks
+                ],
+                "offsets": [block for block, _ in blocks],
+                "itemsize": self.size,
+            }
+        )
+
+    def _holes_of(self, entry: FoundEntry) -> list[_Hole]:
+        """Takes note of how an observation is read; returns where it may differ."""
+        field, start, end = entry.field, entry.start, entry.end
+        codec = field.codec
+        if _is_string(entry):
+            self.constants[entry.name] = entry.value
+            return []
+        if codec.is_block and codec.dtype.kind != "b" and np.size(entry.value):
+            block, size = elements_in(field, end)
+            self.blocks[entry.name] = block, field
+            scalar = _FORMATS.get(codec.dtype.name) if field.shape == () else None
+            if scalar is None:
+                self.arrays.append((entry.place, elements_reader(field), block))
+            return [_Hole(block, size, scalar or f"{size}x", entry)]
+        self._others.append((entry.name, entry.read, start, end))
+        return [_Hole(start, end - start, f"{end - start}x", entry)] if end > start else []
+
+    def _unpacker(self, holes: Sequence[_Hole]) -> tuple[Callable[[Buffer], Any], list[int]]:
+        """Returns what unpacks the answers, and the places of what is compared in its result."""
         parts, compared = ["<"], []
         position = slot = 0
-        for offset, size, code, hole in holes:
+        for offset, size, code, entry in holes:
             if offset > position:
                 parts.append(f"{offset - position}s")
                 compared.append(slot)
                 slot += 1
             parts.append(code)
             position = offset + size
-            if hole is None:
+            if entry is None:
                 self._state = slot
             elif code.endswith("x"):
                 continue
             else:
-                self._scalars.append((hole.place, slot, hole.field.codec.dtype.type))
-                self.slots[hole.name] = slot
+                self.scalars.append((entry.place, slot, entry.field.codec.dtype.type))
+                self.slots[entry.name] = slot
             slot += 1
-        if position < len(message):
-            parts.append(f"{len(message) - position}s")
+        if position < self.size:
+            parts.append(f"{self.size - position}s")
             compared.append(slot)
-        self.record = np.dtype(
-            {
-                "names": list(self.blocks),
-                "formats": [
-                    (field.codec.dtype.newbyteorder("<"), field.shape)
-                    for _, field in self.blocks.values()
-                ],
-                "offsets": [block for block, _ in self.blocks.values()],
-                "itemsize": self.size,
-            }
-        )
-        self._unpack = struct.Struct("".join(parts)).unpack
-        # The tag of the envelope is always one.
-        self._compared = operator.itemgetter(*compared)
-        self._expected = self._compared(self._unpack(message))
+        return struct.Struct("".join(parts)).unpack, compared
 
     @staticmethod
     def fits(entries: Sequence[FoundEntry]) -> bool:
@@ -190,23 +216,18 @@ class StepLayout:
         state = found[self._state]
         if self._compared(found) != self._expected or state > 0x7F:
             return None
-        if self._others:
-            return self.contents(state, message, found)
-        return UnreadStep(state, self, message, found)
+        step = UnreadStep(state, self, message, found)
+        return self._checked(step) if self._others else step
 
-    def contents(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
+    def _checked(self, step: UnreadStep) -> StepAnswer | None:
         """Reads an answer; None if one of its fields is in another form than in the first."""
-        values = self._template.copy()
-        for place, slot, scalar in self._scalars:
-            values[place] = scalar(found[slot])
-        for place, read_elements, block in self._arrays:
-            values[place] = read_elements(message, block)
-        for place, read, start, end in self._others:
-            value = read(message, start, end)
+        answer = step.read()
+        for name, read, start, end in self._others:
+            value = read(step.message, start, end)
             if value is MISSING:
                 return None
-            values[place] = value
-        return StepAnswer(state, dict(zip(self._names, values, strict=True)))
+            answer.observations[name] = value
+        return answer
 
 
 def _is_string(entry: FoundEntry) -> bool:

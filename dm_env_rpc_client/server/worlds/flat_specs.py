@@ -62,6 +62,7 @@ class FlatSpecs:
     ):
         self._flatten_observation = _flattener(observation_spec)
         self._flatten_reward = _flattener(reward_spec)
+        self._has_single_reward = isinstance(reward_spec, Array)
         self.sends_discount = not _is_default_discount(discount_spec)
         if not self.sends_discount:
             discount_spec = None
@@ -139,7 +140,11 @@ class FlatSpecs:
     ) -> dict[str, Any]:
         """Returns the requested values of a time step, by name; see `values`."""
         values, positions = self.values(timestep), self._positions
-        return {name: values[positions[name]] for name in requested}
+        # A loop, here and below: before Python 3.12 a comprehension is a call.
+        found = {}
+        for name in requested:
+            found[name] = values[positions[name]]
+        return found
 
     def values(self, timestep: dm_env.TimeStep) -> list[Any]:
         """Returns the values of a time step, in the order of `observation_names`.
@@ -151,7 +156,10 @@ class FlatSpecs:
         """
         values = self._flatten_observation(timestep.observation)
         reward, discount = timestep.reward, timestep.discount
-        values += self._no_reward if reward is None else self._flatten_reward(reward)
+        if self._has_single_reward and reward is not None:
+            values.append(reward)  # Most rewards; without a call.
+        else:
+            values += self._no_reward if reward is None else self._flatten_reward(reward)
         if self.sends_discount:
             values += self._no_discount if discount is None else self._flatten_discount(discount)
         elif type(discount) is not float or discount != 1.0:
@@ -188,8 +196,11 @@ def _flattener(structure: Any) -> Callable[[Any], list[Any]]:
 
         def flatten(value: Any) -> list[Any]:
             if type(value) is dict and len(value) == len(keys):
+                found = []
                 try:
-                    return [value[key] for key in keys]
+                    for key in keys:
+                        found.append(value[key])  # noqa: PERF401
+                    return found
                 except KeyError:
                     pass  # dm-tree says what is wrong.
             return tree.flatten_up_to(structure, value)  # type: ignore[no-any-return]
@@ -217,7 +228,14 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
     keys = _flat_keys(structure)
     if keys is not None:
         pairs = list(zip(keys, names, strict=True))
-        return lambda values: {key: values[name] for key, name in pairs}
+
+        def nest(values: Mapping[str, Any]) -> dict[Any, Any]:
+            nested = {}
+            for key, name in pairs:
+                nested[key] = values[name]
+            return nested
+
+        return nest
     return lambda values: tree.unflatten_as(structure, [values[name] for name in names])
 
 

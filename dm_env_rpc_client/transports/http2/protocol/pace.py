@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import resource
 
-_SLOW_SECONDS = 0.001
+SLOW_SECONDS = 0.001
 """Streams whose answers take longer than this have threads."""
 
 _QUICK_SECONDS = 0.0003
@@ -53,7 +53,7 @@ class Pace:
 
     def begin(self) -> resource.struct_rusage | None:
         """Begins an answer; returns what `end` takes."""
-        if self.may_stay and self.seconds > _SLOW_SECONDS / 2:
+        if self.may_stay and self.seconds > SLOW_SECONDS / 2:
             return resource.getrusage(resource.RUSAGE_THREAD)
         return None
 
@@ -83,7 +83,7 @@ class Pace:
     @property
     def is_slow(self) -> bool:
         """Whether the stream is to have a thread."""
-        return self.seconds > _SLOW_SECONDS and not self._stays
+        return self.seconds > SLOW_SECONDS and not self._stays
 
     @property
     def is_quick(self) -> bool:

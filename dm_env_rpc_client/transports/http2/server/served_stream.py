@@ -28,6 +28,7 @@ class ServedStream:
     """
 
     __slots__ = (
+        "_blocked",
         "call",
         "condition",
         "connection",
@@ -53,6 +54,7 @@ class ServedStream:
     ):
         self.connection = connection
         self.call = call
+        self._blocked = connection.half.framing.sending.blocked
         self.stream = stream
         self.condition = threading.Condition(threading.Lock())
         self.waiting: collections.deque[bytearray | memoryview] = collections.deque()
@@ -65,7 +67,10 @@ class ServedStream:
     def is_stalled(self) -> bool:
         """Whether it gets no answers, because the client does not take earlier ones."""
         connection = self.connection
-        return bool(connection.unsent and connection.is_clogged) or self.call.has_unsent
+        if connection.unsent and connection.is_clogged:
+            return True
+        # Most often nothing waits for a window, which takes no call to see.
+        return bool(self._blocked) and self.call.has_unsent
 
     def answer(self, message: bytearray | memoryview) -> bytes | StreamStatusError:
         """Returns the answer to a request; or the error that ends the stream."""

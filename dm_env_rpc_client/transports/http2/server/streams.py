@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.transports.http2.protocol.pace import SLOW_SECONDS
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader, RelievedError
@@ -103,7 +104,7 @@ class Streams:
         if (
             served.has_thread
             or served.waiting
-            or served.pace.is_slow
+            or (served.pace.seconds > SLOW_SECONDS and served.pace.is_slow)
             or served.stream.may_wait
             or served.is_stalled
         ):
