@@ -31,7 +31,7 @@ from dm_env_rpc_client.errors import SpecError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import VectorKeywords
+    from dm_env_rpc_client.environment.make_options import VectorKeywords
 
 __all__ = ["RemoteSb3VecEnv"]
 

@@ -43,7 +43,7 @@ from dm_env_rpc_client.transports.metadata import Metadata
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import AsyncAdaptorKeywords, AsyncJoinKeywords
+    from dm_env_rpc_client.environment.make_options import AsyncAdaptorKeywords, AsyncJoinKeywords
 
 __all__ = [
     "AsyncDmEnvAndWorldName",

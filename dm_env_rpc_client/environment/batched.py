@@ -25,7 +25,7 @@ from dm_env_rpc_client.tensors.batch_specs import batch_spec
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from dm_env_rpc_client.environment.keywords import BatchKeywords
+    from dm_env_rpc_client.environment.make_options import BatchKeywords
 
 __all__ = ["BatchedEnvironment"]
 

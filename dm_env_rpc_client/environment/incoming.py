@@ -17,7 +17,7 @@ from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import IncomingKeywords
+    from dm_env_rpc_client.environment.make_options import IncomingKeywords
 
 __all__ = ["Incoming", "listen"]
 

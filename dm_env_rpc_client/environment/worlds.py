@@ -40,7 +40,7 @@ from dm_env_rpc_client.transports.metadata import Metadata
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import AdaptorKeywords, JoinKeywords
+    from dm_env_rpc_client.environment.make_options import AdaptorKeywords, JoinKeywords
 
 __all__ = [
     "DmEnvAndWorldName",

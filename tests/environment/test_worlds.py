@@ -27,8 +27,7 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.client.connect_options import ConnectOptions
-from dm_env_rpc_client.environment.keywords import BatchKeywords
-from dm_env_rpc_client.environment.make_options import MakeOptions
+from dm_env_rpc_client.environment.make_options import BatchKeywords, MakeOptions
 from dm_env_rpc_client.server import Server, serve
 from tests.environments import Robot
 

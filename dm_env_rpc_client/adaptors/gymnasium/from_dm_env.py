@@ -27,7 +27,7 @@ from dm_env_rpc_client.tensors import nesting
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import RemoteKeywords
+    from dm_env_rpc_client.environment.make_options import RemoteKeywords
 
 __all__ = [
     "GymnasiumEnv",

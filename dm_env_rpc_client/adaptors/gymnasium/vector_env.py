@@ -46,7 +46,7 @@ from dm_env_rpc_client.protocol import batches
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import BatchKeywords
+    from dm_env_rpc_client.environment.make_options import BatchKeywords
 
 __all__ = ["RemoteVectorEnv"]
 

@@ -44,7 +44,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import PlayersKeywords
+    from dm_env_rpc_client.environment.make_options import PlayersKeywords
 
 Agents = Sequence[Hashable] | Mapping[Hashable, Mapping[str, Any]]
 

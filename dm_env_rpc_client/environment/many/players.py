@@ -36,7 +36,7 @@ from dm_env_rpc_client.protocol.pipeline import Pending
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import PlayersKeywords
+    from dm_env_rpc_client.environment.make_options import PlayersKeywords
     from dm_env_rpc_client.recording.recorder import Recorder
 
 __all__ = ["Players"]

@@ -50,7 +50,7 @@ from dm_env_rpc_client.tensors.packing import unpack_tensor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.keywords import BatchKeywords
+    from dm_env_rpc_client.environment.make_options import BatchKeywords
 
 __all__ = ["RowWorlds", "StreamWorlds", "described", "open_worlds"]
 
