@@ -28,8 +28,8 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.environment import (
     async_dm_env_adaptor,
     async_worlds,
-    dm_env_adaptor,
     forgotten,
+    joined_adaptor,
     world_ends,
 )
 from dm_env_rpc_client.server import Server, serve
@@ -41,7 +41,7 @@ from tests.scripted import settles, settles_async
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine it may take long to end a world."""
-    for module in (async_dm_env_adaptor, async_worlds, dm_env_adaptor, world_ends):
+    for module in (async_dm_env_adaptor, async_worlds, joined_adaptor, world_ends):
         monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 30.0)
 
 
