@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from dm_env_rpc_client.compliance.facts import Takes
+from dm_env_rpc_client.compliance.facts import ONE, Takes
 from dm_env_rpc_client.compliance.trial import Trial
 
 
@@ -39,7 +39,7 @@ class Check:
     leniency: str = ""
     needs: tuple[Check, ...] = ()
     otherwise: str = ""
-    takes: Takes = Takes()  # noqa: RUF009 - a tuple.
+    takes: Takes = ONE
     function: Callable[[Trial], None] = _no_test
 
     @property

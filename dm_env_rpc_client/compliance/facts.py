@@ -19,6 +19,9 @@ class Takes(NamedTuple):
     agents: int = 1
 
 
+ONE = Takes()
+
+
 class Facts(NamedTuple):
     """How the server behaves where the documents leave a choice, or where it breaks a rule.
 

@@ -38,7 +38,7 @@ def take(
     return taken, None
 
 
-def per_step(actions: Any) -> Iterable[Any]:
+def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
     """Returns the action of each step.
 
     Args:
@@ -51,7 +51,7 @@ def per_step(actions: Any) -> Iterable[Any]:
       SpecError: the leaves have different lengths, or there are none.
     """
     if not isinstance(actions, Mapping):
-        return actions  # type: ignore[no-any-return]
+        return actions
     flat = nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)
     lengths = {name: len(values) for name, values in flat.items()}
     if len(set(lengths.values())) != 1:

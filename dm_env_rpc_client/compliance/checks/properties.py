@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -39,7 +40,7 @@ class _Property(NamedTuple):
     is_listable: bool
 
 
-class _Properties:
+class _Properties(abc.ABC):
     """The properties of a server, in one of the two dialects.
 
     Args:
@@ -53,6 +54,7 @@ class _Properties:
         self._world_name = world_name
         self.probe = probe
 
+    @abc.abstractmethod
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
         """Lists, reads or writes.
 
@@ -64,7 +66,6 @@ class _Properties:
         Returns:
           The properties directly below it, its value or None; or the error Status.
         """
-        raise NotImplementedError
 
     def walk(self) -> Iterator[_Property]:
         """Yields the properties of the tree, each once, and checks that they can be listed."""

@@ -31,7 +31,8 @@ class AskedProperties(Properties):
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
         """See `Properties.read`."""
-        return self._ask("read", key)  # type: ignore[no-any-return]
+        tensor: dm_env_rpc_pb2.Tensor = self._ask("read", key)
+        return tensor
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
         """See `Properties.write`."""
@@ -39,11 +40,13 @@ class AskedProperties(Properties):
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
         """See `Properties.list`."""
-        return self._ask("list", key)  # type: ignore[no-any-return]
+        below: list[properties_pb2.PropertySpec] = self._ask("list", key)
+        return below
 
     def knows(self, key: str) -> bool:
         """See `Properties.knows`."""
-        return self._ask("knows", key)  # type: ignore[no-any-return]
+        is_known: bool = self._ask("knows", key)
+        return is_known
 
     def _ask(self, *question: Any) -> Any:
         with self._lock:

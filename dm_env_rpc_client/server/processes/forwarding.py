@@ -48,6 +48,7 @@ class Link:
         Raises:
           WorkerGoneError: the worker has ended.
         """
+        answer: bytes
         try:
             say(self._pipe, message)
             (answer, status), _ = hear(self._pipe)
@@ -55,7 +56,7 @@ class Link:
             raise WorkerGoneError from error
         if status is not None:
             raise StreamStatusError(*status)
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def abandon(self) -> None:
         """See `ServerStream.abandon`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import select
 import threading
@@ -22,7 +23,7 @@ _PAUSE_SECONDS = 0.2
 _JOIN_SECONDS = 5.0
 
 
-class AcceptingThread:
+class AcceptingThread(abc.ABC):
     """Listens on an address.
 
     Args:
@@ -80,11 +81,11 @@ class AcceptingThread:
             if found is not None:
                 self._accepted(*found)
 
+    @abc.abstractmethod
     def _accepted(self, accepted: Any, where: Any) -> None:
         """Takes a socket and the address of its client."""
-        raise NotImplementedError
 
-    def _advance(self, descriptor: int) -> None:
+    def _advance(self, descriptor: int) -> None:  # noqa: B027  # Not all register any.
         """Does what a socket is ready for that `_accepted` has registered."""
 
     def _release(self) -> None:
