@@ -175,7 +175,12 @@ class ServerConnection:
             while outbound:
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
-                    sending.sent(self._socket.send(outbound[0]))
+                    first = outbound[0]
+                    count = self._socket.send(first)
+                    if count == len(first):
+                        outbound.popleft()  # `sent`, without the call.
+                    else:
+                        sending.sent(count)
                     has_advanced = True
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
