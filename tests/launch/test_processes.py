@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -352,3 +353,10 @@ def test_a_server_that_was_killed_is_not_running() -> None:
         kill(launch)
         with pytest.raises(LaunchError, match="was ended by signal 9"):
             launch.wait_until_ready(1.0)
+
+
+def test_a_wrong_keyword_is_an_error_before_anything_is_started(tmp_path: Path) -> None:
+    wrong: Any = {"tokn": "secret"}
+    with pytest.raises(TypeError, match="tokn"):
+        from_process(["touch", str(tmp_path / "started"), "{port}"], **wrong)
+    assert not list(tmp_path.iterdir())
