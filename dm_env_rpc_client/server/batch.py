@@ -5,6 +5,7 @@ What its names mean for a client is written down in the guide "Serve a batch".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -199,7 +200,8 @@ class Batch(dm_env.Environment):
             self._environments[index] = environment
             self._settings[index] = kept[index]
         self._specs, self._rows = specs_and_rows
-        self._mask = mask if mask is None or self._mask is None else mask | self._mask
+        named = np.ones(self.num_envs, np.bool_) if mask is None else mask
+        self._mask = named if self._mask is None else named | self._mask
 
     def reset(self) -> dm_env.TimeStep:
         """Begins a sequence in all rows, or in those that `configure` has named since the last one.
@@ -398,7 +400,7 @@ def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
             )
     # What only the length of a str adds is not known.
     size = count * sum(
-        int(np.prod(spec.shape, dtype=np.int64)) * spec.dtype.itemsize
+        math.prod(map(int, spec.shape)) * spec.dtype.itemsize
         for spec in leaves(all_specs[1:])
         if spec is not None
     )

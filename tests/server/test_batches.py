@@ -20,6 +20,7 @@ import tree
 from dm_env import specs
 
 from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, connect, make
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.adaptors.gymnasium import values as json_values
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
@@ -28,6 +29,7 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.games.race import Race
 from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.environments import Robot
 from tests.scripted import settles
@@ -238,6 +240,19 @@ def test_a_mask_says_in_which_rows_a_sequence_begins() -> None:
         assert values[batches.STEP_TYPE].tolist() == [0, 0, 0]
 
 
+def test_resets_before_a_step_add_up() -> None:
+    """As the guide says; also one of all rows and one of some."""
+    mask = np.array([False, True, False])
+    with serve(Counting) as server, make(server.address, {"num_envs": ROWS}) as env:
+        for settings in ([{}, {batches.RESET_MASK: mask}], [{batches.RESET_MASK: mask}, {}]):
+            env.reset()
+            stepped(env, push(0.1, 0.2, 0.3))
+            for each in settings:
+                env.connection.send(dm_env_rpc_pb2.ResetRequest(settings=pack_settings(each)))
+            values = stepped(env, push(0, 0, 0))
+            assert values[batches.STEP_TYPE].tolist() == [0, 0, 0]
+
+
 def test_a_reset_may_change_the_specs_of_all_rows_and_not_of_some() -> None:
     with serve(Counting) as server:
         settings = {"num_envs": ROWS}
@@ -284,6 +299,13 @@ def large() -> dm_env.Environment:
     return Counting(size=1 << 20)
 
 
+class Boundless(Counting):
+    """Its number of elements is more than an integer of 64 bits holds."""
+
+    def observation_spec(self) -> Any:
+        return {"seen": specs.Array((1 << 32, 1 << 32), np.uint8, "seen")}
+
+
 @pytest.mark.parametrize(
     ("factory", "settings", "text"),
     [
@@ -295,6 +317,7 @@ def large() -> dm_env.Environment:
         (Counting, {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], a value for each row"),
         (Counting, {"num_envs": 3, "colour": 2}, "known settings: length, fails_at, size"),
         (large, {"num_envs": 64}, "would take 536872448 bytes; a batch may have 134217728"),
+        (Boundless, {"num_envs": 2}, "would take 36893488147419103264 bytes"),
         (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has another"),
         (Variable, {"num_envs": 2}, "'words' is of variable length"),
         (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name that every batch"),

@@ -40,7 +40,8 @@ class TakesSettings(Protocol):
     """An environment that takes some settings of its agent's Reset itself.
 
     Attributes:
-      reset_settings: the names of these settings. All others go to the factory. None for all.
+      reset_settings: the names of these settings. All others go to the factory. None for all, and
+        for being told of a Reset without any.
     """
 
     reset_settings: Collection[str] | None
@@ -187,7 +188,7 @@ class EnvironmentWorld(World):
             if names is None or name.partition(nesting.SEPARATOR)[0] in names
         }
         made = self._make_again({k: v for k, v in settings.items() if k not in own})
-        if not own:
+        if not own and names is not None:
             return made
         environment = (made or self._made).environment
         try:
