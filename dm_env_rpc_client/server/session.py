@@ -227,9 +227,8 @@ class Session:
 
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
         settings = self._unpack_settings(request.settings)
-        if settings or self._lifecycle.state is State.RUNNING:
-            with self._worlds.holding(self._world_name, settings):
-                self._joined_agent().reset(settings)
+        with self._worlds.holding(self._world_name, settings):
+            self._joined_agent().reset(settings)
             self._adopt_specs()
         return dm_env_rpc_pb2.ResetResponse(specs=self._specs)
 

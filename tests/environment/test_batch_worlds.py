@@ -126,7 +126,7 @@ def test_steps_and_resets_are_those_of_streams(dice: Server, num_batches: int | 
         for kind in ("action_spec", "observation_spec", "reward_spec", "discount_spec"):
             assert getattr(batched, kind)() == getattr(alone, kind)()
         same_step(batched.reset(), alone.reset())
-        for number in range(200):
+        for number in range(500):
             actions = rolls(count, number)
             same_step(batched.step(actions), alone.step(actions))
             if number % 40 == 20:

@@ -416,8 +416,9 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         idle: set[int] = set()
         never: list[int] = []
         if not self._rows.begin():
-            idle = {*ids} - self._worlds.running(ids)
-            never = [index for index in ids if not self._rows.has_begun[index]]
+            idle = self._worlds.idle(ids)
+            if not self._rows.has_begun.all():
+                never = [index for index in ids if not self._rows.has_begun[index]]
             # Left over if an episode failed to begin.
             self._rows.forget_restarts(ids)
         if never or (idle and self._mode is AutoresetMode.DISABLED):

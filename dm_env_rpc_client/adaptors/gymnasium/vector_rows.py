@@ -92,7 +92,8 @@ class VectorRows:
 
     def forget_restarts(self, ids: Sequence[int]) -> None:
         """Takes note that no episodes begin in environments that have ended one."""
-        self._is_restarting[ids] = False
+        if self._is_restarting.any():
+            self._is_restarting[ids] = False
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Stores a TimeStep; returns whether to begin the next episode at once."""

@@ -254,12 +254,13 @@ class BatchWorlds:
         """Begins the next sequence in rows whose last one has ended."""
         self.reset(dict.fromkeys(rows, NO_ACTION), consume, lambda: None)
 
-    def running(self, ids: Iterable[int]) -> set[int]:
-        """Returns those of some rows in which a sequence is running."""
-        all_running: set[int] = set()
+    def idle(self, ids: Iterable[int]) -> set[int]:
+        """Returns those of some rows in which no sequence is running."""
+        found: set[int] = set()
         for world in self._worlds:
-            all_running.update(np.array(world.rows)[world.is_running].tolist())
-        return all_running.intersection(ids)
+            if not world.is_running.all():
+                found.update(world.rows[place] for place in np.flatnonzero(~world.is_running))
+        return found.intersection(ids)
 
     def close(self) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
@@ -296,10 +297,10 @@ class BatchWorlds:
     ) -> dict[str, npt.NDArray[Any]]:
         batch = batch_of_actions(actions, self.adaptors[0].action_rows, len(ids))
         if idle:
-            is_idle = np.isin(ids, list(idle))
+            places = [place for place, row in enumerate(ids) if row in idle]
             for name, values in batch.items():
                 batch[name] = values.copy()
-                batch[name][is_idle] = _any_value(self.adaptors[0].action_rows[name])
+                batch[name][places] = _any_value(self.adaptors[0].action_rows[name])
         return batch
 
     def _blame(self, sent: Mapping[int, Actions], rows: Mapping[int, Sequence[int]]) -> None:

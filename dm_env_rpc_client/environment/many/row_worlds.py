@@ -115,10 +115,10 @@ class StreamWorlds:
         """Begins a sequence in some environments; see `EnvironmentPool.reset`."""
         self.pool.reset(settings, _consumer(consume), adopt)
 
-    def running(self, ids: Iterable[int]) -> set[int]:
-        """Returns those of some environments in which a sequence is running."""
+    def idle(self, ids: Iterable[int]) -> set[int]:
+        """Returns those of some environments in which no sequence is running."""
         environments = self.pool.environments
-        return {index for index in ids if environments[index].state is State.RUNNING}
+        return {index for index in ids if environments[index].state is not State.RUNNING}
 
     def close(self) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import select
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
@@ -229,3 +231,14 @@ def _is_number(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def poll_for(polled: Any, events: int) -> Callable[[float], bool]:
+    """Returns what waits up to so many seconds for the socket, and says whether it is ready."""
+    poll = select.poll()
+    poll.register(polled, events)
+
+    def is_ready(seconds: float) -> bool:
+        return bool(poll.poll(seconds * 1000 if seconds > 0 else 0))
+
+    return is_ready

@@ -29,7 +29,7 @@ from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Ke
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
 from dm_env_rpc_client.transports.http2.client.request import Header
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, poll_for
 from dm_env_rpc_client.transports.status import silent
 
 _DISPOSE_SECONDS = 1.0
@@ -87,8 +87,8 @@ class ClientConnection:
         self._busy_wait = busy_wait.BusyWait()
         self._keepalive = Keepalive(half.framing)
         # Three, because two threads cannot use one at the same time.
-        self._readable = _poll(connected, select.POLLIN)
-        self._either = _poll(connected, select.POLLIN | select.POLLOUT)
+        self._readable = poll_for(connected, select.POLLIN)
+        self._either = poll_for(connected, select.POLLIN | select.POLLOUT)
         look_now = select.poll()
         look_now.register(connected, select.POLLIN)
         self._look = look_now.poll
@@ -267,7 +267,7 @@ class ClientConnection:
         """Waits up to `timeout` seconds until the socket takes more, and sends that."""
         if not self.sending.outbound:
             time.sleep(timeout)  # The window is closed; the reading thread notices when it opens.
-        elif _poll(self._socket, select.POLLOUT)(timeout):
+        elif poll_for(self._socket, select.POLLOUT)(timeout):
             self._change()
 
     def abandon(self) -> None:
@@ -491,14 +491,3 @@ class ClientConnection:
             error = silent(self.address)
             self._half.fail(error)
             raise error
-
-
-def _poll(polled: Any, events: int) -> Callable[[float], bool]:
-    """Returns what waits up to so many seconds for the socket, and says whether it is ready."""
-    poll = select.poll()
-    poll.register(polled, events)
-
-    def is_ready(seconds: float) -> bool:
-        return bool(poll.poll(seconds * 1000 if seconds > 0 else 0))
-
-    return is_ready
