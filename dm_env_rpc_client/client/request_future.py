@@ -167,7 +167,8 @@ class FuturesThread:
     """
 
     def __init__(self, name: str):
-        self.preparing = threading.Lock()
+        # One thread may come twice: what a signal handler asks of another future.
+        self.preparing = threading.RLock()
         self._name = name
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
