@@ -184,7 +184,7 @@ class Connection(BaseConnection):
         self._pipeline.start(pending)
         return pending
 
-    def has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
+    def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
         """Takes a request that was sent when the stream was opened; otherwise as `start`."""
         pending = self._pending(request, None, timeout)
         self._pipeline.has_sent(pending)
@@ -209,7 +209,7 @@ class Connection(BaseConnection):
             self._pipeline.start(*pendings)
         return pendings
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Tells the server that no more requests follow; none may be started after this.
 
         Closing the connection then costs no round trip after the last answer.
@@ -416,7 +416,7 @@ def connect_with(
         stream = open_stream(traced, options.timeout, answer_memory, message)
         connection = connection_on(stream, endpoint, options)
     _log.debug("connected to %s", endpoint.address)
-    return connection, None if first is None else connection.has_sent(first)
+    return connection, None if first is None else connection._has_sent(first)
 
 
 def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:

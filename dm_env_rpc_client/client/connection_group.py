@@ -82,7 +82,7 @@ class ConnectionGroup:
                     timeout = max(0.0, timeout - (time.monotonic() - begun))
                 stream = self._streams.open(timeout, message)
             connection = connection_on(stream, self._endpoint, self._options)
-        return connection, None if first is None else connection.has_sent(first, first_timeout)
+        return connection, None if first is None else connection._has_sent(first, first_timeout)
 
     def give_back(self, connection: Connection) -> None:
         """Takes a connection that `open_with` has returned, and returns it there once more."""

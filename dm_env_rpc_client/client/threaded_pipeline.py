@@ -149,6 +149,9 @@ class ThreadedPipeline:
 
     def finish(self) -> None:
         """Tells the server that no more requests follow, and none may be started."""
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
+        self._pipeline.check_usable()
         with self._write_lock:
             self._stream.finish()
 

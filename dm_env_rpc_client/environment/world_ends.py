@@ -125,7 +125,7 @@ def _end_world(connection: Connection, world_name: str) -> None:
     leaving = connection.start(leave, None, CLEAN_UP_SECONDS)
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
     destroying = connection.start(request, None, CLEAN_UP_SECONDS)
-    connection.finish()
+    connection._finish()
     undo("leave the world", lambda: connection.wait(leaving))
     if connection.poisoned_by is None:  # Otherwise it was said why.
         undo("destroy the world", lambda: connection.wait(destroying))

@@ -128,6 +128,32 @@ def test_ppo_learns_cart_pole() -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_training_is_the_same_as_in_process(server: Server, algorithm: str, seed: int) -> None:
+    """The weights are equal byte for byte: of one environment, and of four in a batch."""
+    settings = {"environment": "CartPole"}
+    arguments = {"address": server.address, "create_world_settings": settings}
+    single = make_vec_env(REMOTE, env_kwargs=arguments)
+    assert weights(algorithm, seed, single) == weights(algorithm, seed, make_vec_env(cart_pole))
+    vector = RemoteSb3VecEnv(server.address, 4, settings)
+    assert weights(algorithm, seed, vector) == weights(
+        algorithm, seed, DummyVecEnv([cart_pole] * 4)
+    )
+
+
+def weights(algorithm: str, seed: int, envs: Any) -> dict[str, bytes]:
+    """The weights after 4,096 steps of training."""
+    with contextlib.closing(VecMonitor(envs)) as monitored:
+        agent = getattr(sb3, algorithm)("MlpPolicy", monitored, seed=seed, device="cpu")
+        agent.learn(4096)
+        return {
+            name: values.numpy().tobytes() for name, values in agent.policy.state_dict().items()
+        }
+
+
 def mean_return_of_ppo() -> float:
     """The mean return of twenty episodes of remote CartPole after 100,000 steps of training."""
     with serve(cart_pole) as own, contextlib.closing(RemoteSb3VecEnv(own.address, 8)) as envs:

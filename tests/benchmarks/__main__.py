@@ -44,6 +44,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "served-together": serving.served_together,
     "served-computing": serving.served_computing,
     "batched": batches.batched,
+    "batched-single": batches.batched_single,
     "batched-rate": batches.batched_rate,
     "foreign": foreign.foreign,
     "recording": recording.recording,

@@ -109,7 +109,7 @@ class Choice(Control):
             by_value.setdefault(value, []).append(_SYMBOLS.get(key, key))
         # A key that is the same as its value needs no explanation.
         return "press " + ", ".join(
-            "/".join(names) + ("" if names == [str(value)] else f" for {_plain(value)}")
+            "/".join(names) + ("" if str(value) in names else f" for {_plain(value)}")
             for value, names in by_value.items()
         )
 

@@ -10,15 +10,13 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.cli.stepping.watch import Watch
+from dm_env_rpc_client.cli.stepping.watch import CUT_OFF, Watch
 from dm_env_rpc_client.errors import DmEnvRpcError, EnvironmentsFailedError
 from dm_env_rpc_client.protocol import batches
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.cli.stepping.policies import Policy
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-
-CUT_OFF = "cut off"
 
 
 class BatchEpisodes:

@@ -11,8 +11,7 @@ import typer
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, print_json, progress, table
 from dm_env_rpc_client.cli.group import examples
-from dm_env_rpc_client.cli.stepping.batch_episodes import CUT_OFF, BatchEpisodes
-from dm_env_rpc_client.cli.stepping.watch import Watch, on_stderr
+from dm_env_rpc_client.cli.stepping.watch import CUT_OFF, Watch, on_stderr
 
 if TYPE_CHECKING:
     import dm_env
@@ -54,6 +53,7 @@ def run(
     """
     from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+    from dm_env_rpc_client.cli.stepping.batch_episodes import BatchEpisodes
     from dm_env_rpc_client.cli.stepping.policies import make_policy
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
+CUT_OFF = "cut off"
+"""How an episode has ended that was given up for its length."""
+
 _PATIENCE_SECONDS = 1.0
 """How long a step may take before the server is asked why."""
 

@@ -26,7 +26,7 @@ from tests.benchmarks.rounds import Contender, alternate, timed
 from tests.benchmarks.sections.serving import ASYNC, BATCHED, VECTOR, CheapGym, process
 from tests.benchmarks.settings import Settings
 
-__all__ = ["batched", "batched_rate"]
+__all__ = ["batched", "batched_rate", "batched_single"]
 
 CART_POLE = "CartPole"
 SAME_STEP = "CartPole, SAME_STEP"
@@ -40,14 +40,14 @@ _MOST_OF_ASYNC = {
     (256, "scalar"): 0.02,
     (16, "uint8"): 0.25,
     (16, "float32"): 0.5,
-    (1, CART_POLE): 1.0,
     (16, CART_POLE): 0.3,
     (64, CART_POLE): 0.25,
     (64, SAME_STEP): 0.25,
 }
 """What a step of so many environments may cost, as part of AsyncVectorEnv's."""
 
-_QUICK = ((16, "scalar"), (1, CART_POLE))
+_QUICK = ((16, "scalar"), (4, CART_POLE))
+_MOST_OF_ONE = 1.0
 _STEPS = 2560
 """Environment steps of one turn, at most `_MOST_STEPS` of all environments."""
 
@@ -104,14 +104,11 @@ def _contenders(
     # Forks of a process that uses grpcio may crash.
     others = AsyncVectorEnv(makers, shared_memory=True, context="spawn", autoreset_mode=mode)
     ours = RemoteVectorEnv(address, count, {"name": name}, autoreset_mode=mode)
-    contenders = {
+    return {
         ASYNC: _stepping(stack, others, count),
         VECTOR: _stepping(stack, ours, count),
         SYNC: _stepping(stack, SyncVectorEnv(makers, autoreset_mode=mode), count),
     }
-    if count == 1:
-        contenders[PROXY] = _proxy(stack, address, name)
-    return contenders
 
 
 def batched(settings: Settings) -> Section:
@@ -123,12 +120,26 @@ def batched(settings: Settings) -> Section:
             contenders = _contenders(stack, _served(stack, _world), count, name)
             progress = settings.progress(title)
             rows.append(Row(title, alternate(contenders, settings.rounds, progress)))
-        most = _MOST_OF_ASYNC[count, name]
-        for ours in contenders.keys() & {VECTOR, PROXY}:
-            text = f"{ours}, {title}: times the cost of {ASYNC}"
-            targets.append(Target(text, rows[-1].ratio(ours, ASYNC), most, is_minimum=False))
+        targets.append(_target(rows[-1], VECTOR, _MOST_OF_ASYNC.get((count, name), _MOST_OF_ONE)))
     title = "A step of one environment of several, in another process"
     return Section("batched", title, rows, targets)
+
+
+def batched_single(settings: Settings) -> Section:
+    """One environment of Gymnasium, against AsyncVectorEnv with one."""
+    with contextlib.ExitStack() as stack:
+        address = _served(stack, _world)
+        contenders = _contenders(stack, address, 1, CART_POLE)
+        contenders[PROXY] = _proxy(stack, address, CART_POLE)
+        progress = settings.progress(f"1 {CART_POLE}")
+        row = Row(CART_POLE, alternate(contenders, settings.rounds, progress))
+    targets = [_target(row, name, _MOST_OF_ONE) for name in (VECTOR, PROXY)]
+    return Section("batched-single", "A step of an environment in another process", [row], targets)
+
+
+def _target(row: Row, name: str, most: float) -> Target:
+    text = f"{name}, {row.name}: times the cost of {ASYNC}"
+    return Target(text, row.ratio(name, ASYNC), most, is_minimum=False)
 
 
 class _Nothing(Cheap):

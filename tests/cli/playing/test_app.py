@@ -34,7 +34,7 @@ from tests.scripted import settles_async
 async def test_keys_take_steps_and_begin_episodes() -> None:
     async with playing(Catch, create={"rows": 6, "seed": 3}) as game:
         shown = await game.sees("episode 1 +step 0 +return 0\n")
-        for part in (game.server.address, "paddle = 1", "press 0/← for 0, 1/↓ for 1, 2/→ for 2"):
+        for part in (game.server.address, "paddle = 1", "press 0/←, 1/↓, 2/→"):
             await game.sees(part)
         await game.press("left")
         shown = await game.sees(r"step 1 +reward 0 .*\nafter paddle=0")
@@ -343,7 +343,7 @@ async def test_a_row_of_a_batch_is_played() -> None:
     async with playing(Catch, create=create, row=1) as game:
         shown = await game.sees("episode 1 +step 0 +return 0\n")
         assert "step_type" not in shown
-        await game.sees("0/←:0 +1/↓:1 +2/→:2")
+        await game.sees("press 0/←, 1/↓, 2/→")
         for step in range(1, 9):
             await game.press("left")
             await game.sees(rf"step {step} +reward 0 .*\nafter paddle=0")
