@@ -73,7 +73,7 @@ class Distance:
         # The server hears of the connection as late as of everything else.
         with self._lock:
             trip = self._at_client + 1
-        time.sleep(self._seconds)
+        time.sleep(self._seconds)  # The distance.
         server = socket.create_connection(self._server)
         with self._lock:
             self._at_server = max(self._at_server, trip)
