@@ -287,7 +287,7 @@ def test_a_lost_world_ends_its_sequences_and_is_started_again(num_batches: int |
     restart = Restart(attempts=2, backoff=0.05)
     with served_echo() as first, serve(Echo) as second, BatchedEnvironment(
         [first.address, second.address], 4, {"length": 4}, num_batches=num_batches,
-        restart=restart, request_timeout=20.0,
+        restart=restart, request_timeout=20.0, timeout=2.0,
     ) as env:  # fmt: skip
         env.reset()
         env.step({"value": [1, 2, 3, 4]})
