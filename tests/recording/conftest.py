@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.groups import need_package
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +18,13 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run.mcap"
+
+
+@pytest.fixture
+def export_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The export, to a folder of the test."""
+    need_package("minari")
+    from dm_env_rpc_client.recording.minari import export_minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
+    return export_minari

@@ -28,7 +28,6 @@ from dm_env_rpc_client.tensors.limits import Limits
 from tests.cli.commands import invoke
 from tests.environment.test_batch_worlds import Dice, rolls, same_step, settings
 from tests.recording.sessions import record
-from tests.recording.test_exports import export_minari  # noqa: F401 - a fixture.
 
 COUNT = 5
 STEPS = 60
@@ -431,7 +430,7 @@ def test_rows_are_exported_to_parquet(dice: Server, path: Path) -> None:
 
 def test_rows_are_exported_to_minari(
     path: Path,
-    export_minari: Callable[..., int],  # noqa: F811
+    export_minari: Callable[..., int],
 ) -> None:
     import minari
 

@@ -17,7 +17,6 @@ from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Episode, Recorder, read
 from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.server import Catch, serve
-from tests.groups import need_package
 from tests.recording.sessions import SETTINGS, play
 
 
@@ -68,16 +67,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env.reset()
         env.step({"force": [0, 0], "gear": 3})
     return path
-
-
-@pytest.fixture
-def export_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The export, to a folder of the test."""
-    need_package("minari")
-    from dm_env_rpc_client.recording.minari import export_minari
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
-    return export_minari
 
 
 @pytest.fixture(scope="module")
