@@ -247,8 +247,8 @@ class FaultProxy:
                 await asyncio.sleep(0)
                 with contextlib.suppress(OSError):  # It has gone already.
                     client, _ = await self._loop.sock_accept(self._listener)
-                    link = self._loop.create_task(self._forward(client))
-                    self._links[link] = ()
+                    # Referred to until it runs and is among the links.
+                    self._newest = self._loop.create_task(self._forward(client))
         finally:
             self._listener.close()
             await self._reset()
@@ -257,6 +257,8 @@ class FaultProxy:
         """Connects a client with the server until both directions have ended, or one is reset."""
         link = asyncio.current_task()
         assert link is not None
+        # Not before it runs: a task that is cancelled before would close nothing.
+        self._links[link] = ()
         tasks: list[asyncio.Task[None]] = []
         ends = [client]
         is_reset = True
