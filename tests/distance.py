@@ -36,6 +36,7 @@ class Distance:
         self._lock = threading.Lock()
         self._at_client = self._at_server = 0
         self._under_way = 0
+        self._is_over = False
         self._sockets: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
@@ -45,10 +46,10 @@ class Distance:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._is_over = True
         for each in [self._listening, *self._sockets]:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+            _close(each)
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[list[int]]:
@@ -73,14 +74,31 @@ class Distance:
         # The server hears of the connection as late as of everything else.
         with self._lock:
             trip = self._at_client + 1
+        if not self._keep(client):
+            return
         time.sleep(self._seconds)  # The distance.
-        server = socket.create_connection(self._server)
+        try:
+            server = socket.create_connection(self._server)
+        except OSError:
+            _close(client)
+            return
         with self._lock:
             self._at_server = max(self._at_server, trip)
-        self._sockets += [client, server]
+        if not self._keep(server):
+            return
         for one, other, is_client in ((client, server, True), (server, client, False)):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(OSError):  # It is over.
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._forward(one, other, is_client)
+
+    def _keep(self, connected: socket.socket) -> bool:
+        """Has a socket closed at the end; closes it and returns False if that has come."""
+        with self._lock:
+            if not self._is_over:
+                self._sockets.append(connected)
+                return True
+        _close(connected)
+        return False
 
     def _forward(self, one: socket.socket, other: socket.socket, is_client: bool) -> None:
         pieces: queue.SimpleQueue[tuple[float, int, bytes]] = queue.SimpleQueue()
@@ -113,3 +131,9 @@ class Distance:
 
         for run in (receive, send):
             threading.Thread(target=run, daemon=True).start()
+
+
+def _close(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+    connected.close()

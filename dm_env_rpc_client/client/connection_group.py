@@ -67,10 +67,10 @@ class ConnectionGroup:
         """`open` with a first request, whose answer may take some seconds; see `connect_with`."""
         with self._lock:
             spare, self._spare = self._spare, None
-        if spare is not None and first is not None:
+        if spare is not None and spare.is_usable:
             # A server may end it for what was asked before.
             with contextlib.suppress(ConnectionLostError, ProtocolError):
-                return spare, spare.start(first, None, first_timeout)
+                return spare, None if first is None else spare.start(first, None, first_timeout)
         if not self._streams.is_possible:
             return connect_with(first, self._endpoint, self._options)
         message = None if first is None else envelopes.encode_request(first).message
@@ -88,6 +88,13 @@ class ConnectionGroup:
         """Takes a connection that `open_with` has returned, and returns it there once more."""
         with self._lock:
             self._spare = connection
+
+    def close(self) -> None:
+        """Closes a connection that was given back and not asked for since; others stay open."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

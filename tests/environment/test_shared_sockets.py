@@ -28,6 +28,7 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.streams import plain_memory
+from tests.compliance import playground
 from tests.environments import Echo
 from tests.scripted import extension, settles
 
@@ -283,3 +284,32 @@ def test_an_answer_that_nobody_asked_for_ends_only_its_connection() -> None:
         assert good.send(extension(2)) == extension(2)
         good.close()
         bad.close()
+
+
+class EndsAfterExtensions(playground.Session):
+    """Ends the stream at an extension, without an answer."""
+
+    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
+        for request in requests:
+            if request.WhichOneof("payload") == "extension":
+                return
+            yield from self.answers(request)
+
+
+def test_a_server_that_ends_the_stream_when_asked_for_batches_is_connected_to_again() -> None:
+    with (
+        playground.serve(EndsAfterExtensions) as address,
+        BatchedEnvironment(address, 3) as envs,
+    ):
+        assert envs.reset().first().all()
+
+
+def test_who_was_asked_for_batches_is_left_if_another_server_cannot_be_reached(
+    server: Server,
+) -> None:
+    before = sockets()
+    with pytest.raises(EnvironmentsFailedError) as failed:
+        BatchedEnvironment([server.address, "localhost:1"], 4, timeout=0.5)
+    # The error is kept, and with it all that its frames refer to.
+    assert failed.value.failures.keys() == {1}
+    assert settles(lambda: sockets() == before)

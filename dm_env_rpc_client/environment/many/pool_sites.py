@@ -22,6 +22,7 @@ __all__ = [
     "Addresses",
     "PoolSites",
     "at_once",
+    "listed",
     "open_at",
     "open_site",
     "spread",
@@ -38,6 +39,13 @@ OPENERS = 64
 """The number of environments that are opened or closed at the same time."""
 
 
+def listed(addresses: Addresses) -> list[Address]:
+    """Returns one address, or several, as a list."""
+    if isinstance(addresses, str | IncomingSockets) or not hasattr(addresses, "__iter__"):
+        return [addresses]
+    return list(addresses)
+
+
 def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
     """Returns the place of each environment: a number of the server, and its address.
 
@@ -48,20 +56,16 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
     Raises:
       SpecError: there are fewer environments than addresses, or no addresses.
     """
-    listed: list[Address]
-    if isinstance(addresses, str | IncomingSockets) or not hasattr(addresses, "__iter__"):
-        listed = [addresses]
-    else:
-        listed = list(addresses)
-    count = len(listed) if num_envs is None else num_envs
-    if not listed or count < len(listed):
+    each = listed(addresses)
+    count = len(each) if num_envs is None else num_envs
+    if not each or count < len(each):
         raise SpecError(
             f"expected at least one environment at each address, got {count} environments for "
-            f"addresses {listed}"
+            f"addresses {each}"
         )
     places = [
-        (listed.index(address) if is_address(address) else number, address)
-        for number, address in enumerate(listed)
+        (each.index(address) if is_address(address) else number, address)
+        for number, address in enumerate(each)
     ]
     return [places[index % len(places)] for index in range(count)]
 
@@ -136,7 +140,9 @@ class PoolSites:
                 group.uncork()
 
     def close(self) -> None:
-        """Ends the servers that were launched."""
+        """Ends the servers that were launched, and connections that were not used in the end."""
+        for site in self._sites.values():
+            site.target.close()
         at_once([site for site in self._sites.values() if site.launch is not None], Site.close)
 
 
