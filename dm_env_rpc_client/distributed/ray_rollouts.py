@@ -8,10 +8,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dm_env_rpc_client.distributed.environments import MakeEnv, RemoteEnvironments
 from dm_env_rpc_client.distributed.ray_package import NO_OPTIONS, end, import_ray, result
 from dm_env_rpc_client.distributed.rollouts import Rollouts
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
-from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
+from dm_env_rpc_client.distributed.worker import Policy, Worker
 from dm_env_rpc_client.errors import DeadlineExceededError, EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.system.deadline import Deadline
 
@@ -92,7 +93,7 @@ class RayRollouts(Rollouts):
 
     def __init__(
         self,
-        make_env: MakeEnv,
+        make_env: MakeEnv | RemoteEnvironments,
         policy: Policy,
         num_actors: int = 1,
         envs_per_actor: int = 1,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.displays.spec_tables import shapes_text
+from dm_env_rpc_client.distributed.environments import MakeEnv, RemoteEnvironments
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
-from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
+from dm_env_rpc_client.distributed.worker import Policy, Worker
 from dm_env_rpc_client.errors import ConnectionClosedError, SpecError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Rollouts(abc.ABC):
     Args:
       make_env: called with the index of an environment, returns a `dm_env.Environment`: a remote
         one, `lambda index: make(address, {"seed": index})`, or any other. All have the same specs.
+        Or `RemoteEnvironments`, with which those of an actor are stepped as one batch.
       policy: called with the TimeSteps of an actor's environments, each field [envs_per_actor,
         ...]; with the weights; and with a list of `numpy.random.Generator`, one for each
         environment. It returns the actions, each leaf [envs_per_actor, ...], or a `PolicyStep`.
@@ -46,7 +48,7 @@ class Rollouts(abc.ABC):
 
     def __init__(
         self,
-        make_env: MakeEnv,
+        make_env: MakeEnv | RemoteEnvironments,
         policy: Policy,
         num_actors: int,
         envs_per_actor: int,
@@ -194,7 +196,7 @@ class LocalRollouts(Rollouts):
 
     def __init__(
         self,
-        make_env: MakeEnv,
+        make_env: MakeEnv | RemoteEnvironments,
         policy: Policy,
         num_actors: int = 1,
         envs_per_actor: int = 1,

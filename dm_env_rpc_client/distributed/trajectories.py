@@ -138,6 +138,17 @@ class Stack:
         except SpecError as error:
             raise SpecError(f"environment {self._env_ids[place]}: {error}") from error
 
+    def put_all(self, time: int, timestep: dm_env.TimeStep) -> None:
+        """Copies the TimeSteps of all environments, each field [N, ...], to their places.
+
+        They conform to the specs, and have reward 0 and discount 1 where they are FIRST, as those
+        of a `BatchedEnvironment`.
+        """
+        self._step_type[time] = timestep.step_type
+        self._reward.put_all(time, timestep.reward)
+        self._discount.put_all(time, timestep.discount)
+        self._observation.put_all(time, timestep.observation)
+
     def at(self, time: int) -> dm_env.TimeStep:
         """Returns a copy of the TimeSteps of all environments at a time, each field [N, ...]."""
         fields = (field.at(time) for field in (self._reward, self._discount, self._observation))
@@ -178,6 +189,10 @@ class _Field:
                 if leaf.shape != array.shape[2:]:
                     raise SpecError(f"{where} has shape {leaf.shape}, expected {array.shape[2:]}")
             array[time, place] = leaf
+
+    def put_all(self, time: int, values: Any) -> None:
+        for array, leaf in zip(self._arrays, tree.flatten(values), strict=True):
+            array[time] = leaf
 
     def at(self, time: int) -> Any:
         return tree.unflatten_as(self._spec, [array[time].copy() for array in self._arrays])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dm_env
@@ -154,8 +154,7 @@ class BatchedEnvironment(MadeByArguments, Environment):
           SpecError: an action does not conform; nothing was sent to any environment.
           EnvironmentsFailedError: some failed; the others have taken their step.
         """
-        self._worlds.step(self._actions(action), self._rows)
-        return self._timestep()
+        return self._step(action, ())
 
     def send(self, action: Any, env_ids: Sequence[int] | npt.NDArray[Any] | None = None) -> None:
         """Steps some environments without waiting for them.
@@ -214,6 +213,21 @@ class BatchedEnvironment(MadeByArguments, Environment):
     def close(self) -> None:
         """Leaves and destroys all worlds; a second call does nothing. Raises nothing."""
         self._worlds.close()
+
+    def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
+        """`step`, where rows that begin a sequence may have any action."""
+        self._worlds.step(self._actions(action), self._rows, idle)
+        return self._timestep()
+
+    def _single_specs(self) -> tuple[Any, Any, specs.Array, specs.Array]:
+        """Returns the specs of one environment: actions, observations, reward and discount."""
+        own = self._specs
+        return (
+            self._shaped(dict(own.actions), ACTION),
+            self._shaped(dict(own.observations), OBSERVATION),
+            own.reward,
+            own.discount,
+        )
 
     def _adopt_specs(self) -> None:
         self._specs = specs = self._worlds.specs()

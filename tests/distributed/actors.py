@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,17 +70,19 @@ class Closing(Echo):
 class Breaking(Echo):
     """Fails in its fifth step, as often as there are files in a folder: each time removes one."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: str | Path):
         super().__init__()
-        self._folder = folder
+        self._folder = Path(folder)
         self._taken = 0
 
     def step(self, action: Any) -> dm_env.TimeStep:
         self._taken += 1
-        files = list(self._folder.iterdir())
-        if self._taken == 5 and files:
-            files[0].unlink()
-            raise ConnectionError("the engine is gone")
+        if self._taken == 5:
+            for file in self._folder.iterdir():
+                # Another one may take it at the same time.
+                with contextlib.suppress(FileNotFoundError):
+                    file.unlink()
+                    raise ConnectionError("the engine is gone")
         return super().step(action)
 
 

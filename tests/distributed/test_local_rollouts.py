@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dm_env
@@ -18,9 +19,10 @@ from dm_env_rpc_client import (
     SpecError,
     make,
 )
-from dm_env_rpc_client.distributed import LocalRollouts, PolicyStep
+from dm_env_rpc_client.distributed import LocalRollouts, PolicyStep, RemoteEnvironments
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.distributed.actors import (
+    Breaking,
     Random,
     Remembering,
     assert_same,
@@ -114,13 +116,84 @@ def test_remote_environments_are_as_local_ones(server: Server) -> None:
     with LocalRollouts(catch, catching, 2, 3, seed=1) as local:
         expected = local.collect(30)
         assert (expected.timesteps.step_type == LAST).any()
+
+    def settings(index: int) -> dict[str, Any]:
+        return {"environment": "catch", "rows": 6, "seed": index}
+
+    batches = [RemoteEnvironments(server.address, settings, num_batches=n) for n in (None, 0, 2)]
+    makers: list[Callable[[int], dm_env.Environment] | RemoteEnvironments]
     # Steps to remote environments are begun together, the others are taken between.
-    for make_env in (remote, either):
+    makers = [remote, either, *batches]
+    for make_env in makers:
         with LocalRollouts(make_env, catching, 2, 3, seed=1) as rollouts:
             found = rollouts.collect(30)
         reward = found.timesteps.reward.astype(expected.timesteps.reward.dtype)
         assert_same(found._replace(timesteps=found.timesteps._replace(reward=reward)), expected)
     assert server.world_count == 0
+
+
+def test_environments_of_an_actor_are_one_world_where_the_server_makes_batches() -> None:
+    with serve(Echo) as first, serve(Echo) as second:
+        remote = RemoteEnvironments([first.address, second.address], {"length": 4})
+        with LocalRollouts(remote, counting, 2, 6, seed=1) as rollouts:
+            assert (first.stats().worlds, second.stats().worlds) == (2, 2)
+            assert rollouts.observation_spec() == Echo().observation_spec()
+            assert rollouts.action_spec() == Echo().action_spec()
+            rollouts.collect(6)
+            steps = rollouts.collect(20).timesteps
+            assert (steps.step_type == FIRST).sum() == 12 * 4
+        # One environment is at one server, by its index.
+        with LocalRollouts(remote, counting, 2, 1) as rollouts:
+            assert (first.stats().worlds, second.stats().worlds) == (1, 1)
+            rollouts.collect(2)
+
+
+def test_nested_observations_and_strings_of_batches() -> None:
+    def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+        count = len(random)
+        arm = {"torque": np.ones((count, 3), np.float32), "grip": np.zeros(count, bool)}
+        return {
+            "arm": arm,
+            "mode": np.zeros(count, int),
+            "speech": np.array(["ab"] * count, object),
+        }
+
+    def make_env(index: int) -> dm_env.Environment:
+        return make(robots.address)
+
+    with serve(Robot) as robots:
+        with LocalRollouts(make_env, speaking, 2, 2) as rollouts:
+            expected = rollouts.collect(9)
+        for num_batches in (None, 0):
+            remote = RemoteEnvironments(robots.address, num_batches=num_batches)
+            with LocalRollouts(remote, speaking, 2, 2) as rollouts:
+                assert_same(rollouts.collect(9), expected)
+
+
+@pytest.mark.parametrize("num_batches", [None, 0])
+def test_batches_that_fail_name_their_environments_and_begin_again(
+    num_batches: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "once").touch()
+    with serve(Breaking) as own:
+        remote = RemoteEnvironments(own.address, {"folder": str(tmp_path)}, num_batches=num_batches)
+        with LocalRollouts(remote, counting, 2, 2) as rollouts:
+            with pytest.raises(EnvironmentsFailedError, match="the engine is gone") as caught:
+                rollouts.collect(6)
+            assert len(caught.value.failures) == 1
+            assert (rollouts.collect(3).timesteps.step_type[0] == FIRST).all()
+
+        def wrong(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+            return {"value": np.array([1, 1.5])}
+
+        with (
+            LocalRollouts(remote, wrong, 2, 2) as rollouts,
+            pytest.raises(SpecError, match=r"actor 0, whose first is 0: .*action 'value'"),
+        ):
+            rollouts.collect(2)
+    with pytest.raises(EnvironmentsFailedError, match="environment 0 at actor 0 failed") as caught:
+        LocalRollouts(RemoteEnvironments(own.address, timeout=0.2), counting, 2, 2)
+    assert list(caught.value.failures) == [0, 1]
 
 
 def test_a_policy_gets_the_weights_of_now() -> None:

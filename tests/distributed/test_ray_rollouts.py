@@ -26,7 +26,7 @@ from dm_env_rpc_client import (
     SpecError,
     make,
 )
-from dm_env_rpc_client.distributed import Batch, LocalRollouts, RayRollouts
+from dm_env_rpc_client.distributed import Batch, LocalRollouts, RayRollouts, RemoteEnvironments
 from dm_env_rpc_client.distributed.worker import Worker
 from dm_env_rpc_client.server import Catch, serve
 from tests.distributed.actors import (
@@ -61,19 +61,22 @@ def pids(batch: Batch) -> list[int]:
     return found
 
 
-def test_trajectories_are_those_of_one_process() -> None:
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_trajectories_are_those_of_one_process(is_batched: bool) -> None:
     with serve(Catch) as server:
         address = server.address
 
         def make_env(index: int) -> dm_env.Environment:
             return make(address, {"rows": 6, "seed": index})
 
+        remote = RemoteEnvironments(address, lambda index: {"rows": 6, "seed": index})
+        in_actors = remote if is_batched else make_env
         with (
-            RayRollouts(make_env, catching, 4, 4, weights=0.1, seed=1) as rollouts,
+            RayRollouts(in_actors, catching, 4, 4, weights=0.1, seed=1) as rollouts,
             LocalRollouts(make_env, catching, 4, 4, weights=0.1, seed=1) as local,
         ):
             assert rollouts.observation_spec() == local.observation_spec()
-            assert server.world_count == 32
+            assert server.world_count == (4 if is_batched else 16) + 16
             text = "actions paddle int32 []; observations board float32 [6, 5]>"
             assert repr(rollouts) == f"<RayRollouts of 16, in 4 actors: {text}"
             for steps in (30, 1, 20):

@@ -1,0 +1,301 @@
+"""The environments of one actor: each made by itself, or all together in batches at a server."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import dm_env
+import numpy as np
+import tree
+
+from dm_env_rpc_client.distributed.trajectories import EnvironmentSpecs, Stack
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.batched import BatchedEnvironment
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.many.pool import NO_ACTION
+from dm_env_rpc_client.environment.many.pool_sites import Addresses, listed
+from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.make_options import BatchKeywords
+
+__all__ = ["ActorEnvironments", "MakeEnv", "RemoteEnvironments", "environments_of"]
+
+_log = logging.getLogger(__name__)
+
+MakeEnv: TypeAlias = Callable[[int], dm_env.Environment]
+"""Makes the environment with an index."""
+
+IndexSettings: TypeAlias = "Mapping[str, Any] | Callable[[int], Mapping[str, Any]]"
+"""Settings for all environments, or a function of an environment's index."""
+
+
+class RemoteEnvironments:
+    """Remote environments for rollouts: those of an actor are stepped together.
+
+    Where a server makes batches, an actor has a batch of its environments there, which takes one
+    message a step; elsewhere each has a stream, as `BatchedEnvironment` has them.
+
+    Args:
+      addresses: one address, as for `make`, or several, over which the environments are distributed
+        in turn, by their indices.
+      create_world_settings: settings with which the world of each environment is created: for all,
+        or a function of its index.
+      join_world_settings: the same for joining it.
+      num_batches: as for `BatchedEnvironment`, in each actor.
+      **make_kwargs: for `make`, such as `request_timeout` or `restart`.
+    """
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        create_world_settings: IndexSettings = NO_SETTINGS,
+        join_world_settings: IndexSettings = NO_SETTINGS,
+        *,
+        num_batches: int | None = None,
+        **make_kwargs: Unpack[BatchKeywords],
+    ):
+        self._addresses = listed(addresses)
+        self._settings = create_world_settings, join_world_settings
+        self._num_batches = num_batches
+        self._make_kwargs = make_kwargs
+
+    def open(self, env_ids: Sequence[int]) -> BatchedEnvironment:
+        """Opens the environments with some indices, which follow one another.
+
+        Raises:
+          As `BatchedEnvironment`.
+        """
+        count = len(self._addresses)
+        addresses = [self._addresses[index % count] for index in env_ids[:count]]
+        creating, joining = (
+            [own(index) if callable(own) else own for index in env_ids] for own in self._settings
+        )
+        return BatchedEnvironment(
+            addresses[0] if len(addresses) == 1 else addresses,
+            len(env_ids),
+            creating,
+            joining,
+            num_batches=self._num_batches,
+            **self._make_kwargs,
+        )
+
+
+class ActorEnvironments(Protocol):
+    """The environments of an actor, N of them.
+
+    What `begin` and `step` return, `put` takes. An EnvironmentsFailedError names environments by
+    their indices.
+    """
+
+    def open(self) -> EnvironmentSpecs:
+        """Opens them, unless that was done, and returns the specs of one of them."""
+
+    def begin(self) -> Any:
+        """Begins a sequence in each, and returns the first TimeSteps."""
+
+    def step(self, actions: Any, latest: Any) -> Any:
+        """Takes a step in each; where the last TimeStep was LAST, the next sequence begins.
+
+        Args:
+          actions: each leaf [N, ...].
+          latest: the last TimeSteps.
+
+        Raises:
+          EnvironmentsFailedError: some have failed.
+          SpecError: an action does not conform.
+        """
+
+    def put(self, stack: Stack, time: int, latest: Any) -> None:
+        """Puts TimeSteps into a stack, at an index along time."""
+
+    def close(self) -> None:
+        """Closes them; raises nothing."""
+
+
+def environments_of(
+    make_env: MakeEnv | RemoteEnvironments,
+    env_ids: Sequence[int],
+    actor: int,
+    specs: EnvironmentSpecs | None,
+) -> ActorEnvironments:
+    """Returns the environments of an actor, not yet opened.
+
+    Args:
+      make_env: makes them.
+      env_ids: their indices.
+      actor: the number of the actor, by which errors name it.
+      specs: the specs that they must have; None for those of the first.
+    """
+    if isinstance(make_env, RemoteEnvironments):
+        return _Together(make_env, env_ids, actor, specs)
+    return _Separate(make_env, env_ids, actor, specs)
+
+
+class _Together:
+    """Remote environments as one batch of TimeSteps."""
+
+    def __init__(
+        self,
+        remote: RemoteEnvironments,
+        env_ids: Sequence[int],
+        actor: int,
+        specs: EnvironmentSpecs | None,
+    ):
+        self._remote = remote
+        self._env_ids = env_ids
+        self._where = f"actor {actor}"
+        self._specs = specs
+        self._envs: BatchedEnvironment | None = None
+
+    def open(self) -> EnvironmentSpecs:
+        """See `ActorEnvironments.open`."""
+        if self._envs is None:
+            try:
+                envs = self._remote.open(self._env_ids)
+            except EnvironmentsFailedError as error:
+                # Those of a batch fail together.
+                raise _failed(dict.fromkeys(self._env_ids, error), self._where) from error
+            try:
+                specs = EnvironmentSpecs(*envs._single_specs())
+                self._specs = self._specs or specs
+                self._specs.check_same(specs, f"environment {self._env_ids[0]}")
+            except BaseException:
+                envs.close()
+                raise
+            self._envs = envs
+        assert self._specs is not None
+        return self._specs
+
+    def begin(self) -> dm_env.TimeStep:
+        """See `ActorEnvironments.begin`."""
+        return self._named(lambda envs: envs.reset())
+
+    def step(self, actions: Any, latest: dm_env.TimeStep) -> dm_env.TimeStep:
+        """See `ActorEnvironments.step`."""
+        ended = np.flatnonzero(latest.last()).tolist()
+        return self._named(lambda envs: envs._step(actions, ended))
+
+    def put(self, stack: Stack, time: int, latest: dm_env.TimeStep) -> None:
+        """See `ActorEnvironments.put`."""
+        stack.put_all(time, latest)
+
+    def close(self) -> None:
+        """See `ActorEnvironments.close`."""
+        envs, self._envs = self._envs, None
+        if envs is not None:
+            envs.close()
+
+    def _named(self, act: Callable[[BatchedEnvironment], dm_env.TimeStep]) -> dm_env.TimeStep:
+        """Does something; what fails is named by its index among all environments.
+
+        A SpecError says which environment is the first of the actor, from which its rows count.
+        """
+        assert self._envs is not None, "they are open"
+        try:
+            return act(self._envs)
+        except EnvironmentsFailedError as error:
+            failures = {self._env_ids[row]: each for row, each in error.failures.items()}
+            raise _failed(failures, self._where) from error
+        except SpecError as error:
+            raise SpecError(f"{self._where}, whose first is {self._env_ids[0]}: {error}") from error
+
+
+class _Separate:
+    """Environments that are made one by one. Remote ones step at the same time."""
+
+    def __init__(
+        self,
+        make_env: MakeEnv,
+        env_ids: Sequence[int],
+        actor: int,
+        specs: EnvironmentSpecs | None,
+    ):
+        self._make_env = make_env
+        self._env_ids = env_ids
+        self._where = f"actor {actor}"
+        self._specs = specs
+        self._envs: list[dm_env.Environment] = []
+
+    def open(self) -> EnvironmentSpecs:
+        """See `ActorEnvironments.open`."""
+        try:
+            for index in self._env_ids[len(self._envs) :]:
+                try:
+                    self._envs.append(self._make_env(index))
+                    specs = EnvironmentSpecs.of(self._envs[-1])
+                except Exception as error:
+                    raise _failed({index: error}, self._where) from error
+                self._specs = self._specs or specs
+                self._specs.check_same(specs, f"environment {index}")
+        except BaseException:
+            self.close()
+            raise
+        assert self._specs is not None
+        return self._specs
+
+    def begin(self) -> list[dm_env.TimeStep]:
+        """See `ActorEnvironments.begin`."""
+        return self._each(lambda place: self._envs[place].reset())
+
+    def step(self, actions: Any, latest: Sequence[dm_env.TimeStep]) -> list[dm_env.TimeStep]:
+        """See `ActorEnvironments.step`."""
+        rows: list[Any] = [
+            tree.map_structure(operator.itemgetter(place), actions)
+            for place in range(len(self._envs))
+        ]
+
+        def start(place: int) -> Any:
+            env = self._envs[place]
+            if type(env).step is not DmEnvAdaptor.step:
+                return None
+            action = NO_ACTION if latest[place].last() else rows[place]
+            return env._start_step(env._prepare_step(action))
+
+        def finish(place: int) -> dm_env.TimeStep:
+            env = self._envs[place]
+            if started[place] is not None:
+                return env._finish_step(started[place])
+            return env.reset() if latest[place].last() else env.step(rows[place])
+
+        # All Steps to remote environments are written before any answer is read.
+        started = self._each(start)
+        return self._each(finish)
+
+    def put(self, stack: Stack, time: int, latest: Sequence[dm_env.TimeStep]) -> None:
+        """See `ActorEnvironments.put`."""
+        for place, timestep in enumerate(latest):
+            stack.put(time, place, timestep)
+
+    def close(self) -> None:
+        """See `ActorEnvironments.close`."""
+        while self._envs:
+            try:
+                self._envs.pop().close()
+            except Exception:
+                _log.warning("could not close an environment", exc_info=True)
+
+    def _each(self, act: Callable[[int], Any]) -> list[Any]:
+        """Does something with each environment, also if it fails with others."""
+        results = []
+        failures: dict[int, Exception] = {}
+        for place, index in enumerate(self._env_ids):
+            try:
+                results.append(act(place))
+            except Exception as error:
+                failures[index] = error
+        for index, failure in failures.items():
+            if isinstance(failure, SpecError):
+                raise SpecError(f"environment {index}: {failure}") from failure
+        if failures:
+            raise _failed(failures, self._where)
+        return results
+
+
+def _failed(failures: Mapping[int, Exception], where: str) -> EnvironmentsFailedError:
+    return EnvironmentsFailedError(failures, dict.fromkeys(failures, where))
