@@ -1,7 +1,9 @@
-"""The reference package's client steps batched worlds, and sees what this package's client sees."""
+"""Clients of others step batched worlds, and see what this package's client sees."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +17,11 @@ from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
 from dm_env_rpc.v1 import tensor_utils
 
-from dm_env_rpc_client import make
+from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.groups import skip
+from tests.peers import cpp_peers
+from tests.peers.building import MissingToolchainError
 
 ROWS = 4
 STEPS = 60
@@ -88,6 +93,33 @@ def test_the_reference_steps_a_batch(served: Server, request: pytest.FixtureRequ
             np.testing.assert_equal(mine.discount, other.discount)
         ends += int((mine.observation["step_type"] == dm_env.StepType.LAST).sum())
     assert ends >= ROWS
+
+
+@pytest.fixture
+def cpp_client() -> str:
+    try:
+        return str(cpp_peers.built() / "batch")
+    except MissingToolchainError as missing:
+        skip("cpp peer", str(missing))
+
+
+def test_a_client_in_cpp_steps_a_batch(cpp_client: str) -> None:
+    with serve(Catch) as server:
+        arguments = [server.address, str(ROWS), str(STEPS), "board"]
+        found = subprocess.run(
+            [cpp_client, *arguments], stdout=subprocess.PIPE, check=True, timeout=60
+        )
+        create = {"num_envs": ROWS, "rows.seed": np.arange(ROWS)}
+        with make(server.address, create) as env:
+            expected = [env.reset(), *(env.step(actions(env, step)) for step in range(1, STEPS))]
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    for theirs, mine in zip(lines, expected, strict=True):
+        assert theirs["state"] == dm_env_rpc_pb2.RUNNING
+        assert theirs["step_type"] == mine.observation["step_type"].tolist()
+        assert theirs["reward"] == (mine.reward if mine.mid() else np.zeros(ROWS)).tolist()
+        assert theirs["values"] == mine.observation["board"].ravel().tolist()
+    assert sum(line["step_type"].count(2) for line in lines) >= ROWS
+    assert any(any(line["reward"]) for line in lines)
 
 
 def reset_with(env: Any, connection: Any, seed: dict[str, Any]) -> dm_env.TimeStep:
