@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_space
 
 from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
@@ -149,19 +150,45 @@ class _Nothing(Cheap):
         super().__init__("float32 [1]")
 
 
+class _NothingVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector environment that computes nothing: all rows at once, as EnvPool has them."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int):
+        self.num_envs = num_envs
+        self.single_observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._observation = np.zeros((num_envs, 1), np.float32)
+        self._reward = np.zeros(num_envs)
+        self._flags = np.zeros(num_envs, np.bool_)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return self._observation, {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        return self._observation, self._reward, self._flags, self._flags, {}
+
+
+_RATES = {"rows of Python": _Nothing, "a vector environment": _NothingVector}
+
+
 def batched_rate(settings: Settings) -> Section:
-    """What 1,024 environments that compute nothing reach."""
+    """What 1,024 environments that compute nothing reach: each by itself, and all as one."""
     with contextlib.ExitStack() as stack:
-        address = _served(stack, _Nothing)
         contenders = {}
-        for count in (_ROWS // 16, _ROWS):
-            envs = stack.enter_context(BatchedEnvironment(address, count))
+        for kind, factory in _RATES.items():
+            envs = stack.enter_context(BatchedEnvironment(_served(stack, factory), _ROWS))
             envs.reset()
-            action = {"action": np.ones(count, np.int32)}
-            step = functools.partial(envs.step, action)
-            contenders[f"{BATCHED}, {count}"] = timed(step, 10, count)
+            ((name, spec),) = envs.action_spec().items()
+            step = functools.partial(envs.step, {name: np.ones(_ROWS, spec.dtype)})
+            contenders[f"{BATCHED}, {kind}"] = timed(step, 10, _ROWS)
         progress = settings.progress(f"{_ROWS} environments that compute nothing")
         row = Row("a step", alternate(contenders, settings.rounds, progress))
-    rate = 1 / row.samples[f"{BATCHED}, {_ROWS}"].median
-    target = Target(f"{_ROWS} environments: steps/s", rate, _LEAST_RATE)
-    return Section("batched-rate", "A step of one of N environments", [row], [target])
+    targets = [
+        Target(f"{name}, {_ROWS}: steps/s", 1 / row.samples[name].median, _LEAST_RATE)
+        for name in contenders
+    ]
+    return Section("batched-rate", "A step of one of N environments", [row], targets)

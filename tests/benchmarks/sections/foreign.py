@@ -29,6 +29,7 @@ OURS = "RemoteVectorEnv"
 OWN = "in process"
 
 _ROWS = 64
+_QUICK_ROWS = 4
 _STEPS = 10
 _LEAST_RATE = 1e5
 
@@ -75,10 +76,10 @@ _KINDS = {
 }
 
 
-def _be_a_server(told: Pipe, make: Callable[..., Any]) -> None:
+def _be_a_server(told: Pipe, make: Callable[..., Any], count: int) -> None:
     # ALE keeps the interpreter while it makes an environment, for so long that a client may take
     # the server for lost.
-    made = make(_ROWS)
+    made = make(count)
     with serve(lambda: made) as server:
         told.send(server.address)
         told.recv()
@@ -87,24 +88,25 @@ def _be_a_server(told: Pipe, make: Callable[..., Any]) -> None:
 def _stepping(stack: contextlib.ExitStack, envs: Any) -> Contender:
     stack.callback(envs.close)
     envs.reset()
-    actions = np.resize(np.array([0, 1]), _ROWS)
-    return timed(lambda: envs.step(actions), _STEPS, _ROWS)
+    actions = np.resize(np.array([0, 1]), envs.num_envs)
+    return timed(lambda: envs.step(actions), _STEPS, envs.num_envs)
 
 
 def foreign(settings: Settings) -> Section:
     """Vector environments of other projects; those that are not installed are named as such."""
     rows, targets = [], []
     missing = []
+    count = _QUICK_ROWS if settings.is_quick else _ROWS
     for name, kind in _KINDS.items():
-        title = f"{_ROWS} {name}"
+        title = f"{count} {name}"
         if importlib.util.find_spec(kind.package) is None:
             missing.append(f"{name} (pip install {kind.package.replace('_', '-')})")
             continue
         with contextlib.ExitStack() as stack:
-            address = stack.enter_context(process(_be_a_server, kind.make)).recv()
+            address = stack.enter_context(process(_be_a_server, kind.make, count)).recv()
             contenders = {
-                OURS: _stepping(stack, RemoteVectorEnv(address, _ROWS)),
-                OWN: _stepping(stack, kind.make(_ROWS)),
+                OURS: _stepping(stack, RemoteVectorEnv(address, count)),
+                OWN: _stepping(stack, kind.make(count)),
             }
             progress = settings.progress(title)
             row = Row(title, alternate(contenders, settings.rounds, progress))
