@@ -131,7 +131,8 @@ def test_every_timestep_is_right_and_every_place_is_filled_again(
                     losses += int(lost.sum())
                     quiet = 0 if lost.any() or had_ended.any() else quiet + 1
                     had_ended = truncated
-                assert envs.restarts == losses > 0
+                # What is lost once more before its sequence has begun loses no step.
+                assert envs.restarts >= losses > 0
                 assert incoming.wait_for(each, PATIENCE)
             finally:
                 is_over.set()
