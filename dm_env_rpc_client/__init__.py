@@ -11,7 +11,7 @@ import logging
 
 import lazy_loader
 
-from dm_env_rpc_client.system.version import __version__ as __version__
+from dm_env_rpc_client.version import __version__ as __version__
 
 # What is logged is for programs that ask for it.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -44,7 +44,7 @@ class RepositoryLinks(MetadataHookInterface):
         readme = Path(self.root, "README.md").read_text(encoding="utf-8")
         version = re.search(
             r'^__version__ = "(.+)"$',
-            Path(self.root, "dm_env_rpc_client/system/version.py").read_text(encoding="utf-8"),
+            Path(self.root, "dm_env_rpc_client/version.py").read_text(encoding="utf-8"),
             re.MULTILINE,
         )
         assert version is not None

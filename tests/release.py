@@ -78,7 +78,7 @@ def unexpected(wheel: Path) -> list[str]:
 
 
 def _version() -> str:
-    text = (ROOT / "dm_env_rpc_client" / "system" / "version.py").read_text()
+    text = (ROOT / "dm_env_rpc_client" / "version.py").read_text()
     version = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
     assert version is not None
     return version[1]

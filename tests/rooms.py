@@ -1,9 +1,11 @@
 """The rooms of the package, their sizes and the arrows between them: `python -m tests.rooms`.
 
-A room is a file or a folder directly in the package. An arrow A -> B says that some file of A
-imports some file of B, imports for type checkers alone left out; the stub `__init__.pyi` counts
-as the imports of `__init__`. A circle is a set of files that import one another, imports for
-type checkers included. `test_layering.py` holds the package to `MAY_IMPORT`.
+A room is a folder directly in the package. The files beside the rooms are the front door, and
+`errors` and `version`, which any room may use; they are listed, too, and counted apart. An arrow
+A -> B says that some file of A imports some file of B, imports for type checkers alone left out;
+the stub `__init__.pyi` counts as the imports of `__init__`. A circle is a set of files that
+import one another, imports for type checkers included. `test_layering.py` holds the package to
+`MAY_IMPORT`.
 """
 
 from __future__ import annotations
@@ -30,15 +32,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         "_proto", "bridges", "client", "compliance", "displays", "environment", "errors",
-        "extensions", "launch", "protocol", "recording", "system", "server", "standalone",
-        "tensors", "transports",
+        "extensions", "launch", "protocol", "recording", "system", "server", "tensors",
+        "transports", "version",
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
     "adaptors": {
-        "environment", "errors", "extensions", "protocol", "server", "system", "tensors",
-
+        "environment", "errors", "extensions", "protocol", "server", "tensors", "version",
     },
     "distributed": {
         "displays", "environment", "errors", "system", "server", "tensors", "transports",
@@ -54,16 +55,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environment": {
         "_proto", "client", "displays", "errors", "launch", "protocol", "tensors", "transports",
     },
-    "launch": {"client", "errors", "system", "standalone"},
+    "launch": {"client", "errors", "system"},
     "client": {"displays", "errors", "protocol", "recording", "system", "transports"},
-    "recording": {"errors", "protocol", "system", "tensors", "transports"},
+    "recording": {"errors", "protocol", "tensors", "transports", "version"},
     "bridges": {"errors", "system", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
-    "transports": {"_proto", "errors", "system"},
+    "transports": {"_proto", "errors", "system", "version"},
     "tensors": {"_proto", "displays", "errors"},
-    "standalone": set(),
     "system": {"errors"},
     "errors": {"displays"},
+    "version": set(),
     "displays": set(),
     "_proto": set(),
 }  # fmt: skip
@@ -179,9 +180,13 @@ def _print_totals() -> None:
         size = measured(path)
         notes += size.notes
         print(f"{what:14} {size.files:5} {size.code:6} {size.docstrings:6}")
-    count = len({room(name) for name, _ in modules()})
+    found = {room(name) for name, _ in modules()}
+    folders = {name for name in found if (PACKAGE / name).is_dir()}
+    every = arrows(for_types=True)
+    between = [arrow for arrow in every if folders.issuperset(arrow)]
     print(
-        f"\n{count} rooms, {len(arrows(for_types=True))} arrows, {len(circles())} circles of files"
+        f"\n{len(folders)} rooms, {len(between)} arrows between them; with {len(found - folders)} "
+        f"files beside them, {len(every)} arrows; {len(circles())} circles of files"
     )
     for circle in circles():
         print("  " + " -> ".join(circle))

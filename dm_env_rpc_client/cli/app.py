@@ -13,7 +13,7 @@ from dm_env_rpc_client.cli.properties import commands as properties
 from dm_env_rpc_client.cli.recordings import record
 from dm_env_rpc_client.cli.serving import serve
 from dm_env_rpc_client.cli.stepping import bench, run
-from dm_env_rpc_client.system.version import __version__
+from dm_env_rpc_client.version import __version__
 
 app = typer.Typer(
     cls=Commands,

@@ -12,7 +12,7 @@ import typer
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
-from dm_env_rpc_client.standalone import FILE
+from dm_env_rpc_client.launch.standalone import FILE
 
 STANDALONE_EXAMPLES = examples(
     "dm-env-rpc standalone > dm_env_rpc_server.py",

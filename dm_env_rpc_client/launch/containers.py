@@ -20,9 +20,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from dm_env_rpc_client import standalone
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
+from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.system import children

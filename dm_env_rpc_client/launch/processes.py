@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from dm_env_rpc_client import standalone
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.errors import LaunchError, SpecError
+from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.system import children

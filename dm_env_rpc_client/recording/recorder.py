@@ -16,9 +16,9 @@ from dm_env_rpc_client.recording.files.container import (
     Container,
 )
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
-from dm_env_rpc_client.system.version import __version__
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.streams import AsyncStream, Stream
+from dm_env_rpc_client.version import __version__
 
 # The recorders by path that are not finished, so that connections that are opened one after the
 # other, as those of many environments are, have one file.

@@ -5,4 +5,3 @@
 # `busy_wait.py`: looking before sleeping. `deadline.py`: one timeout for several waits.
 # `self_pipe.py`, `message_pipe.py`: between threads, and between processes. `children.py`: child
 # processes that end with their parent. `objects.py`, `launch_text.py`: what a command line names.
-# `system/version.py`: of this package, and the systems that it runs on.

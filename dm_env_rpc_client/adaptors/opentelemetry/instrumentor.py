@@ -27,7 +27,7 @@ from dm_env_rpc_client.adaptors.opentelemetry.reports import (
     harmless,
 )
 from dm_env_rpc_client.protocol import telemetry
-from dm_env_rpc_client.system.version import __version__
+from dm_env_rpc_client.version import __version__
 
 _log = logging.getLogger(__name__)
 

@@ -262,7 +262,7 @@ def serve(
 def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
     """Has another interpreter serve, in this process."""
     from dm_env_rpc_client.launch.processes import other_python
-    from dm_env_rpc_client.standalone import FILE
+    from dm_env_rpc_client.launch.standalone import FILE
 
     options.check_listening_address(host.place, host)
     if environment is None or ":" not in environment or "://" in environment:

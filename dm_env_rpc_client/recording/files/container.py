@@ -36,7 +36,7 @@ from mcap.writer import LIBRARY_IDENTIFIER, MCAP0_MAGIC
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, EnvironmentResponse
-from dm_env_rpc_client.system.version import __version__
+from dm_env_rpc_client.version import __version__
 
 PROFILE = "dm_env_rpc"
 """The profile in the header of a recording."""

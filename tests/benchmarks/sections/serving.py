@@ -21,8 +21,8 @@ from gymnasium.vector import AsyncVectorEnv
 
 from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.standalone import dm_env_rpc_server
 from tests.benchmarks.cheap import PAYLOADS, Cheap, compute
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate, timed

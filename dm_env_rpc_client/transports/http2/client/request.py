@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 from typing import TypeAlias
 
-from dm_env_rpc_client.system.version import __version__
 from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.version import __version__
 
 Header: TypeAlias = tuple[str, str | bytes] | tuple[str, str | bytes, bool]
 """A name, a value, and True if it may be secret."""

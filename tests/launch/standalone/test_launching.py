@@ -23,7 +23,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from tests.launch.docker_daemon import IMAGE, Daemon
-from tests.standalone.interpreters import FILE, HERE, NEWEST, OLDEST, interpreter
+from tests.launch.standalone.interpreters import FILE, HERE, NEWEST, OLDEST, interpreter
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 

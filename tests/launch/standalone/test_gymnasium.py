@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.server import serve
-from tests.standalone import hosted_gym
-from tests.standalone.interpreters import interpreter, served
+from tests.launch.standalone import hosted_gym
+from tests.launch.standalone.interpreters import interpreter, served
 
 KINDS = [
     ("3.6", "gym==0.15.7 cloudpickle==2.2.1 six"),

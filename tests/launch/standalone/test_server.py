@@ -13,8 +13,8 @@ import dm_env_rpc_client
 from dm_env_rpc_client import connect, dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.compliance import Options, Outcome, run
 from dm_env_rpc_client.server import serve
-from tests.standalone import hosted
-from tests.standalone.interpreters import (
+from tests.launch.standalone import hosted
+from tests.launch.standalone.interpreters import (
     FILE,
     NEWEST,
     OLDEST,

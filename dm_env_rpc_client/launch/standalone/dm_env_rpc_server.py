@@ -1647,6 +1647,8 @@ class _Connection:
                 at += len(part)
                 self._window -= len(part)
                 stream.window -= len(part)
+                # The windows that it fills are opened again by frames without content.
+                self.idle_frames = max(0, self.idle_frames - (len(part) >> 12))
                 self._outbound += _frame(_DATA, 0, stream.number, part)
             self._flush()
 

@@ -23,11 +23,11 @@ from dm_env_rpc_client.server import Tls, serve
 from dm_env_rpc_client.transports.status import PROCESS
 from tests.certificates import self_signed
 from tests.groups import skip
+from tests.launch.standalone import hosted
+from tests.launch.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.peers.building import MissingToolchainError
 from tests.peers.servers import TRIALS
 from tests.scripted import settles
-from tests.standalone import hosted
-from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 
 LARGE = 20_000_000
 CONTENTS = bytes(range(250)) * (LARGE // 250)

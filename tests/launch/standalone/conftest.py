@@ -7,9 +7,9 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.launch.standalone.interpreters import VERSIONS, interpreter
 from tests.peers.building import MissingToolchainError
 from tests.peers.servers import BUILT
-from tests.standalone.interpreters import VERSIONS, interpreter
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

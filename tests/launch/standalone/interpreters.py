@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import standalone
+from dm_env_rpc_client.launch import standalone
 from tests.groups import skip
 from tests.reliability.hostile.served import Served
 

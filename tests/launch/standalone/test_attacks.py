@@ -14,6 +14,7 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError, DmEnvRpcError, connect, dm_env_rpc_pb2, make
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
 from tests.fuzz.wire import flipped
+from tests.launch.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.reliability.hostile import attacking, bombs
 from tests.reliability.hostile.served import Honest, Served
 from tests.reliability.hostile.test_hostile_clients import (
@@ -24,7 +25,6 @@ from tests.reliability.hostile.test_hostile_clients import (
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
-from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.stopwatch import patience
 from tests.transports import frames
 from tests.transports.frames import DATA, PREFACE, RST_STREAM, WINDOW_UPDATE, frame, grpc_message
