@@ -15,18 +15,20 @@ from hypothesis import HealthCheck, settings
 
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
-from tests import timeouts
-from tests.environments import Echo
-from tests.groups import GROUPS, need, report_together
 from tests.reliability.recording import seen
-from tests.stopwatch import Stopwatch
+from tests.support import timeouts
+from tests.support.environments import Echo
+from tests.support.groups import GROUPS, need, report_together
+from tests.support.stopwatch import Stopwatch
 
 __all__ = ["seen"]
 
 FIRST = (
     "notebook",
-    "test_readme.py",
+    "documentation",
     "compliance",
+    "recording",
+    "adaptors",
     "cli",
     "reliability",
     "interop",
@@ -36,7 +38,7 @@ FIRST = (
     "transports",
     "testing",
     "fuzz",
-    "test_protos.py",
+    "packaging",
 )
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
 
@@ -123,7 +125,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(timeouts, "tests.timeouts")
+    config.pluginmanager.register(timeouts, "tests.support.timeouts")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -44,6 +44,7 @@ _TESTED = (
     "tests/reliability/hostile/test_answers.py",
     "tests/reliability/hostile/test_states.py",
     "tests/environment/test_dm_env_adaptor.py",
+    "tests/environment/test_adaptor_of_scripts.py",
     "tests/server/test_server.py",
 )
 _OPTIONS = (

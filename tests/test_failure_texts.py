@@ -13,8 +13,8 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import ConnectionLostError, LaunchError, SpecError, server
 from dm_env_rpc_client.server import Catch
-from tests.environments import Echo
-from tests.forks import run_command
+from tests.support.environments import Echo
+from tests.support.forks import run_command
 
 
 class Abstract(dm_env.Environment):

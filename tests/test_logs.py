@@ -15,7 +15,7 @@ from dm_env_rpc_client import connect, create_world, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import command
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 TOKEN = "tok-5c0e72d1"
 

@@ -8,7 +8,7 @@ import pytest
 
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.walkers import Arm, Walker
-from tests.environments import Robot
+from tests.support.environments import Robot
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.adaptors.collected import Collected, context_of, names
-from tests.environments import Echo
+from tests.support.environments import Echo
 
 
 @pytest.fixture

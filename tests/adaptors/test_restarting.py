@@ -20,9 +20,9 @@ from dm_env_rpc_client.launch import Launch, from_python
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.testing import FaultProxy
-from tests.environments import Echo
 from tests.launch.processes import ECHO, kill, server_of
-from tests.scripted import freeze
+from tests.support.environments import Echo
+from tests.support.scripted import freeze
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -51,7 +51,7 @@ def test_gymnasium_make_launches() -> None:
     env = gymnasium.make(
         "dm_env_rpc_client.gymnasium:Remote-v0",
         address=f"process:{sys.executable} -m dm_env_rpc_client.server "
-        "tests.environments:Echo unix:{socket}",
+        "tests.support.environments:Echo unix:{socket}",
         create_world_settings={"length": 1},
     )
     with contextlib.closing(env):

@@ -26,7 +26,7 @@ from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.adaptors.walkers import Arm, Walker
-from tests.environments import Robot
+from tests.support.environments import Robot
 
 Wrap = Callable[[dm_env.Environment], Wrapper]
 
@@ -234,4 +234,6 @@ def test_wrappers_are_for_environments_of_this_process_too() -> None:
             env.send(action)
         with pytest.raises(SpecError, match="a batch"):
             env.recv()
-    assert repr(env).startswith("<ActionScale of <ObservationStack of <tests.environments.Robot")
+    assert repr(env).startswith(
+        "<ActionScale of <ObservationStack of <tests.support.environments.Robot"
+    )

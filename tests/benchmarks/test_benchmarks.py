@@ -21,9 +21,9 @@ from tests.benchmarks.rounds import Sample, alternate
 from tests.benchmarks.sections import stepping
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRANSPORTS, our_name
-from tests.groups import skip
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
+from tests.support.groups import skip
 
 QUICK_ROUNDS = 3
 ROUNDS = 40

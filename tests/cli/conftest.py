@@ -9,7 +9,7 @@ import pytest
 
 from dm_env_rpc_client.server import Catch, serve
 from tests.cli.commands import Peers, end_started, listening
-from tests.environments import Broken
+from tests.support.environments import Broken
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ import termios
 from multiprocessing import connection
 from pathlib import Path
 
-from tests import forks
 from tests.cli import commands
-from tests.scripted import settles
+from tests.support import forks
+from tests.support.scripted import settles
 
 PROMPT = "ready> "
 COMMAND = shlex.join(commands.COMMAND)

@@ -22,10 +22,10 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.cli.commands import address_of, command, ended, invoke, started
-from tests.environments import Robot
 from tests.launch.processes import is_alive
-from tests.scripted import settles
-from tests.stopwatch import time_limit
+from tests.support.environments import Robot
+from tests.support.scripted import settles
+from tests.support.stopwatch import time_limit
 
 
 def test_run_without_an_address_serves_catch_itself() -> None:
@@ -134,7 +134,7 @@ def test_settings_are_json_or_text() -> None:
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("options", [["--json"], []])
 def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, options: list[str]) -> None:
-    process = started("serve", "tests.environments:Echo", "--address=localhost:0", *options)
+    process = started("serve", "tests.support.environments:Echo", "--address=localhost:0", *options)
     with make(address_of(process), {"length": 3}) as env:
         env.reset()
         assert env.step({"value": 5}).observation["value"] == 5
@@ -183,7 +183,7 @@ def _children(pid: int) -> list[int]:
 def test_commands_start_servers_that_end_with_them(line: str) -> None:
     children = set(_children(os.getpid()))
     before = {child for child in children if is_alive(child)}
-    result = invoke(*line.format("python:tests.environments:Echo").split())
+    result = invoke(*line.format("python:tests.support.environments:Echo").split())
     assert "error" not in result.stderr
     assert {child for child in _children(os.getpid()) if is_alive(child)} <= before
 

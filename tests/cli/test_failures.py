@@ -30,7 +30,7 @@ from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_erro
 from dm_env_rpc_client.cli.group import Commands
 from dm_env_rpc_client.server import Server
 from tests.cli.commands import invoke
-from tests.forks import run_command
+from tests.support.forks import run_command
 
 
 def interrupted_import() -> ImportError:

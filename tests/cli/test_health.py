@@ -9,9 +9,9 @@ import pytest
 
 from dm_env_rpc_client import Tls
 from dm_env_rpc_client.server import Catch, serve
-from tests.certificates import Authority
 from tests.cli.commands import Peers, invoke, is_one_line_with
-from tests.forks import run_command
+from tests.support.certificates import Authority
+from tests.support.forks import run_command
 from tests.transports.test_health_check import answering
 
 

@@ -33,8 +33,8 @@ from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import address_of, ended, started
 from tests.cli.hostile import CLIPBOARD, EVIL, SPEC, evil_error, leftover, serving
 from tests.cli.terminals import on_a_terminal
-from tests.forks import run_command
-from tests.scripted import settles
+from tests.support.forks import run_command
+from tests.support.scripted import settles
 from tests.test_errors import ERRORS
 
 pytestmark = pytest.mark.row(53)

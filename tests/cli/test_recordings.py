@@ -16,10 +16,10 @@ from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.cli.commands import address_of, command, ended, invoke, is_one_line_with, started
 from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
-from tests.forks import run_command
-from tests.groups import need_package
 from tests.recording.sessions import assert_same, play
-from tests.scripted import settles
+from tests.support.forks import run_command
+from tests.support.groups import need_package
+from tests.support.scripted import settles
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import typer.testing
 
 from dm_env_rpc_client import ConnectionLostError, Tls, connect, dm_env_rpc_pb2
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.certificates import Authority
 from tests.cli.commands import (
     address_of,
     ended,
@@ -22,7 +21,8 @@ from tests.cli.commands import (
     listening,
     started,
 )
-from tests.forks import run_command
+from tests.support.certificates import Authority
+from tests.support.forks import run_command
 
 TOKEN = "tok-91c3aa07e4"
 

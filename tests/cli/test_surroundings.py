@@ -15,7 +15,7 @@ import pytest
 
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.cli.commands import ROOT, Peers, command, is_one_line_with, started
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 RESULTS = [
     "--help",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Peers, is_one_line_with
-from tests.forks import run_command
+from tests.support.forks import run_command
 
 # An address is needed by these, and what follows it.
 CONNECTING = {

@@ -1,5 +1,5 @@
 """The client's tests run over both transports."""
 
-from tests.both_transports import pytest_generate_tests, transport
+from tests.support.both_transports import pytest_generate_tests, transport
 
 __all__ = ["pytest_generate_tests", "transport"]

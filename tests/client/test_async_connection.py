@@ -24,8 +24,8 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
-from tests.scripted import extension
-from tests.stopwatch import time_limit
+from tests.support.scripted import extension
+from tests.support.stopwatch import time_limit
 
 
 def silent(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:

@@ -18,9 +18,9 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.addresses import is_loopback
-from tests.certificates import self_signed
-from tests.scripted import extension
-from tests.stopwatch import time_limit
+from tests.support.certificates import self_signed
+from tests.support.scripted import extension
+from tests.support.stopwatch import time_limit
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
-from tests.scripted import extension, settles
-from tests.stopwatch import time_limit
+from tests.support.scripted import extension, settles
+from tests.support.stopwatch import time_limit
 
 
 def test_send_returns_the_payload_of_the_answer(echo_server: ScriptedServer) -> None:

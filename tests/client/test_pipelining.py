@@ -17,7 +17,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.protocol import envelopes, pipeline
 from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
 from dm_env_rpc_client.testing import Response
-from tests.scripted import extension
+from tests.support.scripted import extension
 
 
 def request(number: int = 0, size: int = 0) -> Pending:

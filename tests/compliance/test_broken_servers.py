@@ -10,7 +10,7 @@ from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run, trial
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 from tests.reliability.recording import Seen
-from tests.stopwatch import patience
+from tests.support.stopwatch import patience
 
 OPTIONS = Options(
     invalid_create_settings={"unknown": 1},

@@ -40,7 +40,7 @@ from tests.compliance.limited_servers import (
     OnePerWorld,
 )
 from tests.reliability.recording import Seen
-from tests.scripted import ServerProcess
+from tests.support.scripted import ServerProcess
 
 OPTIONS = Options(
     invalid_create_settings={"unknown": 1},

@@ -17,7 +17,7 @@ from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoun
 from tests.compliance import playground
 from tests.compliance.limited_servers import Minimal, OneConnection
 from tests.reliability.recording import Seen
-from tests.stopwatch import Stopwatch, patience
+from tests.support.stopwatch import Stopwatch, patience
 
 
 class Arm(dm_env.Environment):

@@ -19,7 +19,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.errors import DeadlineExceededError, DmEnvRpcError
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
-from tests.environments import Robot
+from tests.support.environments import Robot
 
 
 def test_a_connection_shows_where_it_leads_and_what_it_does(catch_server: Server) -> None:

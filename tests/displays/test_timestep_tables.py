@@ -6,7 +6,7 @@ import numpy as np
 from dm_env_rpc_client import make
 from dm_env_rpc_client.displays.timestep_tables import show_timestep
 from dm_env_rpc_client.server import Server, serve
-from tests.environments import Robot
+from tests.support.environments import Robot
 
 ATTACK = "<script>"
 

@@ -14,7 +14,7 @@ import tree
 
 from dm_env_rpc_client.distributed import Batch, PolicyStep
 from dm_env_rpc_client.server import Catch
-from tests.environments import Echo
+from tests.support.environments import Echo
 
 Random = Sequence[np.random.Generator]
 

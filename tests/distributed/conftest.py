@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.distributed.processes import descendants_of
-from tests.groups import need_package
 from tests.launch.processes import is_alive
-from tests.scripted import settles
+from tests.support.groups import need_package
+from tests.support.scripted import settles
 
 INIT: dict[str, Any] = {
     "address": "local",

@@ -32,7 +32,7 @@ from tests.distributed.actors import (
     echo,
     without_pids,
 )
-from tests.environments import Echo, Robot
+from tests.support.environments import Echo, Robot
 
 FIRST, MID, LAST = map(int, dm_env.StepType)
 

@@ -41,12 +41,12 @@ from tests.distributed.actors import (
 )
 from tests.distributed.conftest import VARIABLES
 from tests.distributed.processes import descendants_of
-from tests.environments import Echo
 from tests.launch.processes import ROOT, is_alive
 from tests.launch.test_kills import marked
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import freeze, settles
+from tests.support.environments import Echo
+from tests.support.scripted import freeze, settles
 
 # Ray takes half a minute to start on a busy machine, and the extra `test` leaves it out.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("ray")]

@@ -17,7 +17,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.distributed import RayServers, ray_servers
-from tests.environments import Echo
+from tests.support.environments import Echo
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,7 +46,7 @@ def test_servers_of_a_cluster_have_addresses(ray: Any) -> None:
 
 
 def test_a_module_and_a_name(ray: Any) -> None:
-    with RayServers("tests.environments:Echo", processes=1) as servers:
+    with RayServers("tests.support.environments:Echo", processes=1) as servers:
         (address,) = servers.addresses
         with make(address) as env:
             env.reset()

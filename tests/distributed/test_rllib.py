@@ -13,7 +13,7 @@ import pytest
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
-from tests.groups import need_package
+from tests.support.groups import need_package
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

@@ -22,9 +22,9 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import Request, Response
-from tests.environment.test_dm_env_adaptor import RUNNING, SPECS, scripted
-from tests.environments import Echo
-from tests.scripted import settles, settles_async
+from tests.environment.one_world import RUNNING, SPECS, scripted
+from tests.support.environments import Echo
+from tests.support.scripted import settles, settles_async
 
 FIRST, MID, LAST = dm_env.StepType
 

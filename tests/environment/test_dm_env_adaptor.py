@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
-import grpc
 import numpy as np
 import pytest
 import tree
 from dm_env import specs
-from google.rpc import code_pb2, status_pb2
+from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     AutoObservations,
@@ -20,22 +19,18 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DmEnvAdaptor,
     DmEnvRpcError,
-    ProtocolError,
     SpecError,
     connect,
     create_and_join_world,
-    dm_env_rpc_pb2,
     join_world,
     make,
-    pack_tensor,
 )
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer
-from tests.environments import Echo, Robot
+from tests.environment import one_world
+from tests.support.environments import Echo, Robot
 
 FIRST, MID, LAST = dm_env.StepType
-RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
 
 
 @pytest.fixture
@@ -398,7 +393,7 @@ def test_rewards_and_discounts_of_ones_own(catch_server: Server) -> None:
     with make(catch_server.address, {"rows": 2, "columns": 1}, adaptor_class=Halved) as env:
         assert env.reset().reward is None
         last = env.step({"paddle": 1})
-        assert (last.reward, last.discount) == (1.5, 0.25 * TERMINATED)
+        assert (last.reward, last.discount) == (1.5, 0.25 * one_world.TERMINATED)
 
 
 def test_extensions_are_attributes_until_the_environment_is_closed(
@@ -474,176 +469,6 @@ def test_an_interrupted_step_still_has_its_world_destroyed(catch_server: Server)
         env.step({"paddle": 1})
     env.close()
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
-
-
-# Against scripted servers: what a server may do, and what it may not.
-
-SPECS = dm_env_rpc_pb2.ActionObservationSpecs(
-    actions={1: dm_env_rpc_pb2.TensorSpec(name="a", dtype=dm_env_rpc_pb2.INT32)},
-    observations={4: dm_env_rpc_pb2.TensorSpec(name="o", dtype=dm_env_rpc_pb2.INT32, shape=[2])},
-)
-
-Answer = Callable[[Request], Response]
-
-
-def scripted(*states: int, answers: Mapping[str, Answer] | None = None) -> ScriptedServer:
-    """A server that steps through `states`; `answers` override requests by their kind."""
-    remaining = list(states)
-
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for request in requests:
-            kind = str(request.WhichOneof("payload"))
-            if answers and kind in answers:
-                yield answers[kind](request)
-            elif kind == "join_world":
-                yield Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
-            elif kind == "reset":
-                yield Response(reset=dm_env_rpc_pb2.ResetResponse(specs=SPECS))
-            elif kind == "step":
-                step = dm_env_rpc_pb2.StepResponse()
-                step.MergeFromString(bytes([0x08, remaining.pop(0)]))
-                for uid in request.step.requested_observations:
-                    step.observations[uid].CopyFrom(pack_tensor([1, 2], np.int32))
-                yield Response(step=step)
-            else:
-                response = Response()
-                getattr(response, kind).SetInParent()
-                yield response
-
-    return ScriptedServer(script)
-
-
-@pytest.mark.parametrize(("ending", "discount"), [(TERMINATED, 0.0), (INTERRUPTED, 1.0)])
-def test_without_reward_and_discount_there_are_defaults(ending: int, discount: float) -> None:
-    with scripted(RUNNING, RUNNING, ending) as server, make(server.address) as env:
-        first, mid, last = (env.step({"a": 1}) for _ in range(3))
-        assert (first.reward, first.discount) == (None, None)
-        assert (mid.reward, mid.discount) == (0.0, 1.0)
-        assert (last.step_type, last.reward, last.discount) == (LAST, 0.0, discount)
-        env.reward_spec().validate(mid.reward)
-        env.discount_spec().validate(mid.discount)
-
-
-def test_reset_settings_rebuild_the_environment_with_new_specs(catch_server: Server) -> None:
-    with make(catch_server.address, {"rows": 4, "columns": 3}) as env:
-        assert env.reset().observation["board"].shape == (4, 3)
-        env.step({"paddle": 1})
-        timestep = env.reset({"columns": 9})
-        assert timestep.first()
-        assert timestep.observation["board"].shape == (4, 9)
-        assert env.observation_spec()["board"].shape == (4, 9)
-        with pytest.raises(DmEnvRpcError, match="colums"):
-            env.reset({"colums": 2})
-        assert env.step({"paddle": 1}).mid()
-
-
-def test_a_server_without_reset_is_left_and_joined_again() -> None:
-    joins = []
-
-    def join(request: Request) -> Response:
-        joins.append(request)
-        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
-
-    def refuse(request: Request) -> Response:
-        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
-
-    answers = {"reset": refuse, "join_world": join}
-    with (
-        scripted(RUNNING, RUNNING, RUNNING, answers=answers) as server,
-        make(server.address, {}, {"name": "x"}) as env,
-    ):
-        assert env.reset().first()
-        assert env.step({"a": 1}).mid()
-        assert env.reset().first()
-        with pytest.raises(DmEnvRpcError, match="no reset"):
-            env.reset({"setting": 1})
-    assert len(joins) == 2
-    assert joins[0] == joins[1]
-
-
-def test_a_server_that_lets_nobody_in_again_gives_its_own_refusal() -> None:
-    joins: list[Request] = []
-
-    def join(request: Request) -> Response:
-        joins.append(request)
-        if len(joins) > 1:
-            return Response(error=status_pb2.Status(code=code_pb2.ABORTED, message="full"))
-        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
-
-    def refuse(request: Request) -> Response:
-        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
-
-    with (
-        scripted(RUNNING, RUNNING, answers={"reset": refuse, "join_world": join}) as server,
-        make(server.address) as env,
-    ):
-        env.reset()
-        with pytest.raises(DmEnvRpcError, match="no reset") as caught:
-            env.reset()
-        assert isinstance(caught.value.__cause__, DmEnvRpcError)
-
-
-@pytest.mark.parametrize(
-    ("tensor", "text"),
-    [
-        (None, r"left out observation 'o' \(uid 4\)"),
-        (pack_tensor([1.0, 2.0]), r"observation 'o' \(uid 4\): has dtype float64"),
-        (pack_tensor([1, 2, 3], np.int32), r"observation 'o' \(uid 4\): has shape \[3\]"),
-        (dm_env_rpc_pb2.Tensor(shape=[2]), r"observation 'o' \(uid 4\): the tensor has no"),
-    ],
-)
-def test_an_observation_that_breaks_its_spec_is_told_by_its_path(
-    tensor: dm_env_rpc_pb2.Tensor | None, text: str
-) -> None:
-    def step(request: Request) -> Response:
-        observations = {} if tensor is None else {4: tensor}
-        return Response(
-            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
-        )
-
-    with (
-        scripted(answers={"step": step}) as server,
-        make(server.address) as env,
-        pytest.raises(ProtocolError, match=text),
-    ):
-        env.reset()
-
-
-def test_observations_that_nobody_requested_are_left_alone() -> None:
-    def step(request: Request) -> Response:
-        observations = {4: pack_tensor([1, 2], np.int32), 77: pack_tensor("unknown")}
-        return Response(
-            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
-        )
-
-    with scripted(answers={"step": step}) as server, make(server.address) as env:
-        assert list(env.reset().observation) == ["o"]
-
-
-def test_a_first_step_has_no_reward_even_where_the_server_sends_one() -> None:
-    rewarding = dm_env_rpc_pb2.ActionObservationSpecs(
-        observations={
-            1: dm_env_rpc_pb2.TensorSpec(name="reward", dtype=dm_env_rpc_pb2.FLOAT),
-            2: dm_env_rpc_pb2.TensorSpec(name="discount", dtype=dm_env_rpc_pb2.FLOAT),
-        }
-    )
-
-    def join(request: Request) -> Response:
-        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=rewarding))
-
-    def step(request: Request) -> Response:
-        observations = {1: pack_tensor(3.0, np.float32), 2: pack_tensor(0.5, np.float32)}
-        return Response(
-            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
-        )
-
-    with (
-        scripted(answers={"join_world": join, "step": step}) as server,
-        make(server.address) as env,
-    ):
-        first, second = env.reset(), env.step({})
-        assert (first.reward, first.discount, first.observation) == (None, None, {})
-        assert (second.reward, second.discount, second.observation) == (3.0, 0.5, {})
 
 
 def test_threads_may_step_environments_of_their_own(catch_server: Server) -> None:

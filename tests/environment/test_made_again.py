@@ -23,7 +23,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.both_transports import forced, obey
+from tests.support.both_transports import forced, obey
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,

@@ -9,7 +9,7 @@ import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.distance import Distance
+from tests.support.distance import Distance
 
 TRANSPORTS = ["http2"]
 """What grpcio does before a call is its own."""

@@ -18,7 +18,7 @@ from google.rpc import code_pb2, status_pb2
 import dm_env_rpc_client as d
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
-from tests.environment.test_dm_env_adaptor import INTERRUPTED, RUNNING, SPECS, TERMINATED
+from tests.environment.one_world import INTERRUPTED, RUNNING, SPECS, TERMINATED
 
 ACTION = {"a": 1}
 

@@ -29,7 +29,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.environment.make_options import BatchKeywords, MakeOptions
 from dm_env_rpc_client.server import Server, serve
-from tests.environments import Robot
+from tests.support.environments import Robot
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, make
 from dm_env_rpc_client.client import connection
-from tests.certificates import self_signed
-from tests.groups import skip
 from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess
 from tests.peers.servers import BUILT, SERVERS
+from tests.support.certificates import self_signed
+from tests.support.groups import skip
 
 # Their core is that of the C++ peer; that grpcio reaches it is seen there.
 _ONE_CORE = ("grpcio", "grpcio_aio")

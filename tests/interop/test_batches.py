@@ -19,9 +19,9 @@ from dm_env_rpc.v1 import tensor_utils
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.groups import skip
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
+from tests.support.groups import skip
 
 ROWS = 4
 STEPS = 60

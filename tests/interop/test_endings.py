@@ -14,7 +14,7 @@ from dm_env_rpc_client.transports.http2.client import connection as client_conne
 from dm_env_rpc_client.transports.http2.client import keepalive
 from dm_env_rpc_client.transports.http2.protocol import framing
 from tests.interop.conftest import TRANSPORTS, Start
-from tests.stopwatch import time_limit
+from tests.support.stopwatch import time_limit
 
 DELAY = 30.0
 """Seconds of a step that does not end while a test looks."""

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from dm_env_rpc_client.server import serve
-from tests.groups import skip
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 from tests.server.hosted import Quiet
+from tests.support.groups import skip
 
 
 @pytest.mark.parametrize("peer", ["cpp"])

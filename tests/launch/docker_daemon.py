@@ -36,7 +36,7 @@ if "fail" in sys.argv:
     sys.exit(3)
 print("colour:", os.environ.get("COLOUR"), flush=True)
 from dm_env_rpc_client.server import serve
-from tests.environments import Echo
+from tests.support.environments import Echo
 with serve(Echo, f"127.0.0.1:{sys.argv[1]}") as server:
     server.wait()
 """

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from dm_env_rpc_client.launch import Launch
-from tests.scripted import settles
+from tests.support.scripted import settles
 
-ECHO = "python:tests.environments:Echo"
+ECHO = "python:tests.support.environments:Echo"
 ROOT = Path(__file__).parents[2]
 
 AT_PORT = [
-    sys.executable, "-m", "dm_env_rpc_client.server", "tests.environments:Echo", "localhost:{port}",
+    sys.executable, "-m", "dm_env_rpc_client.server", "tests.support.environments:Echo",
+    "localhost:{port}",
 ]  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from dm_env_rpc_client import LaunchError, Restart, SpecError, make
 from dm_env_rpc_client.launch import Launch, from_docker
 from tests.launch.docker_daemon import IMAGE, Daemon
 from tests.launch.processes import ROOT, command_of, is_alive
-from tests.scripted import settles
-from tests.stopwatch import time_limit
+from tests.support.scripted import settles
+from tests.support.stopwatch import time_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 

@@ -21,9 +21,9 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.launch import from_python
 from dm_env_rpc_client.testing import FaultProxy
 from dm_env_rpc_client.transports.endpoint import Transport
-from tests.environments import Echo
 from tests.launch.processes import kill
-from tests.scripted import settles
+from tests.support.environments import Echo
+from tests.support.scripted import settles
 
 MORTAL = "python:tests.launch.test_ends:Mortal"
 

@@ -35,7 +35,7 @@ from tests.launch.processes import (
 )
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -132,7 +132,7 @@ def test_servers_that_are_killed(
     kills = 0
 
     def launch() -> Launch:
-        launches.append(from_python("tests.environments:Echo", env={"MARK": mark}))
+        launches.append(from_python("tests.support.environments:Echo", env={"MARK": mark}))
         return launches[-1]
 
     def kill_one() -> None:
@@ -255,7 +255,7 @@ def test_a_training_loop_goes_on_to_its_end(
 
     def launcher(index: int) -> Callable[[], Launch]:
         def launch() -> Launch:
-            launches[index].append(from_python("tests.environments:Echo"))
+            launches[index].append(from_python("tests.support.environments:Echo"))
             return launches[index][-1]
 
         return launch

@@ -20,7 +20,7 @@ from dm_env_rpc_client.launch import Launch, from_process
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.launch.specs import launcher_of
 from tests.launch.processes import AT_PORT, ECHO, ROOT, is_alive, supervisors
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 COMMAND = f"process:{shlex.join(AT_PORT)}"
 

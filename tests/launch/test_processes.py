@@ -29,8 +29,8 @@ from dm_env_rpc_client.launch import (
 )
 from dm_env_rpc_client.launch.ports import Port
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
-from tests.scripted import descriptor_count, settles
-from tests.stopwatch import time_limit
+from tests.support.scripted import descriptor_count, settles
+from tests.support.stopwatch import time_limit
 
 
 def answers(launch: Launch) -> bool:
@@ -47,7 +47,7 @@ def running(program: str) -> list[str]:
 def test_it_serves_and_stops(place: str) -> None:
     with from_process([*AT_PORT[:-1], place]) as launch:
         assert answers(launch)
-        assert "serving tests.environments:Echo at" in launch.logs()
+        assert "serving tests.support.environments:Echo at" in launch.logs()
         pids = [launch.pid, server_of(launch)]
         assert all(map(is_alive, pids))
     assert not any(map(is_alive, pids))
@@ -61,7 +61,7 @@ def test_it_serves_and_stops(place: str) -> None:
 
 
 def test_python_classes_are_served_with_the_settings_of_their_worlds() -> None:
-    with from_python("tests.environments:Echo", env={"SEEN": "1"}) as launch:
+    with from_python("tests.support.environments:Echo", env={"SEEN": "1"}) as launch:
         assert launch.address.startswith("unix:")
         with make(launch.address, {"length": 1}) as env:
             env.reset()

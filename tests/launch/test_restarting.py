@@ -36,9 +36,9 @@ from dm_env_rpc_client.launch import Launch, from_python
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.testing import FaultProxy
-from tests.environments import Echo
 from tests.launch.processes import kill, server_of
-from tests.scripted import freeze, settles
+from tests.support.environments import Echo
+from tests.support.scripted import freeze, settles
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -49,7 +49,7 @@ class Launcher:
     """Launches servers, and has them for the test to kill."""
 
     def __init__(self, *references: str) -> None:
-        self._references = references or ("tests.environments:Echo",)
+        self._references = references or ("tests.support.environments:Echo",)
         self.launches: list[Launch] = []
 
     def __call__(self) -> Launch:
@@ -154,7 +154,7 @@ def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(
 
 
 def test_the_last_observation_is_a_copy() -> None:
-    with make("python:tests.environments:Robot", restart=RESTART) as env:
+    with make("python:tests.support.environments:Robot", restart=RESTART) as env:
         env.reset()
         action = {
             "arm": {"torque": np.zeros(3), "grip": True},
@@ -278,7 +278,7 @@ def test_attempts_are_used_up_by_a_server_that_ends_again_at_once(name: str) -> 
 
 
 def test_a_server_that_cannot_be_launched_again() -> None:
-    launcher = Launcher("tests.environments:Echo", "no_such_module:Env")
+    launcher = Launcher("tests.support.environments:Echo", "no_such_module:Env")
     with make(launcher, restart=RESTART) as env:
         env.reset()
         launcher.kill()
@@ -294,7 +294,7 @@ class Wider(Echo):
 
 
 def test_other_specs_are_an_error_that_says_which() -> None:
-    launcher = Launcher("tests.environments:Echo", f"{__name__}:Wider")
+    launcher = Launcher("tests.support.environments:Echo", f"{__name__}:Wider")
     with make(launcher, restart=RESTART) as env:
         env.reset()
         launcher.kill()
@@ -405,7 +405,7 @@ def test_a_batch_on_one_server_launches_it_once(launcher: Launcher) -> None:
 
 
 def test_a_batch_of_which_one_cannot_be_restarted() -> None:
-    launchers = [Launcher(), Launcher("tests.environments:Echo", "no_such_module:Env")]
+    launchers = [Launcher(), Launcher("tests.support.environments:Echo", "no_such_module:Env")]
     envs = BatchedEnvironment(launchers, restart=RESTART)
     with contextlib.closing(envs):
         envs.reset()

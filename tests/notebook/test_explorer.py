@@ -25,8 +25,8 @@ from dm_env_rpc_client.notebook import Explorer, explore
 from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from tests.bridges.env_c_api.compiling import compile_library
-from tests.environments import Broken, Robot
 from tests.notebook.waiting import wait_for
+from tests.support.environments import Broken, Robot
 
 
 def widgets_in(widget: Any, kind: type) -> Iterator[Any]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.groups import need
 from tests.notebook import sources
+from tests.support.groups import need
 
 NAMES = sorted(path.stem for path in sources.FOLDER.glob("*.ipynb"))
 MAX_BYTES = 300_000

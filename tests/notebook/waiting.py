@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:

@@ -12,7 +12,7 @@ from tests.peers import building
 from tests.peers.building import MissingToolchainError, build
 from tests.peers.process import PeerProcess
 from tests.peers.servers import SERVERS
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 TOOLS = (("echo 1.0", "a-package"),)
 

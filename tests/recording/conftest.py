@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.groups import need_package
+from tests.support.groups import need_package
 
 
 @pytest.fixture(scope="module")

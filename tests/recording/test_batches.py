@@ -26,7 +26,7 @@ from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.cli.commands import invoke
-from tests.environment.test_batch_worlds import Dice, rolls, same_step, settings
+from tests.environment.many.test_batch_worlds import Dice, rolls, same_step, settings
 from tests.recording.sessions import record
 
 COUNT = 5

@@ -20,7 +20,7 @@ from dm_env_rpc_client.recording import Recorder, connection_recording
 from dm_env_rpc_client.recording.files import container as containers
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import entries, play
-from tests.scripted import descriptor_count, settles
+from tests.support.scripted import descriptor_count, settles
 
 Disk: TypeAlias = Callable[[Callable[[bytes], object]], None]
 

@@ -15,8 +15,8 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording import Recorder, Scan, episodes, read
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.environments import Robot
 from tests.recording.sessions import SETTINGS, assert_same, move, play, record
+from tests.support.environments import Robot
 
 
 def test_episodes_are_what_the_agent_saw(server: Server, path: Path) -> None:

@@ -27,7 +27,7 @@ from dm_env_rpc_client.recording import Scan, read
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
-from tests.stopwatch import patience
+from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.row(48)
 

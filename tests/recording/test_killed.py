@@ -27,10 +27,10 @@ from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.recording.connection_recording import FLUSH_SECONDS
 from dm_env_rpc_client.server import Catch, Server
-from tests.forks import context, end
 from tests.recording.sessions import SETTINGS, assert_same, entries, move
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support.forks import context, end
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 COUNTS = [
     pytest.param(3, id="part"),

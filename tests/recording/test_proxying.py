@@ -20,9 +20,9 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
-from tests.certificates import self_signed
 from tests.recording.sessions import assert_same, entries, play
-from tests.scripted import settles
+from tests.support.certificates import self_signed
+from tests.support.scripted import settles
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])

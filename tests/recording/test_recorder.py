@@ -30,7 +30,7 @@ from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.launch.processes import kill
 from tests.recording.sessions import SETTINGS, assert_same, entries, play
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 

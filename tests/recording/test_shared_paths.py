@@ -19,7 +19,7 @@ from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import SETTINGS, move, play
 from tests.reliability.recording import Seen
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 pytestmark = pytest.mark.row(49)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.both_transports import pytest_generate_tests, transport
 from tests.reliability.echoing import SERVERS, Echoing, echoing
+from tests.support.both_transports import pytest_generate_tests, transport
 
 __all__ = ["pytest_generate_tests", "transport"]
 

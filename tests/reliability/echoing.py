@@ -18,8 +18,8 @@ from google.rpc import code_pb2, status_pb2
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
-from tests.environments import Echo
-from tests.scripted import number_of
+from tests.support.environments import Echo
+from tests.support.scripted import number_of
 
 __all__ = ["SERVERS", "Echoing", "echoing"]
 

@@ -22,8 +22,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import dm_env
 
 from dm_env_rpc_client.server import serve
-from tests import forks
 from tests.benchmarks.cheap import Cheap
+from tests.support import forks
 
 __all__ = [
     "MAX_CONNECTIONS",

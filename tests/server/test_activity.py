@@ -18,8 +18,8 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, ServerStats, serve
-from tests.environments import Broken
-from tests.scripted import settles
+from tests.support.environments import Broken
+from tests.support.scripted import settles
 
 LOGGER = "dm_env_rpc_client.server"
 LOGGERS = (LOGGER, "dm_env_rpc_client.server.clients")

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import Tls, make
-from tests.certificates import Authority
-from tests.groups import need
+from tests.support.certificates import Authority
+from tests.support.groups import need
 
 dockerfile_parse = pytest.importorskip("dockerfile_parse")
 yaml = pytest.importorskip("yaml")

@@ -22,7 +22,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.environments import Broken, Robot
+from tests.support.environments import Broken, Robot
 
 
 @pytest.fixture

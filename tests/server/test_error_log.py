@@ -16,11 +16,11 @@ from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.transports.server_streams import Peer
-from tests.environments import Broken
 from tests.reliability.connections.soak import resident_bytes
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import extension
+from tests.support.environments import Broken
+from tests.support.scripted import extension
 
 
 @pytest.mark.row(41)

@@ -22,7 +22,7 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.server import Game, Server, serve
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 FIRST, MID, LAST = dm_env.StepType
 

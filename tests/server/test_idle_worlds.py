@@ -21,7 +21,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 GRACE = 0.3
 THREAD = "dm_env_rpc idle worlds"

@@ -38,8 +38,6 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.services.health import CHECK
-from tests.certificates import self_signed
-from tests.scripted import settles
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import (
@@ -48,6 +46,8 @@ from tests.server.worker_processes import (
     processes_of,
     workers_of,
 )
+from tests.support.certificates import self_signed
+from tests.support.scripted import settles
 
 LOGGER = "dm_env_rpc_client.server"
 

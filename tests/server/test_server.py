@@ -37,10 +37,10 @@ from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
-from tests.environments import Echo
 from tests.reliability.recording import Seen
-from tests.scripted import extension, settles
-from tests.stopwatch import time_limit
+from tests.support.environments import Echo
+from tests.support.scripted import extension, settles
+from tests.support.stopwatch import time_limit
 
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
 

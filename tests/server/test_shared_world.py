@@ -32,8 +32,8 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.scripted import settles
-from tests.stopwatch import time_limit
+from tests.support.scripted import settles
+from tests.support.stopwatch import time_limit
 
 FIRST, MID, LAST = dm_env.StepType
 RUN, STAY = {"move": 1}, {"move": 0}

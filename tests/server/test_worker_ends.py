@@ -30,7 +30,6 @@ from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import freeze, settles
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import (
@@ -41,7 +40,8 @@ from tests.server.worker_processes import (
     processes_of,
     workers_of,
 )
-from tests.stopwatch import Stopwatch, time_limit
+from tests.support.scripted import freeze, settles
+from tests.support.stopwatch import Stopwatch, time_limit
 
 
 def host_port(address: str) -> tuple[str, int]:

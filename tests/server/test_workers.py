@@ -31,9 +31,9 @@ from dm_env_rpc_client.server.processes import worker_process
 from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.processes.worker import Worker
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from tests.environments import Echo
-from tests.scripted import settles
 from tests.server.worker_processes import elsewhere, workers_of
+from tests.support.environments import Echo
+from tests.support.scripted import settles
 
 SECONDS = 20.0
 

@@ -18,7 +18,7 @@ from dm_env_rpc_client import make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system import busy_wait
 from dm_env_rpc_client.system.busy_wait import SPIN_SECONDS, BusyWait, at_work
-from tests import forks
+from tests.support import forks
 
 
 class Clock:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from tests.scripted import descriptor_count
+from tests.support.scripted import descriptor_count
 
 
 @pytest.mark.parametrize("parts", [(), (b"",), (b"one",), (b"a", b"", b"b"), (b"x" * 5_000_000,)])

@@ -16,8 +16,8 @@ from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system.waiting import PART_SECONDS, wait_in_parts
 from dm_env_rpc_client.transports.endpoint import Transport
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 GIVE_UP_SECONDS = 20.0
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 import types
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from dm_env_rpc.v1 import tensor_utils
 from google.protobuf import any_pb2, descriptor_pb2, message, struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,20 +17,11 @@ from dm_env_rpc_client import Limits, SpecError, dm_env_rpc_pb2, pack_tensor, un
 from dm_env_rpc_client.tensors import codecs
 from tests.reliability.recording import Seen
 from tests.tensors import strategies
+from tests.tensors.values import VALUES, packed, record
 
 Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
 
-VALUES: dict[str, list[Any]] = {
-    "float32": [0.5, -1.5, 3.4028234663852886e38, float("inf"), -0.0, 1e-45],
-    "float64": [0.1, -1.5, 1.7976931348623157e308, float("-inf"), -0.0, 5e-324],
-    "int8": [-128, -1, 0, 1, 127, 5],
-    "int32": [-(2**31), -1, 0, 1, 2**31 - 1, 300],
-    "int64": [-(2**63), -1, 0, 1, 2**63 - 1, 2**40],
-    "uint8": [0, 1, 127, 128, 255, 5],
-    "uint32": [0, 1, 2**31, 2**32 - 1, 300, 5],
-    "uint64": [0, 1, 2**63, 2**64 - 1, 2**40, 5],
-    "bool": [True, False, True, True, False, False],
-}
+
 SHAPES: list[list[int]] = [[6], [2, 3], [3, 2], [1, 6, 1], [6, 1, 1, 1]]
 
 
@@ -46,9 +35,6 @@ def payload(dtype: str, elements: list[Any], shape: list[int]) -> Tensor:
     else:
         part.array.extend(elements)
     return tensor
-
-
-# Both directions, one table.
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -80,18 +66,6 @@ def test_an_empty_array_and_its_message(dtype: str, shape: list[int]) -> None:
     assert packed == message
     assert packed.WhichOneof("payload") == strategies.FIELDS[dtype]
     assert strategies.same_bits(unpack_tensor(message), np.empty(shape, dtype))
-
-
-def record(**values: Any) -> struct_pb2.Struct:
-    made = struct_pb2.Struct()
-    made.update(values)
-    return made
-
-
-def packed(message: message.Message) -> any_pb2.Any:
-    made = any_pb2.Any()
-    made.Pack(message)
-    return made
 
 
 TEXTS = ["", "a", "été", "日本", "🎲", "a\x00b\x00"]
@@ -137,9 +111,6 @@ def test_a_list_value_is_one_message_and_no_list() -> None:
     assert list(compressed.protos.array) == [packed(numbers)]
 
 
-# Memory layouts of the input.
-
-
 @pytest.mark.parametrize("layout", strategies.LAYOUTS)
 @pytest.mark.parametrize("dtype", VALUES)
 def test_elements_travel_row_major_from_every_layout(dtype: str, layout: str) -> None:
@@ -164,9 +135,6 @@ def test_a_bool_of_any_true_byte_is_true() -> None:
     array = np.array([0, 1, 2, 128, 255], np.uint8).view(np.bool_)
     assert list(pack_tensor(array).bools.array) == [False, True, True, True, True]
     assert list(pack_tensor(array[::-2]).bools.array) == [True, True, False]
-
-
-# What unpacking returns belongs to the caller.
 
 
 @pytest.mark.parametrize("dtype", VALUES)
@@ -199,9 +167,6 @@ def test_packed_messages_do_not_alias_their_input() -> None:
     array[:], given_any.type_url = 1, "changed"
     assert list(numbers.doubles.array) == [0, 0, 0]
     assert protos.protos.array[0].type_url == "x"
-
-
-# Shapes: one variable dimension, and one element for all.
 
 
 @pytest.mark.parametrize(
@@ -310,8 +275,6 @@ def test_strings_of_different_lengths_are_not_padded() -> None:
     assert peak < 1 << 20
 
 
-# What protobuf allows on the wire.
-
 _TAGS = {field.name: field.number for field in Tensor.DESCRIPTOR.fields}
 
 
@@ -338,6 +301,8 @@ def in_tensor(dtype: str, array_message: bytes, shape: list[int]) -> Tensor:
 
 
 UNKNOWN = field_bytes(9, 2, b"unknown") + field_bytes(10, 0, strategies.varint(2**40))
+
+
 REPEATED = [dtype for dtype in VALUES if dtype not in ("int8", "uint8")]
 
 
@@ -429,9 +394,6 @@ def test_any_shape_is_honoured_or_refused(shape: list[int], elements: int, dtype
     assert all(asked < 0 or asked == got for asked, got in zip(shape, value.shape, strict=True))
 
 
-# Packing with a data type.
-
-
 @pytest.mark.parametrize("dtype", strategies.FIELDS)
 def test_a_data_type_is_named_in_several_ways(dtype: str) -> None:
     number = strategies.DATA_TYPES[dtype]
@@ -490,9 +452,6 @@ def test_shapes_that_no_message_holds_are_spec_errors() -> None:
         pack_tensor(np.broadcast_to(np.uint8(1), (2**31,)))
 
 
-# Compression.
-
-
 @pytest.mark.parametrize("dtype", VALUES)
 def test_equal_elements_may_be_sent_as_one(dtype: str) -> None:
     value = VALUES[dtype][0]
@@ -531,79 +490,3 @@ def test_a_repeated_field_that_makes_no_array_is_iterated() -> None:
     message: Any = types.SimpleNamespace(int32s=types.SimpleNamespace(array=[1, -2]))
     unpacked = codecs.codec_for(np.int32).unpack(message)
     assert strategies.same_bits(unpacked, np.array([1, -2], np.int32))
-
-
-# PyPI's dm-env-rpc as the peer.
-
-
-@given(strategies.arrays(min_dims=0))
-def test_the_peer_packs_the_same(array: strategies.Array) -> None:
-    assert pack_tensor(array).SerializeToString(deterministic=True) == tensor_utils.pack_tensor(
-        array
-    ).SerializeToString(deterministic=True)
-
-
-@given(strategies.arrays(min_dims=0), st.booleans())
-def test_the_peer_unpacks_the_same(array: strategies.Array, compress: bool) -> None:
-    tensor = pack_tensor(array, try_compress=compress)
-    assert strategies.same_bits(unpack_tensor(tensor), tensor_utils.unpack_tensor(tensor))
-
-
-@given(strategies.arrays(), st.data())
-def test_the_peer_infers_the_same_length(array: strategies.Array, data: Any) -> None:
-    tensor = pack_tensor(array)
-    axis = data.draw(st.integers(0, array.ndim - 1))
-    tensor.shape[axis] = -1
-    try:
-        theirs = tensor_utils.unpack_tensor(tensor)
-    except ValueError:
-        with pytest.raises(SpecError):
-            unpack_tensor(tensor)
-    else:
-        assert strategies.same_bits(unpack_tensor(tensor), theirs)
-
-
-@given(
-    st.lists(strategies.strings(), min_size=1, max_size=5).filter(
-        lambda x: not any("\0" in s for s in x)
-    )
-)
-def test_the_peer_and_strings(texts: list[str]) -> None:
-    assert pack_tensor(texts) == tensor_utils.pack_tensor(texts)
-    assert unpack_tensor(pack_tensor(texts)).tolist() == (
-        tensor_utils.unpack_tensor(pack_tensor(texts)).tolist()
-    )
-
-
-def test_the_peer_and_protos() -> None:
-    # Not Structs: the peer takes their keys for elements.
-    messages = [struct_pb2.Value(number_value=1), packed(record(b=2))]
-    theirs = tensor_utils.pack_tensor(messages)
-    assert pack_tensor(messages) == theirs
-    assert unpack_tensor(theirs).tolist() == tensor_utils.unpack_tensor(theirs).tolist()
-
-
-@pytest.mark.parametrize(
-    "value", [3, 2.5, True, "x", [1, 2], [1, 2.5], [[1.5], [2.5]], 2**63, [True, False]]
-)
-def test_the_peer_and_plain_values(value: Any) -> None:
-    assert pack_tensor(value) == tensor_utils.pack_tensor(value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", VALUES)
-def test_unpacking_is_no_slower_than_the_peer(dtype: str) -> None:
-    tensor = pack_tensor(np.resize(np.array(VALUES[dtype], dtype), 100_000))
-
-    def best(unpack: Any) -> float:
-        times = []
-        for _ in range(20):
-            started = time.perf_counter()
-            unpack(tensor)
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-    ours, theirs = best(unpack_tensor), best(tensor_utils.unpack_tensor)
-    print(f"{dtype}: {theirs / ours:.1f}x")
-    # Of int8 and uint8 the peer returns a read-only view of the message.
-    assert ours < theirs * 1.2 or dtype in ("int8", "uint8")

@@ -16,10 +16,10 @@ from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance import CHECKS
 from dm_env_rpc_client.server import Catch, Server, Tls, serve
 from dm_env_rpc_client.testing import ScriptedServer, answering
-from tests.certificates import Authority
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
-from tests.scripted import settles
+from tests.support.certificates import Authority
+from tests.support.scripted import settles
 
 pytest_plugins = ["pytester"]
 

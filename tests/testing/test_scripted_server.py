@@ -20,7 +20,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.protocol.envelopes import answer_field
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering, echo
-from tests.scripted import extension, settles
+from tests.support.scripted import extension, settles
 
 LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dm_env_rpc_client import Tls
-from tests.certificates import Authority, Issued
+from tests.support.certificates import Authority, Issued
 from tests.transports.hosts import Host
 from tests.transports.raw_client import RawClient
 

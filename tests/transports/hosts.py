@@ -20,7 +20,7 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
 )
 from dm_env_rpc_client.transports.streams import plain_memory
-from tests.scripted import settles
+from tests.support.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests
 
 WAIT_SECONDS = 10.0

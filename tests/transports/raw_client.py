@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import hpack
 
-from tests.stopwatch import patience
+from tests.support.stopwatch import patience
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from dm_env_rpc_client import connect, connect_async, dm_env_rpc_pb2
-from tests.scripted import extension
+from tests.support.scripted import extension
 from tests.transports import frames
 from tests.transports.frames import data, greeting, grpc_message
 

@@ -16,8 +16,8 @@ from dm_env_rpc_client import ConnectionLostError, Incoming, ProtocolError, list
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.http2.dial_in import dialer
 from dm_env_rpc_client.transports.http2.dial_in import incoming as incoming_module
-from tests.environments import Echo
-from tests.scripted import settles
+from tests.support.environments import Echo
+from tests.support.scripted import settles
 
 PATIENCE = 30.0
 HELLO = b'{"dm_env_rpc_dial": 1, "environments": 1}\n'

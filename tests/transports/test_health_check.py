@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports.services import reflection
 from dm_env_rpc_client.transports.services.health import CHECK, WATCH
 from dm_env_rpc_client.transports.services.health_check import check_health
 from tests.cli.commands import listening
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 SERVICE = "dm_env_rpc.v1.Environment"
 

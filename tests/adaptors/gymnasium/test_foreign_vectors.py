@@ -22,7 +22,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.proxied import same
-from tests.groups import need_package
+from tests.support.groups import need_package
 
 ROWS = 3
 

@@ -21,7 +21,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
 from tests.adaptors.gymnasium.proxied import SPACES, Mirror, same
-from tests.groups import need_package
+from tests.support.groups import need_package
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

@@ -20,8 +20,8 @@ from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, EnvironmentsFailedErr
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS, GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.environments import Echo, Robot
-from tests.scripted import served_echo, settles
+from tests.support.environments import Echo, Robot
+from tests.support.scripted import served_echo, settles
 
 
 class Short(dm_env.Environment):

@@ -13,7 +13,7 @@ from pettingzoo import ParallelEnv
 
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.server import Server
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 __all__ = ["AGENTS", "Arena", "arena_actions", "remote"]
 

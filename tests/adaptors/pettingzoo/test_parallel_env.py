@@ -18,7 +18,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.adaptors.gymnasium.proxied import same
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -30,8 +30,8 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from tests.scripted import ServerProcess, settles
-from tests.stopwatch import time_limit
+from tests.support.scripted import ServerProcess, settles
+from tests.support.stopwatch import time_limit
 
 # Without it the tests of this file are skipped, and pytest says so.
 pettingzoo = pytest.importorskip("pettingzoo")

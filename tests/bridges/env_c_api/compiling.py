@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.groups import need
 from tests.peers.building import alone, cache
+from tests.support.groups import need
 
 SOURCES = Path(__file__).parent / "libraries"
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")

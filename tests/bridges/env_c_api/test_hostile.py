@@ -22,7 +22,7 @@ from dm_env_rpc_client.errors import (
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 from tests.reliability.recording import Seen
-from tests.stopwatch import Stopwatch
+from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.row(29)
 

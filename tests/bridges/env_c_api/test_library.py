@@ -15,7 +15,7 @@ from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
-from tests.groups import need
+from tests.support.groups import need
 
 WITH_PARAMS = "complete_connect_with_params"
 

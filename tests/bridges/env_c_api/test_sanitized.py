@@ -15,7 +15,7 @@ import pytest
 
 from tests.bridges.env_c_api.compiling import SANITIZE, compile_library
 from tests.bridges.env_c_api.test_hostile import WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED
-from tests.groups import need, skip
+from tests.support.groups import need, skip
 
 EPISODES = 1000
 QUICK_EPISODES = 20

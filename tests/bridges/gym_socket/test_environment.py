@@ -28,12 +28,12 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
-from tests.alarms import Alarm
 from tests.bridges.gym_socket import hosted, interrupts
 from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
 from tests.reliability.recording import Seen
-from tests.scripted import descriptor_count, settles
-from tests.stopwatch import Stopwatch
+from tests.support.alarms import Alarm
+from tests.support.scripted import descriptor_count, settles
+from tests.support.stopwatch import Stopwatch
 
 OK = b"\x00\x00\x00\x00"
 GREETING = b"\x00\x02\x00\x00\x00ab"

@@ -15,8 +15,8 @@ from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, s
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from tests.bridges.gym_socket import hosted
 from tests.launch.processes import is_alive
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 ROOT = pathlib.Path(__file__).parents[3]
 

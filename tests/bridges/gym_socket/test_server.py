@@ -28,8 +28,8 @@ from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecErr
 from dm_env_rpc_client.server import Catch
 from tests.bridges.gym_socket import hosted
 from tests.bridges.gym_socket.peers import Peer
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 OK = b"\x00\x00\x00\x00"
 COUNTER = b"\x00\x07\x00\x00\x00Counter"

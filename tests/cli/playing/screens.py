@@ -21,7 +21,7 @@ from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.environment.worlds import join_world, make
 from dm_env_rpc_client.server import Game as ServedGame
 from dm_env_rpc_client.server import Server, serve
-from tests.scripted import settles_async
+from tests.support.scripted import settles_async
 
 
 def in_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -26,8 +26,8 @@ from dm_env_rpc_client.environment.worlds import join_world, make
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecError
 from dm_env_rpc_client.server import Catch, Race, Server
 from tests.cli.playing.screens import in_event_loop, playing
-from tests.environments import Broken, Robot
-from tests.scripted import settles_async
+from tests.support.environments import Broken, Robot
+from tests.support.scripted import settles_async
 
 
 @in_event_loop

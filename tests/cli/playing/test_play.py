@@ -20,7 +20,7 @@ from dm_env_rpc_client.cli.playing import play as command
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.cli.commands import ROOT, Peers
 from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 
 def is_restored(terminal: Terminal) -> bool:

@@ -119,7 +119,7 @@ def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "episodes.jsonl").exists()
 
 
-@pytest.mark.parametrize("reference", ["catch", "tests.environments:Echo"])
+@pytest.mark.parametrize("reference", ["catch", "tests.support.environments:Echo"])
 def test_sources_take_settings(reference: str) -> None:
     settings = {"rows": 4} if reference == "catch" else {"length": 4}
     name, factory = sources.find_source(reference, insecure=False).with_settings(settings)

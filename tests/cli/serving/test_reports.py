@@ -22,9 +22,9 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.cli.serving import reports
 from tests.cli.commands import address_of, ended, started
 from tests.cli.terminals import COMMAND, Terminal
-from tests.scripted import settles
+from tests.support.scripted import settles
 
-BROKEN = "tests.environments:Broken"
+BROKEN = "tests.support.environments:Broken"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import invoke
-from tests.environments import Echo
+from tests.support.environments import Echo
 
 PHASES = ("encode", "send", "wait", "decode")
 

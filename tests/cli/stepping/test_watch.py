@@ -14,7 +14,7 @@ from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests.cli.commands import started
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client.launch import standalone
-from tests.groups import skip
 from tests.reliability.hostile.served import Served
+from tests.support.groups import skip
 
 __all__ = ["FILE", "NEWEST", "OLDEST", "VERSIONS", "interpreter", "served"]
 

@@ -24,8 +24,8 @@ from tests.reliability.hostile.test_hostile_clients import (
 )
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
-from tests.stopwatch import patience
+from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 from tests.transports import frames
 from tests.transports.frames import DATA, PREFACE, RST_STREAM, WINDOW_UPDATE, frame, grpc_message
 from tests.transports.raw_client import RawClient, request, requests

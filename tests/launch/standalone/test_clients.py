@@ -21,13 +21,13 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError, dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Tls, serve
 from dm_env_rpc_client.transports.status import PROCESS
-from tests.certificates import self_signed
-from tests.groups import skip
 from tests.launch.standalone import hosted
 from tests.launch.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.peers.building import MissingToolchainError
 from tests.peers.servers import TRIALS
-from tests.scripted import settles
+from tests.support.certificates import self_signed
+from tests.support.groups import skip
+from tests.support.scripted import settles
 
 LARGE = 20_000_000
 CONTENTS = bytes(range(250)) * (LARGE // 250)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client.cli.init import init
-from tests.groups import skip
 from tests.launch.standalone.interpreters import OLDEST, interpreter
+from tests.support.groups import skip
 
 # The compiler takes 26 s for what protoc generates.
 CPP = [pytest.mark.compiler, pytest.mark.slow, pytest.mark.timeout(600)]

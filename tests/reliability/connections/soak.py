@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 
 from dm_env_rpc_client import DmEnvAdaptor, make
-from tests import forks
-from tests.both_transports import obey
-from tests.scripted import served_echo, settles
+from tests.support import forks
+from tests.support.both_transports import obey
+from tests.support.scripted import served_echo, settles
 
 CHUNK = 500
 """How many steps are pipelined at a time."""

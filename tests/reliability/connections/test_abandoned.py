@@ -13,11 +13,11 @@ import pytest
 from dm_env_rpc_client import connect, dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from tests import forks
-from tests.both_transports import forced, obey
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
+from tests.support import forks
+from tests.support.both_transports import forced, obey
+from tests.support.scripted import settles
 
 pytestmark = pytest.mark.row(35)
 

@@ -17,7 +17,7 @@ import pytest
 from dm_env_rpc_client import Connection, ConnectionClosedError, connect
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from tests.reliability.scorecard import counts
-from tests.scripted import extension, number_of, settles
+from tests.support.scripted import extension, number_of, settles
 
 Future = concurrent.futures.Future[Any]
 pytestmark = pytest.mark.row(43)

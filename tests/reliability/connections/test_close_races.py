@@ -23,7 +23,7 @@ from dm_env_rpc_client.testing import ScriptedServer
 from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import extension
+from tests.support.scripted import extension
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_row_36_close_beside_send_and_deadlines_of_coroutines(
 INTERRUPTED = """
 import concurrent.futures, os, signal, sys, threading, time
 from dm_env_rpc_client import connect
-from tests.both_transports import obey
-from tests.scripted import extension
+from tests.support.both_transports import obey
+from tests.support.scripted import extension
 
 obey()
 address, rounds, pending_count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -17,18 +17,18 @@ from dm_env_rpc_client import (
     connect_async,
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
-from tests.certificates import self_signed
 from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import (
+from tests.support.certificates import self_signed
+from tests.support.scripted import (
     descriptor_count,
     extension,
     settles,
     settles_async,
     thread_count,
 )
-from tests.stopwatch import time_limit
+from tests.support.stopwatch import time_limit
 
 
 @pytest.mark.row(5)

@@ -33,8 +33,8 @@ from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.testing import FaultProxy
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.row(25)
 

@@ -16,7 +16,7 @@ from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import descriptor_count, extension, settles_async
+from tests.support.scripted import descriptor_count, extension, settles_async
 
 pytestmark = pytest.mark.row(34)
 

@@ -20,9 +20,9 @@ from dm_env_rpc_client import (
     make_async,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.environments import Broken
 from tests.reliability.recording import Seen
-from tests.scripted import settles
+from tests.support.environments import Broken
+from tests.support.scripted import settles
 
 pytestmark = pytest.mark.row(17)
 

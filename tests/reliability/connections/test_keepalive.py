@@ -11,8 +11,8 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make, make_async
 from tests.reliability.recording import Seen
-from tests.scripted import served_echo
-from tests.stopwatch import time_limit
+from tests.support.scripted import served_echo
+from tests.support.stopwatch import time_limit
 
 ALIVE_SECONDS = 30.0
 

@@ -10,11 +10,11 @@ from multiprocessing.connection import Connection as Pipe
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
-from tests import forks
 from tests.reliability.hostile.served import Honest, Served, served
 from tests.reliability.recording import Seen
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support import forks
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 from tests.transports.frames import DATA, END_STREAM, WINDOW_UPDATE, frame
 from tests.transports.raw_client import RawClient, request, requests
 

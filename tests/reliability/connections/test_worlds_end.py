@@ -11,7 +11,7 @@ from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world, 
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.reliability.recording import Seen
-from tests.scripted import settles, thread_count
+from tests.support.scripted import settles, thread_count
 
 pytestmark = pytest.mark.row(39)
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests import forks
 from tests.reliability.hostile.served import Honest, Served, percentile
 from tests.reliability.recording import Seen
+from tests.support import forks
 
 __all__ = ["SCALES", "SLACK", "Attack", "Comparison", "Outcome", "attacker", "pause"]
 

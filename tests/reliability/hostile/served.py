@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.server import clients
-from tests import forks
-from tests.stopwatch import patience
+from tests.support import forks
+from tests.support.stopwatch import patience
 
 __all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]
 

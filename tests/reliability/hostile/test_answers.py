@@ -27,8 +27,8 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import extension, settles
-from tests.stopwatch import time_limit
+from tests.support.scripted import extension, settles
+from tests.support.stopwatch import time_limit
 
 
 def run(main: Callable[[], Awaitable[None]], seconds: float = 600) -> None:

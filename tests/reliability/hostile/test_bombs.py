@@ -21,12 +21,12 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.status import PROCESS
-from tests import forks
-from tests.both_transports import forced, obey
 from tests.reliability.hostile import bombs
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
-from tests.scripted import own_seconds
+from tests.support import forks
+from tests.support.both_transports import forced, obey
+from tests.support.scripted import own_seconds
 
 SLACK = 64 << 20
 SECONDS = 0.5 if is_strict() else 5.0

@@ -23,8 +23,8 @@ from dm_env_rpc_client import (
 )
 from tests.reliability.hostile.raw_peers import answering_socket, read_for_ever
 from tests.reliability.recording import Seen
-from tests.scripted import extension
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import extension
+from tests.support.stopwatch import Stopwatch
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,

@@ -31,7 +31,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Transport
-from tests.scripted import settles
+from tests.support.scripted import settles
 from tests.transports.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, frame, settings
 from tests.transports.raw_client import REQUEST, RawClient
 

@@ -14,8 +14,8 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError
 from tests.reliability.hostile.served import LARGE_REQUEST, Honest, Served, served
 from tests.reliability.recording import Seen
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 from tests.transports import frames
 from tests.transports.frames import PREFACE, WINDOW_UPDATE, frame
 from tests.transports.raw_client import REQUEST, RawClient, request, requests

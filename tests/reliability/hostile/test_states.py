@@ -9,7 +9,7 @@ from dm_env import specs
 
 from dm_env_rpc_client import ProtocolError, SpecError, dm_env_rpc_pb2, make, set_bounds
 from dm_env_rpc_client.testing import Request, Response
-from tests.environment.test_dm_env_adaptor import scripted
+from tests.environment.one_world import scripted
 from tests.reliability.recording import Seen
 
 FIRST, MID, LAST = dm_env.StepType

@@ -16,7 +16,6 @@ import pytest
 
 from dm_env_rpc_client import Tls
 from dm_env_rpc_client.transports.services.health import CHECK
-from tests.certificates import self_signed
 from tests.reliability.hostile.attacking import (
     SCALES,
     Attack,
@@ -27,8 +26,9 @@ from tests.reliability.hostile.attacking import (
 )
 from tests.reliability.hostile.served import Honest, Where, served
 from tests.reliability.recording import Seen
-from tests.scripted import settles
-from tests.stopwatch import time_limit
+from tests.support.certificates import self_signed
+from tests.support.scripted import settles
+from tests.support.stopwatch import time_limit
 from tests.transports.frames import END_HEADERS, HEADERS, frame
 from tests.transports.raw_client import REQUEST, RawClient, requests
 

@@ -33,9 +33,9 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from tests.certificates import Authority, Issued, openssl
 from tests.reliability.hostile.raw_peers import answering_socket
-from tests.stopwatch import time_limit
+from tests.support.certificates import Authority, Issued, openssl
+from tests.support.stopwatch import time_limit
 
 TIMEOUT = 60.0
 """What final errors must not wait for."""

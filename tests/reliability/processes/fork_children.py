@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from dm_env_rpc_client import AsyncConnection, Connection, ConnectionLostError, connect
-from tests.both_transports import forced
-from tests.scripted import extension
+from tests.support.both_transports import forced
+from tests.support.scripted import extension
 
 __all__ = ["ACTS", "ASYNC_ACTS", "refused", "use_everything", "use_everything_async"]
 

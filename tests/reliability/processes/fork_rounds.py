@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client import AsyncConnection, Connection, connect, connect_async
-from tests.both_transports import obey
 from tests.reliability.processes.fork_children import ACTS, ASYNC_ACTS
 from tests.reliability.processes.forking import Child
-from tests.scripted import extension
+from tests.support.both_transports import obey
+from tests.support.scripted import extension
 
 SECONDS = 20.0
 """How long an answer may take that is not lost."""

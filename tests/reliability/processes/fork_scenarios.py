@@ -16,10 +16,10 @@ import warnings
 from collections.abc import Callable
 
 from dm_env_rpc_client import connect, connect_async, make
-from tests.both_transports import obey
 from tests.reliability.processes.fork_children import use_everything, use_everything_async
 from tests.reliability.processes.forking import Child
-from tests.scripted import extension
+from tests.support.both_transports import obey
+from tests.support.scripted import extension
 
 
 def exits(address: str) -> None:

@@ -14,8 +14,8 @@ from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.processes.fork_scenarios import SCENARIOS
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 PENDING = range(10)
 """Numbers of requests that the server answers later, so that they are pending at the fork."""

@@ -18,12 +18,12 @@ from dm_env_rpc_client import (
     leave_world,
 )
 from dm_env_rpc_client.server import serve
-from tests import forks
-from tests.environments import Echo
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
-from tests.stopwatch import Stopwatch
+from tests.support import forks
+from tests.support.environments import Echo
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 PLACES = 10
 

@@ -16,11 +16,11 @@ from dm_env_rpc_client import ConnectionLostError, connect, create_world, join_w
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.server.processes.workers import Workers
-from tests.environments import Echo
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import descriptor_count, settles, thread_count
-from tests.stopwatch import Stopwatch
+from tests.support.environments import Echo
+from tests.support.scripted import descriptor_count, settles, thread_count
+from tests.support.stopwatch import Stopwatch
 
 TRANSPORTS = ["http2"]
 

@@ -28,8 +28,8 @@ from tests.bridges.env_c_api.compiling import compile_library
 from tests.cli.commands import COMMAND, ROOT
 from tests.launch.processes import is_alive
 from tests.reliability.recording import Seen
-from tests.scripted import settles
 from tests.server import hosted
+from tests.support.scripted import settles
 
 TRANSPORTS = ["http2"]
 

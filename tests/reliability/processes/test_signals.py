@@ -28,7 +28,7 @@ from tests.launch.processes import is_alive
 from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
-from tests.scripted import (
+from tests.support.scripted import (
     SignalledServer,
     descriptor_count,
     extension,
@@ -36,7 +36,7 @@ from tests.scripted import (
     settles,
     thread_count,
 )
-from tests.stopwatch import Stopwatch, time_limit
+from tests.support.stopwatch import Stopwatch, time_limit
 
 
 def kill_in_mid_step() -> float:
@@ -96,8 +96,8 @@ def test_row_2_a_frozen_server_is_a_missed_deadline(count: int, seen: Seen) -> N
 INTERRUPTING = """
 import random, signal, sys
 from dm_env_rpc_client import ConnectionLostError
-from tests.both_transports import obey
-from tests.scripted import extension
+from tests.support.both_transports import obey
+from tests.support.scripted import extension
 
 obey()
 
@@ -351,8 +351,8 @@ def test_row_15_a_process_that_forgets_to_close_exits(
         import sys
         from dm_env_rpc_client import connect, make
         from dm_env_rpc_client.server import serve
-        from tests.both_transports import obey
-        from tests.environments import Echo
+        from tests.support.both_transports import obey
+        from tests.support.environments import Echo
         from dm_env_rpc_client import dm_env_rpc_pb2
         obey()
         LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()

@@ -24,8 +24,8 @@ from dm_env_rpc_client.system.children import Parent
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.launch.processes import is_alive
-from tests.scripted import descriptor_count, freeze, settles
-from tests.stopwatch import Stopwatch
+from tests.support.scripted import descriptor_count, freeze, settles
+from tests.support.stopwatch import Stopwatch
 
 
 def opening(**kwargs: Any) -> Opening:

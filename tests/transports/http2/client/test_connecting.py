@@ -29,9 +29,9 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2 import sockets
 from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
 from dm_env_rpc_client.transports.http2.client.target import Target, can_reach
-from tests.certificates import Authority, Issued
-from tests.scripted import descriptor_count, extension, settles, thread_count
-from tests.stopwatch import time_limit
+from tests.support.certificates import Authority, Issued
+from tests.support.scripted import descriptor_count, extension, settles, thread_count
+from tests.support.stopwatch import time_limit
 from tests.transports.hosts import open_http2_stream
 from tests.transports.raw_server import (
     Script,

@@ -20,8 +20,8 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client import keepalive
 from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
-from tests.scripted import descriptor_count, extension, settles
-from tests.stopwatch import time_limit
+from tests.support.scripted import descriptor_count, extension, settles
+from tests.support.stopwatch import time_limit
 from tests.transports import frames
 from tests.transports.frames import data, grpc_message
 from tests.transports.hosts import open_http2_stream

@@ -10,8 +10,8 @@ import pytest
 
 from dm_env_rpc_client import Tls
 from dm_env_rpc_client.transports.http2.server import clients, listener
-from tests.certificates import self_signed
-from tests.scripted import descriptor_count, settles
+from tests.support.certificates import self_signed
+from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import ACK, DATA, PING, PREFACE, frame
 from tests.transports.hosts import WAIT_SECONDS, Host, is_served

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
-from tests.scripted import settles
+from tests.support.scripted import settles
 from tests.transports.frames import DATA
 from tests.transports.hosts import Host, is_served
 from tests.transports.raw_client import RawClient, request, requests, window_update

@@ -16,7 +16,7 @@ import pytest
 from dm_env_rpc_client.transports.http2.protocol import server_half
 from dm_env_rpc_client.transports.http2.server import leader, stream_threads
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
-from tests.scripted import settles
+from tests.support.scripted import settles
 from tests.transports import frames
 from tests.transports.frames import DATA, END_STREAM, HEADERS, RST_STREAM, frame
 from tests.transports.hosts import WAIT_SECONDS, Host, Scripted, is_served

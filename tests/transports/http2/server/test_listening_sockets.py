@@ -19,8 +19,8 @@ from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.services.health import CHECK, WATCH
-from tests.certificates import Authority, Issued
-from tests.scripted import descriptor_count, settles
+from tests.support.certificates import Authority, Issued
+from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, RST_STREAM, frame
 from tests.transports.hosts import listener as new_listener

@@ -14,7 +14,7 @@ import pytest
 
 from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.transports.http2.protocol.pace import Pace
-from tests.scripted import settles
+from tests.support.scripted import settles
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from dm_env_rpc_client.transports.http2.server import clients, listener
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.services.health import CHECK
-from tests.certificates import self_signed
-from tests.scripted import descriptor_count, settles
+from tests.support.certificates import self_signed
+from tests.support.scripted import descriptor_count, settles
 from tests.transports.frames import RST_STREAM, frame
 from tests.transports.hosts import WAIT_SECONDS, Host
 from tests.transports.raw_client import REQUEST, RawClient, request, requests

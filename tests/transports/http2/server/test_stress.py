@@ -17,7 +17,7 @@ import pytest
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.http2.server import stream_threads
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
-from tests.scripted import settles
+from tests.support.scripted import settles
 from tests.transports.hosts import Host, open_http2_stream
 from tests.transports.raw_client import RawClient, request, requests
 from tests.transports.test_server_streams import Call

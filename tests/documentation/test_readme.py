@@ -1,0 +1,160 @@
+"""What README, CONTRIBUTING and the guides say is so: snippets run, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.testing
+
+from dm_env_rpc_client import server as hosting
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.protocol import lifecycle
+from tests.bridges.env_c_api.compiling import compile_library
+from tests.snippets import snippets
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *GUIDES)
+README = (ROOT / "README.md").read_text()
+MOST_WORDS = 900
+
+
+def document(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+WITH_SNIPPETS = ["README.md", *(name for name in GUIDES if snippets(document(name)))]
+
+
+def prose(text: str) -> str:
+    """The lines that are not code between fences."""
+    return "".join(text.split("```")[::2])
+
+
+def stand_ins(name: str) -> Mapping[str, str]:
+    """What a guide calls by names of its reader's own."""
+    if name == "docs/how-to/c-libraries.md":
+        return {
+            "./libengine.so": compile_library("complete", "1.4"),
+            "engine_connect": "complete_connect",
+        }
+    if name == "docs/tutorials/ppo.md":
+        return {"STEPS = 100_000": "STEPS = 4_000"}
+    return {}
+
+
+@pytest.mark.parametrize("name", WITH_SNIPPETS)
+def test_the_snippets_run_in_order_in_a_clean_process(name: str, tmp_path: Path) -> None:
+    text = document(name)
+    program = "\n".join(snippets(text))
+    for package in ("pettingzoo", "stable_baselines3"):
+        if re.search(rf"^(import|from) {package}\b", program, re.MULTILINE):
+            pytest.importorskip(package)
+    for own, stand_in in stand_ins(name).items():
+        program = program.replace(own, stand_in)
+    path = tmp_path / "snippets.py"
+    path.write_text(program)
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    # What a comment says that a line prints is what it prints.
+    for promised in re.findall(r"print\(.*\)  # (.*)", program):
+        for part in promised.split("..."):
+            assert part in finished.stdout, promised
+
+
+def test_readme_is_short() -> None:
+    assert len(prose(README).split()) < MOST_WORDS
+
+
+def test_the_first_snippet_of_each_starts_what_it_needs() -> None:
+    without = [
+        name for name in WITH_SNIPPETS if "localhost:50051" in "".join(snippets(document(name)))
+    ]
+    assert without == []
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_relative_links_lead_somewhere(name: str) -> None:
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", document(name)):
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        path = (ROOT / name).parent / target if target else ROOT / name
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text())):
+            lost.append(link)
+    assert lost == []
+
+
+def test_every_file_that_contributing_names_is_there() -> None:
+    package = ROOT / "dm_env_rpc_client"
+    named = set(re.findall(r"`([\w/]+\.py)`", document("CONTRIBUTING.md")))
+    assert len(named) > 20
+    assert {name for name in named if not any((at / name).exists() for at in (ROOT, package))} == (
+        set()
+    )
+
+
+def test_the_guide_to_the_states_has_the_table() -> None:
+    requests = ("join_world", "step", "reset", "reset_world", "leave_world")
+    guide = document("docs/explanations/states.md")
+    for state in lifecycle.State:
+        possible = [lifecycle.next_states(state, request) for request in requests]
+        cells = [
+            ", ".join(each.name for each in lifecycle.State if each in states) or "-"
+            for states in possible
+        ]
+        assert f"| {state.name} | {' | '.join(cells)} |" in guide
+
+
+def test_there_are_exactly_two_set_up_commands_of_one_line() -> None:
+    section = README.split("## Set up")[1].split("\n## ")[0]
+    commands = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    assert len(commands) == 2
+    assert "dm-env-rpc run" in commands[0]
+    assert "pytest" in commands[1]
+
+
+def named_commands() -> Iterator[str]:
+    for text in (README, *map(document, GUIDES)):
+        yield from re.findall(r"(?:^|`)dm-env-rpc ([a-z]+)", text, re.MULTILINE)
+
+
+def test_every_command_that_is_mentioned_exists() -> None:
+    names = set(named_commands())
+    assert {"run", "serve", "inspect", "play", "properties", "check", "health", "bench"} <= names
+    for name in sorted(names):
+        result = typer.testing.CliRunner().invoke(app, [name, "--help"])
+        assert result.exit_code == 0, name
+
+
+def test_the_port_in_readme_is_the_default_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = []
+
+    def serve(environment: Any, address: str, **options: Any) -> None:
+        addresses.append(address)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hosting, "serve", serve)
+    typer.testing.CliRunner().invoke(app, ["serve", "catch"])
+    assert addresses == ["localhost:50051"]
+    assert "`dm-env-rpc serve` listens on `localhost:50051`" in README

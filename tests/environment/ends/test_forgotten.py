@@ -1,0 +1,172 @@
+"""Environments that nobody closes, or not to the end; `test_exit.py` has the ends of programs.
+
+The server keeps worlds for ever, so that what ends them is the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    Connection,
+    connect,
+    create_world,
+    dm_env_rpc_pb2,
+    join_world,
+    make,
+    make_async,
+)
+from dm_env_rpc_client.environment import (
+    async_dm_env_adaptor,
+    async_worlds,
+    forgotten,
+    joined_adaptor,
+    world_ends,
+)
+from dm_env_rpc_client.server import Server, serve
+from tests.environment.ends import ctrl_c_in_close
+from tests.support.environments import Echo
+from tests.support.scripted import settles, settles_async
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may take long to end a world."""
+    for module in (async_dm_env_adaptor, async_worlds, joined_adaptor, world_ends):
+        monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 30.0)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve(Echo, idle_world_seconds=None) as serving:
+        yield serving
+        assert serving.errors == []
+
+
+def is_empty(server: Server) -> bool:
+    return (server.world_count, server.agent_count) == (0, 0)
+
+
+def test_an_environment_that_is_forgotten_ends_its_world(server: Server) -> None:
+    def use() -> None:
+        env = make(server.address)
+        env.reset()
+        env.step({"value": 1})
+
+    for _ in range(3):
+        use()
+        assert settles(lambda: is_empty(server))
+    envs = BatchedEnvironment(server.address, 4)
+    envs.reset()
+    del envs
+    assert settles(lambda: gc.collect() >= 0 and is_empty(server))
+    assert settles(lambda: not forgotten._running)
+
+
+def test_a_poisoned_environment_that_is_forgotten_ends_its_world(server: Server) -> None:
+    env = make(server.address)
+    env.reset()
+    env.connection._pipeline.poison(KeyboardInterrupt())
+    del env
+    assert settles(lambda: gc.collect() >= 0 and is_empty(server))
+
+
+def test_a_connection_that_outlives_its_environment_keeps_the_world(server: Server) -> None:
+    connection = make(server.address).connection
+    gc.collect()
+    assert connection.send(dm_env_rpc_pb2.StepRequest()).state == dm_env_rpc_pb2.RUNNING
+    assert server.world_count == 1
+    del connection
+    assert settles(lambda: gc.collect() >= 0 and is_empty(server))
+
+
+def test_what_make_did_not_create_stays(server: Server) -> None:
+    with connect(server.address) as connection:
+        env = join_world(connection, create_world(connection))
+        env.reset()
+        del env
+        gc.collect()
+        assert (server.world_count, server.agent_count) == (1, 1)
+
+
+def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server) -> None:
+    async def use() -> None:
+        env = await make_async(server.address)
+        await env.reset()
+        del env
+        gc.collect()
+        assert await settles_async(lambda: is_empty(server))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        asyncio.run(use())
+
+
+@pytest.mark.parametrize("request_name", ["LeaveWorldRequest", "DestroyWorldRequest"])
+@pytest.mark.parametrize("when", ["before it is sent", "as it is sent", "after its answer"])
+def test_ctrl_c_in_close_ends_the_world_all_the_same(
+    server: Server, monkeypatch: pytest.MonkeyPatch, request_name: str, when: str
+) -> None:
+    start = Connection.start
+    interrupts = [KeyboardInterrupt("stop")]
+
+    def interrupted(self: Any, request: Any, *arguments: Any) -> Any:
+        if type(request).__name__ == request_name and interrupts:
+            interrupt = interrupts.pop()
+            if when == "after its answer":
+                self.wait(start(self, request, *arguments))
+            if when == "as it is sent":
+                self._pipeline.poison(interrupt)
+            raise interrupt
+        return start(self, request, *arguments)
+
+    env = make(server.address)
+    env.reset()
+    monkeypatch.setattr(Connection, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="stop"):
+        env.close()
+    assert settles(lambda: is_empty(server))
+    env.close()
+
+
+def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(server: Server) -> None:
+    async def use() -> None:
+        env = await make_async(server.address, {"seconds": 0.3})
+        await env.reset()
+        step = asyncio.ensure_future(env.step({"value": 1}))
+        closing = asyncio.ensure_future(env.close())
+        for _ in range(10):  # Both have begun, and wait for the server.
+            await asyncio.sleep(0)
+        assert not closing.done()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await asyncio.gather(step, return_exceptions=True)
+
+    asyncio.run(use())
+    assert settles(lambda: is_empty(server))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "count", [pytest.param(40, id="tenth"), pytest.param(400, id="whole", marks=pytest.mark.soak)]
+)
+def test_ctrl_c_at_any_moment_of_close_ends_the_world(count: int) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", ctrl_c_in_close.__name__, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert int(finished.stdout) > 0

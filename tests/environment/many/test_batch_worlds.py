@@ -1,0 +1,304 @@
+"""Batched worlds are stepped as environments with a stream each are: value for value."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    DmEnvAdaptor,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    Restart,
+    SpecError,
+    make,
+)
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.support.environments import Echo
+from tests.support.scripted import served_echo, settles
+
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
+BOTH = pytest.mark.parametrize("num_batches", [0, None, 2], ids=["streams", "batch", "batches"])
+
+
+class Dice(dm_env.Environment):
+    """Episodes of random lengths that end in both ways, from the seed and the rolls alone.
+
+    Args:
+      seed: of all that is random.
+      fails_at: the number of the step that raises; 0 for none.
+      name: is observed.
+    """
+
+    def __init__(self, seed: int = 0, fails_at: int = 0, name: str = ""):
+        self._random = np.random.default_rng(seed)
+        self._fails_at = fails_at
+        self._name = name
+        self._steps = 0
+
+    def action_spec(self) -> dict[str, Any]:
+        return {
+            "bet": specs.DiscreteArray(7, name="bet"),
+            "hand": {"push": specs.BoundedArray((2,), np.float32, [-1, -2], [1, 2], "push")},
+            "word": specs.StringArray((), name="word"),
+        }
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {
+            "dice": specs.BoundedArray((2, 3), np.uint8, 1, 6, "dice"),
+            "table": {"total": specs.Array((), np.float64, "total")},
+            "words": specs.StringArray((2,), name="words"),
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        self._left = int(self._random.integers(1, 6))
+        return dm_env.restart(self._observed("", 0.0))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._steps += 1
+        if self._steps == self._fails_at:
+            raise ValueError(f"{self._name} has lost the dice")
+        self._left -= 1
+        total = float(action["bet"]) + float(action["hand"]["push"].sum())
+        observation = self._observed(str(action["word"]), total)
+        if self._left:
+            return dm_env.transition(total, observation)
+        end = dm_env.termination if self._random.random() < 0.5 else dm_env.truncation
+        return end(total, observation)
+
+    def _observed(self, word: str, total: float) -> dict[str, Any]:
+        return {
+            "dice": self._random.integers(1, 7, (2, 3), np.uint8),
+            "table": {"total": np.float64(total)},
+            "words": np.array([self._name, word], object),
+        }
+
+
+def rolls(count: int, seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    push = random.uniform([-1, -2], [1, 2], (count, 2)).astype(np.float32)
+    words = np.array([f"w{random.integers(9)}" for _ in range(count)], object)
+    return {"bet": random.integers(0, 7, count), "hand": {"push": push}, "word": words}
+
+
+def same(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected), (found, expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            same(found[name], value)
+    else:
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def same_step(found: dm_env.TimeStep, expected: dm_env.TimeStep) -> None:
+    for mine, other in zip(found, expected, strict=True):
+        same(mine, other)
+
+
+@pytest.fixture(scope="module")
+def dice() -> Iterator[Server]:
+    with serve(Dice) as server:
+        yield server
+
+
+def settings(index: int) -> dict[str, Any]:
+    return {"seed": 10 + index, "name": f"row{index}"}
+
+
+@pytest.mark.parametrize(("num_batches", "steps"), [(None, 500), (3, 100)])
+def test_steps_and_resets_are_those_of_streams(
+    dice: Server, num_batches: int | None, steps: int
+) -> None:
+    count = 7
+    with (
+        BatchedEnvironment(dice.address, count, settings, num_batches=0) as alone,
+        BatchedEnvironment(dice.address, count, settings, num_batches=num_batches) as batched,
+    ):
+        assert dice.world_count == count + (num_batches or 1)
+        for kind in ("action_spec", "observation_spec", "reward_spec", "discount_spec"):
+            assert getattr(batched, kind)() == getattr(alone, kind)()
+        same_step(batched.reset(), alone.reset())
+        for number in range(steps):
+            actions = rolls(count, number)
+            same_step(batched.step(actions), alone.step(actions))
+            if number % 40 == 20:
+                same_step(batched.reset(), alone.reset())
+
+
+def test_two_servers_share_the_rows_of_both_kinds(dice: Server) -> None:
+    with serve(Dice) as second:
+        addresses = [dice.address, second.address]
+        with (
+            BatchedEnvironment(addresses, 5, settings, num_batches=0) as alone,
+            BatchedEnvironment(addresses, 5, settings) as batched,
+        ):
+            assert second.world_count == 2 + 1
+            same_step(batched.reset(), alone.reset())
+            for number in range(50):
+                same_step(batched.step(rolls(5, number)), alone.step(rolls(5, number)))
+
+
+@pytest.mark.parametrize("num_batches", [None, 2])
+def test_parts_of_a_batch_are_sent_and_received(dice: Server, num_batches: int | None) -> None:
+    """Each row is stepped as often as its partner; what is received is compared row by row."""
+    count, random = 6, np.random.default_rng(3)
+    with (
+        BatchedEnvironment(dice.address, count, settings, num_batches=0) as alone,
+        BatchedEnvironment(dice.address, count, settings, num_batches=num_batches) as batched,
+    ):
+        idle, under_way = set(range(count)), 0
+        for number in range(300):
+            if idle and (not under_way or random.random() < 0.6):
+                some = random.permutation(sorted(idle))[: random.integers(1, len(idle) + 1)]
+                actions = rolls(len(some), number)
+                alone.send(actions, some)
+                batched.send(actions, some)
+                idle -= set(some.tolist())
+                under_way += len(some)
+                continue
+            # Others may have arrived first, so all are received.
+            expected, ids = alone.recv(under_way)
+            found, own = batched.recv(under_way)
+            assert sorted(own) == sorted(ids)
+            order, own_order = np.argsort(ids), np.argsort(own)
+            for mine, other in zip(found, expected, strict=True):
+                _same_rows(mine, own_order, other, order)
+            idle |= set(own.tolist())
+            under_way = 0
+
+
+def _same_rows(found: Any, own_order: Any, expected: Any, order: Any) -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            _same_rows(found[name], own_order, expected[name], order)
+    else:
+        same(found[own_order], expected[order])
+
+
+@BOTH
+def test_an_action_that_does_not_conform_names_its_row_and_sends_nothing(
+    dice: Server, num_batches: int | None
+) -> None:
+    with BatchedEnvironment(dice.address, 4, settings, num_batches=num_batches) as env:
+        env.reset()
+        env.send(rolls(2, 0), [0, 1])
+        wrong = rolls(2, 1)
+        wrong["hand"]["push"][1] = 9.0
+        # Row 3 is in the world of row 1, or of all rows, whose step is under way.
+        with pytest.raises(SpecError, match=r"environment 3 at .*hand\.push"):
+            env.send(wrong, [2, 3])
+        env.send(rolls(2, 1), [2, 3])
+        _, ids = env.recv(4)
+        assert sorted(ids) == [0, 1, 2, 3]
+        with pytest.raises(SpecError, match=r"environment 1 at .*hand\.push"):
+            env.send(wrong, [0, 1])
+        env.step(rolls(4, 2))
+
+
+@BOTH
+def test_what_a_row_raises_is_its_own(dice: Server, num_batches: int | None) -> None:
+    def failing(index: int) -> dict[str, Any]:
+        return {**settings(index), "fails_at": 3 if index == 3 else 0}
+
+    with (
+        BatchedEnvironment(dice.address, 5, failing, num_batches=num_batches) as env,
+        BatchedEnvironment(dice.address, 5, settings, num_batches=0) as sound,
+    ):
+        env.reset()
+        sound.reset()
+        failures = []
+        for number in range(30):
+            expected = sound.step(rolls(5, number))
+            try:
+                found = env.step(rolls(5, number))
+            except EnvironmentsFailedError as error:
+                failures.append(error.failures)
+                continue
+            for row in (0, 1, 2, 4):  # Row 3 is a step behind.
+                np.testing.assert_array_equal(
+                    found.observation["dice"][row], expected.observation["dice"][row]
+                )
+        ((row, failure),) = (each for failed in failures for each in failed.items())
+        assert row == 3
+        assert isinstance(failure, DmEnvRpcError)
+        assert failure.code_name == "INTERNAL"
+        assert "ValueError: row3 has lost the dice" in str(failure)
+
+
+@BOTH
+def test_settings_of_rows_reset_what_they_name(num_batches: int | None) -> None:
+    with serve(Catch) as server:
+        with BatchedEnvironment(server.address, 4, num_batches=num_batches) as env:
+            seeds = [{"seed": 3}, {"seed": 4}, {"seed": 3}, {}]
+            first = env.reset(seeds).observation["board"]
+            np.testing.assert_array_equal(first[0], first[2])
+            again = env.reset(seeds).observation["board"]
+            np.testing.assert_array_equal(first[:3], again[:3])
+            others = "another observation_spec.*'board'"
+            with pytest.raises((SpecError, EnvironmentsFailedError), match=others):
+                env.reset([{"rows": 5}, {"rows": 6}, {"rows": 5}, {"rows": 5}])
+            assert env.reset({"rows": 5}).observation["board"].shape == (4, 5, 5)
+        assert settles(lambda: server.world_count == 0)
+
+
+class Own(DmEnvAdaptor):
+    """Has rewards of its own."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "worlds"),
+    [
+        ({"create_world_settings": {"length": 5}}, 1),
+        ({"create_world_settings": [{"length": 5}, {"length": 6}, {"length": 7}]}, 1),
+        ({"create_world_settings": [{"length": 5}, {"seconds": 0.0}, {}]}, 3),
+        ({"adaptor_class": Own}, 3),
+        ({"num_batches": 0}, 3),
+        ({"num_batches": 2}, 2),
+        ({"num_batches": 100}, 3),
+        ({"requested_observations": ["val*"]}, 1),
+    ],
+)
+def test_what_cannot_be_a_batch_has_streams(arguments: dict[str, Any], worlds: int) -> None:
+    with serve(Echo) as server, BatchedEnvironment(server.address, 3, **arguments) as env:
+        assert server.world_count == worlds
+        env.reset()
+        assert env.step({"value": [1, 2, 3]}).observation["value"].tolist() == [1, 2, 3]
+
+
+def test_a_million_rows_are_refused_before_memory_is_taken() -> None:
+    with (
+        serve(Echo) as server,
+        pytest.raises(DmEnvRpcError, match="a batch has 1 to 16384"),
+    ):
+        make(server.address, {"num_envs": 1_000_000})
+
+
+@BOTH
+def test_a_lost_world_ends_its_sequences_and_is_started_again(num_batches: int | None) -> None:
+    restart = Restart(attempts=2, backoff=0.05)
+    with served_echo() as first, serve(Echo) as second, BatchedEnvironment(
+        [first.address, second.address], 4, {"length": 4}, num_batches=num_batches,
+        restart=restart, request_timeout=20.0, timeout=2.0,
+    ) as env:  # fmt: skip
+        env.reset()
+        env.step({"value": [1, 2, 3, 4]})
+        first.signal(signal.SIGKILL)
+        lost = env.step({"value": [5, 6, 7, 8]})
+        assert lost.step_type.tolist() == [2, 1, 2, 1]
+        assert lost.observation["value"].tolist() == [1, 6, 3, 8]
+        assert lost.discount.tolist() == [1, 1, 1, 1]
+        assert lost.reward.tolist() == [0, 1, 0, 1]
+        with pytest.raises(EnvironmentsFailedError) as caught:  # It does not come back.
+            env.step({"value": [1, 1, 1, 1]})
+        assert list(caught.value.failures) == [0, 2]

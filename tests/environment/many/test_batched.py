@@ -1,0 +1,447 @@
+"""Several remote environments as one dm_env.Environment."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    DmEnvAdaptor,
+    EnvironmentsFailedError,
+    SpecError,
+    make,
+)
+from dm_env_rpc_client.environment.batched import BatchedEnvironment
+from dm_env_rpc_client.protocol import timesteps
+from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from tests.support.environments import Echo, Robot
+from tests.support.scripted import (
+    ServerProcess,
+    descriptor_count,
+    settles,
+    thread_count,
+)
+
+NUM_ENVS = 4
+
+
+class Words(dm_env.Environment):
+    """Observes as many numbers as it is told to, of variable length, and a message."""
+
+    def action_spec(self) -> dict[str, Any]:
+        return {"count": specs.Array((), np.int32), "word": specs.StringArray(())}
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {"numbers": VariableArray((-1,), np.int32), "words": specs.StringArray((2,))}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observe(0, ""))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(0.0, self._observe(int(action["count"]), str(action["word"])))
+
+    def _observe(self, count: int, word: str) -> dict[str, Any]:
+        return {
+            "numbers": np.arange(count, dtype=np.int32),
+            "words": np.array([word, 2 * word], object),
+        }
+
+
+def test_rows_are_what_the_environments_alone_would_give(catch_server: Server) -> None:
+    address = catch_server.address
+    settings = [{"rows": 4, "seed": seed} for seed in range(NUM_ENVS)]
+    alone = [make(address, own) for own in settings]
+    random = np.random.default_rng(0)
+    with BatchedEnvironment(address, NUM_ENVS, settings) as env:
+        assert env.num_envs == NUM_ENVS
+        expected = timesteps.stack([one.reset() for one in alone])
+        for step in range(20):
+            found = env.step({"paddle": np.ones(NUM_ENVS, np.int32)}) if step else env.reset()
+            if step:
+                expected = timesteps.stack([one.step({"paddle": 1}) for one in alone])
+            _assert_same(found, expected)
+            env.observation_spec()["board"].validate(found.observation["board"])
+            env.reward_spec().validate(found.reward)
+            env.discount_spec().validate(found.discount)
+            np.testing.assert_array_equal(found.last(), found.step_type == dm_env.StepType.LAST)
+            action = random.integers(3, size=NUM_ENVS)
+            env.action_spec()["paddle"].validate(action.astype(np.int32))
+            _assert_same(
+                env.step({"paddle": action}),
+                timesteps.stack(
+                    [one.step({"paddle": own}) for one, own in zip(alone, action, strict=True)]
+                ),
+            )
+    for one in alone:
+        one.close()
+    assert catch_server.world_count == 0
+
+
+def _assert_same(found: dm_env.TimeStep, expected: dm_env.TimeStep) -> None:
+    np.testing.assert_array_equal(found.step_type, expected.step_type)
+    np.testing.assert_array_equal(found.reward, expected.reward)
+    np.testing.assert_array_equal(found.discount, expected.discount)
+    assert found.observation.keys() == expected.observation.keys()
+    for name, values in expected.observation.items():
+        np.testing.assert_array_equal(found.observation[name], values)
+        assert found.observation[name].dtype == values.dtype
+
+
+def test_every_environment_may_have_settings_of_its_own(catch_server: Server) -> None:
+    seeds = [3, 1, 3]
+    boards = []
+    for settings in (
+        [{"seed": seed} for seed in seeds],
+        lambda index: {"seed": seeds[index]},
+    ):
+        with BatchedEnvironment(catch_server.address, 3, settings) as env:
+            boards.append(env.reset().observation["board"])
+    np.testing.assert_array_equal(boards[0], boards[1])
+    np.testing.assert_array_equal(boards[0][0], boards[0][2])
+    with BatchedEnvironment(catch_server.address, 3, {"seed": 3}) as env:
+        np.testing.assert_array_equal(env.reset().observation["board"][1], boards[0][0])
+        found = env.reset([{"seed": seed} for seed in seeds]).observation["board"]
+        np.testing.assert_array_equal(found, boards[0])
+
+
+def test_environments_take_turns_at_the_addresses() -> None:
+    with serve(Catch) as one, serve(Catch) as two:
+        with BatchedEnvironment([one.address, two.address], 5, num_batches=0) as env:
+            assert (one.world_count, two.world_count) == (3, 2)
+            assert env.reset().first().all()
+        with BatchedEnvironment([one.address, two.address]) as env:
+            assert (one.world_count, two.world_count) == (1, 1)
+        assert (one.agent_count, two.agent_count) == (0, 0)
+
+
+def test_specs_may_change_with_a_reset_of_all(catch_server: Server) -> None:
+    with BatchedEnvironment(catch_server.address, 2) as env:
+        assert env.reset({"rows": 3}).observation["board"].shape == (2, 3, 5)
+        assert env.observation_spec()["board"].shape == (2, 3, 5)
+        assert env.step({"paddle": [1, 1]}).mid().all()
+        refused = pytest.raises(
+            (SpecError, EnvironmentsFailedError), match=r"another observation_spec.*'board'"
+        )
+        with refused:
+            env.reset([{"rows": 4}, {"rows": 5}])
+        assert env.reset({"rows": 4}).observation["board"].shape == (2, 4, 5)
+
+
+def test_environments_of_one_batch_have_the_same_specs(catch_server: Server) -> None:
+    with pytest.raises(SpecError, match=r"environment 2 .* has another observation_spec"):
+        BatchedEnvironment(catch_server.address, 3, lambda index: {"rows": 5 + index // 2})
+    assert catch_server.world_count == 0
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_arrays_belong_to_the_caller_unless_told_otherwise(
+    echo_environment_server: Server, copy: bool
+) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 2, copy=copy) as env:
+        env.reset()
+        first = env.step({"value": [1, 2]}).observation["value"]
+        second = env.step({"value": [3, 4]}).observation["value"]
+        assert second.tolist() == [3, 4]
+        assert first.tolist() == ([1, 2] if copy else [3, 4])
+        assert np.shares_memory(first, second) is not copy
+        first[:] = 9
+
+
+def test_nested_names_texts_and_lists() -> None:
+    with serve(Robot) as server, BatchedEnvironment(server.address, 2) as env:
+        assert env.observation_spec()["camera"]["rgb"].shape == (2, 4, 5, 3)
+        assert env.action_spec()["speech"].shape == (2,)
+        env.reset()
+        arm = {"torque": np.zeros((2, 3), np.float32), "grip": [True, False]}
+        found = env.step({"arm": arm, "mode": [0, 1], "speech": ["a", "b"]}).observation
+        assert found["heard"].tolist() == [["a", "A"], ["b", "B"]]
+        assert found["camera"]["depth"].shape == (2, 4, 5)
+        env.observation_spec()["heard"].validate(found["heard"])
+    with serve(Robot) as server, BatchedEnvironment(server.address, 1, nested_tensors=False) as env:
+        assert env.observation_spec()["camera.rgb"].shape == (1, 4, 5, 3)
+        assert env.reset().observation["camera.rgb"].shape == (1, 4, 5, 3)
+
+
+def test_observations_of_variable_length_are_objects() -> None:
+    with serve(Words) as server, BatchedEnvironment(server.address, 2) as env:
+        assert env.observation_spec()["numbers"] == specs.Array((2,), object)
+        env.reset()
+        found = env.step({"count": [2, 3], "word": np.array(["x", "y"], object)}).observation
+        assert [row.tolist() for row in found["numbers"]] == [[0, 1], [0, 1, 2]]
+        assert found["words"].tolist() == [["x", "xx"], ["y", "yy"]]
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        ({"value": [1, 2, 3]}, "action 'value': has 3 rows; expected 4"),
+        ({"value": 1}, "action 'value': is one value; expected 4"),
+        ({"value": [1, 2, 3, 0.5]}, r"action 'value': element \[3\] is 0.5"),
+        ({"value": np.ones((4, 1), int)}, r"environment 0 at .*'value'.*shape \[1\]"),
+        ({"speed": [1, 2, 3, 4]}, "environment 0 at .*unknown action 'speed'"),
+        ([1, 2, 3, 4], "mapping from names to arrays, got list; actions: 'value'"),
+    ],
+)
+def test_actions_are_checked_before_anything_is_sent(
+    echo_environment_server: Server, action: Any, text: str
+) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 4) as env:
+        env.reset()
+        with pytest.raises(SpecError, match=text):
+            env.step(action)
+        with pytest.raises(SpecError, match=text):
+            env.send(action)
+        assert env.step({"value": [1, 2, 3, 4]}).observation["value"].tolist() == [1, 2, 3, 4]
+
+
+def test_one_bad_action_of_many_is_named_and_none_is_sent(catch_server: Server) -> None:
+    with BatchedEnvironment(catch_server.address, 4, {"seed": 1, "rows": 3}) as env:
+        env.reset()
+        with pytest.raises(SpecError, match=r"environment 3 at localhost:\d+: action 'paddle'.*7"):
+            env.step({"paddle": [1, 1, 1, 7]})
+        assert env.step({"paddle": [1, 1, 1, 1]}).mid().all()
+        assert env.step({"paddle": [1, 1, 1, 1]}).last().all()
+
+
+def test_a_slow_environment_does_not_keep_the_others(echo_environment_server: Server) -> None:
+    slow = 1.5
+    with BatchedEnvironment(
+        echo_environment_server.address,
+        NUM_ENVS,
+        lambda index: {"seconds": slow if index == 1 else 0.0},
+        num_batches=0,
+    ) as env:
+        env.reset()
+        started = time.monotonic()
+        env.send({"value": np.arange(NUM_ENVS)})
+        steps = 0
+        while time.monotonic() - started < slow / 2:
+            timestep, ids = env.recv(3)
+            assert 1 not in ids
+            assert timestep.observation["value"].shape == (3,)
+            assert timestep.mid().all()
+            np.testing.assert_array_equal(timestep.observation["value"], ids + 10 * steps)
+            steps += 1
+            env.send({"value": ids + 10 * steps}, ids)
+        assert steps > 3
+        seen: set[int] = set()
+        while seen != set(range(NUM_ENVS)):
+            timestep, ids = env.recv()
+            seen |= set(ids.tolist())
+            for index, value in zip(ids, timestep.observation["value"], strict=True):
+                assert value == (1 if index == 1 else index + 10 * steps)
+        assert time.monotonic() - started >= slow
+
+
+def test_those_that_answer_first_come_first(echo_environment_server: Server) -> None:
+    with BatchedEnvironment(
+        echo_environment_server.address,
+        3,
+        lambda index: {"seconds": 0.3 * (3 - index)},
+        num_batches=0,
+    ) as env:
+        env.reset()
+        env.send({"value": [0, 1, 2]})
+        _, ids = env.recv(3)
+        assert ids.tolist() == [2, 1, 0]
+        env.send({"value": [0, 1, 2]})
+        received = [env.recv(1, 1)[1].tolist() for _ in range(3)]
+        assert received == [[2], [1], [0]]
+
+
+def test_what_is_under_way_is_received_once(echo_environment_server: Server) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 3) as env:
+        env.reset()
+        with pytest.raises(SpecError, match="at least 1 of 0 environments"):
+            env.recv()
+        env.send({"value": [5, 6]}, [2, 0])
+        for action, ids in [({"value": [1]}, [2]), ({"value": [1, 2, 3]}, None)]:
+            with pytest.raises(SpecError, match=r"environments \[.*2.*\] have steps under way"):
+                env.send(action, ids)
+        with pytest.raises(SpecError, match=r"environments \[0, 2\] have steps under way"):
+            env.step({"value": [1, 2, 3]})
+        with pytest.raises(SpecError, match="at least 3 of 2 environments"):
+            env.recv(3)
+        with pytest.raises(SpecError, match="at least 2 and at most 1 of 2"):
+            env.recv(2, 1)
+        timestep, arrived = env.recv(2)
+        values = timestep.observation["value"]
+        assert dict(zip(arrived.tolist(), values, strict=True)) == {0: 6, 2: 5}
+        env.send({"value": [7]}, np.array([1]))
+        # A reset drops what is under way.
+        assert env.reset().first().all()
+        assert env.step({"value": [1, 2, 3]}).mid().all()
+
+
+@pytest.mark.parametrize("ids", [[3], [-1], [0, 0], [], [[0]], [0.5], ["a"]])
+def test_wrong_indices_are_refused(echo_environment_server: Server, ids: Any) -> None:
+    refused = pytest.raises(SpecError, match="different indices from 0 to 2")
+    with BatchedEnvironment(echo_environment_server.address, 3) as env, refused:
+        env.send({"value": [1] * len(ids)}, ids)
+
+
+def test_rewards_and_discounts_are_arrays_or_nothing_is_opened(catch_server: Server) -> None:
+    class Many(DmEnvAdaptor):
+        def reward_spec(self) -> Any:
+            return {"left": specs.Array((), np.float32), "right": specs.Array((), np.float32)}
+
+    class Other(DmEnvAdaptor):
+        made = itertools.count(1)
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self._size = next(self.made)
+
+        def reward_spec(self) -> Any:
+            return specs.Array((self._size,), np.float32)
+
+    with pytest.raises(SpecError, match="an array is expected"):
+        BatchedEnvironment(catch_server.address, 2, adaptor_class=Many)
+    with pytest.raises(SpecError, match=r"environment .* has another reward_spec than"):
+        BatchedEnvironment(catch_server.address, 2, adaptor_class=Other)
+    assert catch_server.world_count == 0
+
+
+def test_every_element_may_have_bounds_of_its_own() -> None:
+    class Arm(Echo):
+        def action_spec(self) -> dict[str, specs.Array]:
+            return {"value": specs.BoundedArray((2,), np.int64, [0, 1], [5, 6], "value")}
+
+        def observation_spec(self) -> dict[str, specs.Array]:
+            return self.action_spec()
+
+        def reset(self) -> dm_env.TimeStep:
+            return super().reset()._replace(observation={"value": np.array([0, 1])})
+
+    with serve(Arm) as server, BatchedEnvironment(server.address, 3) as env:
+        spec = env.action_spec()["value"]
+        assert spec.shape == (3, 2)
+        assert np.broadcast_to(spec.maximum, (3, 2)).tolist() == [[5, 6]] * 3
+        env.observation_spec()["value"].validate(env.reset().observation["value"])
+        with pytest.raises(SpecError, match=r"environment 2 at .*element \[1\] is 7"):
+            env.step({"value": [[0, 1], [5, 6], [5, 7]]})
+
+
+def test_rewards_and_discounts_may_be_computed_here(echo_environment_server: Server) -> None:
+    class Computing(DmEnvAdaptor):
+        def reward(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+            return None if step_type.first() else float(observations["value"]) / 2
+
+        def discount(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+            return None if step_type.first() else 0.25
+
+    with BatchedEnvironment(echo_environment_server.address, 3, adaptor_class=Computing) as env:
+        env.reset()
+        for values in ([1, 2, 3], [4, 5, 6], [7, 8, 9]):
+            timestep = env.step({"value": values})
+            assert timestep.reward.tolist() == [value / 2 for value in values]
+            assert timestep.discount.tolist() == [0.25] * 3
+
+
+def test_a_subclass_may_have_steps_of_its_own(echo_environment_server: Server) -> None:
+    def _start_step(self: DmEnvAdaptor, prepared: Any) -> Any:
+        return DmEnvAdaptor._start_step(self, prepared)
+
+    def _finish_step(self: DmEnvAdaptor, pending: Any) -> Any:
+        timestep = DmEnvAdaptor._finish_step(self, pending)
+        return timestep._replace(observation={"value": 2 * timestep.observation["value"]})
+
+    # As it may have been written for an earlier version: without further arguments.
+    steps = {"_start_step": _start_step, "_finish_step": _finish_step}
+    doubling = type("Doubling", (DmEnvAdaptor,), steps)
+    with BatchedEnvironment(echo_environment_server.address, 2, adaptor_class=doubling) as env:
+        env.reset()
+        for values in ([1, 2], [3, 4], [5, 6]):
+            doubled = env.step({"value": values}).observation["value"].tolist()
+            assert doubled == [2 * value for value in values]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"addresses": []}, "at least one"),
+        ({"addresses": ["localhost:1", "localhost:2"], "num_envs": 1}, "at each address"),
+        ({"addresses": "localhost:1", "num_envs": 0}, "at least one"),
+        ({"create_world_settings": [{}]}, "create_world_settings are .* sequence of 2 mappings"),
+        ({"join_world_settings": lambda index: None}, "join_world_settings"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        BatchedEnvironment(**{"addresses": "localhost:1", "num_envs": 2, **arguments})
+
+
+def test_settings_that_cannot_be_sent_reset_nothing(echo_environment_server: Server) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 2) as env:
+        env.reset()
+        env.step({"value": [1, 2]})
+        with pytest.raises(SpecError, match=r"environment 1 at .*setting 'length'"):
+            env.reset([{"length": 3}, {"length": None}])
+        assert env.step({"value": [1, 2]}).mid().all()
+        with pytest.raises(EnvironmentsFailedError, match=r"environment 0 at .*'colour'"):
+            env.reset({"colour": 3})
+        assert env.reset().first().all()
+
+
+@pytest.mark.parametrize("count", [64, pytest.param(256, marks=pytest.mark.slow)])
+def test_many_environments_of_one_server(count: int) -> None:
+    threads, descriptors = thread_count(), descriptor_count()
+    with serve(Echo, max_connections=300) as server:
+        started = time.monotonic()
+        with BatchedEnvironment(server.address, count, num_batches=0) as env:
+            assert time.monotonic() - started < 60.0
+            assert server.agent_count == count
+            env.reset()
+            for step in range(3):
+                value = np.arange(count) + step
+                np.testing.assert_array_equal(
+                    env.step({"value": value}).observation["value"], value
+                )
+            env.send({"value": np.arange(count)})
+            received: list[int] = []
+            while len(received) < count:
+                timestep, ids = env.recv(min(32, count - len(received)), 64)
+                np.testing.assert_array_equal(timestep.observation["value"], ids)
+                received += ids.tolist()
+            assert sorted(received) == list(range(count))
+            started = time.monotonic()
+        assert time.monotonic() - started < 60.0
+        assert (server.agent_count, server.world_count) == (0, 0)
+    # gRPC's own threads end in their own time.
+    assert settles(lambda: thread_count() < threads + 32, 10.0)
+    assert settles(lambda: descriptor_count() < descriptors + 32, 10.0)
+
+
+def test_closing_twice_is_closing_once(echo_environment_server: Server) -> None:
+    env = BatchedEnvironment(echo_environment_server.address, 2)
+    env.reset()
+    env.send({"value": [1, 2]})
+    env.close()
+    env.close()
+    assert settles(lambda: echo_environment_server.world_count == 0)
+
+
+def test_it_needs_no_gymnasium() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['gymnasium'] = None\n"
+        "import dm_env_rpc_client.environment.batched\n"
+        "print('fine')"
+    )
+    with ServerProcess(program) as process:
+        assert process.address == "fine"
+
+
+def test_its_repr_says_how_many_there_are_and_where() -> None:
+    with serve(Catch) as server, BatchedEnvironment(server.address, 3) as batch:
+        assert repr(batch) == (
+            f"<BatchedEnvironment of 3 at {server.address}: "
+            "actions paddle int32 []; observations board float32 [10, 5]>"
+        )

@@ -1,0 +1,262 @@
+"""Environments of a batch that fail, are killed, late or interrupted, and the others."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvAdaptor,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    SpecError,
+)
+from dm_env_rpc_client.environment.batched import BatchedEnvironment
+from dm_env_rpc_client.server import Server, serve
+from tests.support.environments import Echo
+from tests.support.scripted import (
+    ServerProcess,
+    served_echo,
+    settles,
+)
+
+
+class Fragile(Echo):
+    """Raises when it is told to do a negative number."""
+
+    def __init__(self, name: int = 0, length: int = 1_000_000_000):
+        super().__init__(length)
+        self._name = name
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if action["value"] < 0:
+            raise ValueError(f"environment number {self._name} cannot do that")
+        return super().step(action)
+
+
+@pytest.fixture
+def fragile() -> Iterator[Server]:
+    with serve(Fragile) as server:
+        yield server
+
+
+def test_an_environment_that_refuses_a_step_is_named_and_the_others_go_on(fragile: Server) -> None:
+    with BatchedEnvironment(fragile.address, 4, lambda index: {"name": index}) as env:
+        env.reset()
+        with pytest.raises(EnvironmentsFailedError) as caught:
+            env.step({"value": [1, -1, 2, -2]})
+        error = caught.value
+        assert list(error.failures) == [1, 3]
+        assert all(isinstance(failure, DmEnvRpcError) for failure in error.failures.values())
+        assert error.__cause__ is error.failures[1]
+        assert str(error).startswith(f"environment 1 at {fragile.address} failed: the server")
+        assert "environment number 1 cannot do that" in str(error)
+        assert "and 1 more: 3" in str(error)
+        # The others have taken that step and no other; so have these, when they can.
+        assert env.step({"value": [3, 4, 5, 6]}).observation["value"].tolist() == [3, 4, 5, 6]
+        env.send({"value": [1, -1, 2, 3]})
+        seen: list[int] = []
+        failed: list[int] = []
+        while len(seen) + len(failed) < 4:
+            try:
+                seen += env.recv()[1].tolist()
+            except EnvironmentsFailedError as failures:
+                failed += failures.failures
+        assert (sorted(seen), failed) == ([0, 2, 3], [1])
+        assert env.reset().first().all()
+    assert fragile.world_count == 0
+
+
+def test_a_killed_server_fails_its_own_environments_only() -> None:
+    with served_echo() as victim, serve(Echo) as survivor:
+        with BatchedEnvironment([survivor.address, victim.address], 4) as env:
+            env.reset()
+            env.step({"value": [1, 2, 3, 4]})
+            victim.signal(signal.SIGKILL)
+            for _ in range(2):
+                with pytest.raises(EnvironmentsFailedError, match="environment 1 at") as caught:
+                    env.step({"value": [5, 6, 7, 8]})
+                assert list(caught.value.failures) == [1, 3]
+                assert set(caught.value.addresses.values()) == {victim.address}
+                for failure in caught.value.failures.values():
+                    assert isinstance(failure, ConnectionLostError)
+            env.send({"value": [9, 10]}, [0, 2])
+            assert sorted(env.recv(2)[0].observation["value"]) == [9, 10]
+            with pytest.raises(EnvironmentsFailedError):
+                env.send({"value": [1, 2, 3, 4]})
+            assert sorted(env.recv(2)[1].tolist()) == [0, 2]
+        assert settles(lambda: survivor.world_count == 0)
+
+
+def test_those_of_a_killed_server_cannot_be_reset_and_the_others_can() -> None:
+    with (
+        served_echo() as victim,
+        serve(Echo) as survivor,
+        BatchedEnvironment([survivor.address, victim.address], 4) as env,
+    ):
+        env.reset()
+        env.step({"value": [1, 2, 3, 4]})
+        env.send({"value": [5, 6]}, [0, 1])
+        victim.signal(signal.SIGKILL)
+        for settings in (None, {"length": 2}):
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                env.reset(settings)
+            assert list(caught.value.failures) == [1, 3]
+        env.send({"value": [7, 8]}, [0, 2])
+        assert env.recv(2)[0].first().all()
+
+
+def test_a_server_that_is_killed_while_it_is_waited_for_fails_then() -> None:
+    with (
+        served_echo() as victim,
+        serve(Echo) as survivor,
+        BatchedEnvironment([survivor.address, victim.address]) as env,
+    ):
+        env.reset()
+        victim.signal(signal.SIGSTOP)
+        env.send({"value": [1, 2]})
+        assert env.recv(1)[1].tolist() == [0]
+        victim.signal(signal.SIGKILL)
+        with pytest.raises(EnvironmentsFailedError, match="environment 1 at"):
+            env.recv(1)
+        with pytest.raises(SpecError, match="of 0 environments"):
+            env.recv(1)
+
+
+def test_every_answer_has_a_deadline() -> None:
+    with served_echo() as frozen, serve(Echo) as server:
+        addresses = [frozen.address, server.address]
+        with BatchedEnvironment(addresses, request_timeout=3.0) as env:
+            env.reset()
+            frozen.signal(signal.SIGSTOP)
+            env.send({"value": [1, 2]})
+            assert env.recv(1)[1].tolist() == [1]
+            started = time.monotonic()
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                env.recv(1)
+            assert isinstance(caught.value.failures[0], DeadlineExceededError)
+            assert time.monotonic() - started < 20.0
+        with BatchedEnvironment(server.address, 1) as env:
+            env.reset()
+
+
+def test_one_that_is_late_is_noticed_while_others_answer(echo_environment_server: Server) -> None:
+    with BatchedEnvironment(
+        echo_environment_server.address,
+        3,
+        lambda index: {"seconds": 3.0 if index == 1 else 0.0},
+        request_timeout=0.5,
+        num_batches=0,
+    ) as env:
+        env.reset()
+        env.send({"value": [0, 1, 2]})
+        deadline = time.monotonic() + 20.0
+
+        def go_on() -> None:
+            while time.monotonic() < deadline:
+                _, ids = env.recv()
+                assert 1 not in ids
+                env.send({"value": ids}, ids)
+
+        with pytest.raises(EnvironmentsFailedError) as caught:
+            go_on()
+        assert list(caught.value.failures) == [1]
+        assert isinstance(caught.value.failures[1], DeadlineExceededError)
+        timestep, ids = env.recv()
+        np.testing.assert_array_equal(timestep.observation["value"], ids)
+
+
+def test_nothing_is_left_where_one_cannot_be_opened(fragile: Server) -> None:
+    def settings(index: int) -> dict[str, Any]:
+        return {"name": index} if index != 5 else {"colour": 1}
+
+    with pytest.raises(EnvironmentsFailedError, match=r"environment 5 at .*'colour'"):
+        BatchedEnvironment(fragile.address, 8, settings)
+    assert settles(lambda: (fragile.world_count, fragile.agent_count) == (0, 0))
+    with pytest.raises(EnvironmentsFailedError, match=r"environment \d at localhost:1 failed"):
+        BatchedEnvironment("localhost:1", 3, timeout=0.5)
+
+
+def test_an_interrupt_while_they_are_opened_leaves_nothing(catch_server: Server) -> None:
+    class Interrupted(DmEnvAdaptor):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        BatchedEnvironment(catch_server.address, 4, adaptor_class=Interrupted)
+    assert settles(lambda: catch_server.world_count == 0)
+
+
+INTERRUPTED = """
+import signal
+from dm_env_rpc_client import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.environment.batched import BatchedEnvironment
+from dm_env_rpc_client.server import serve
+from tests.support.environments import Echo
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+with serve(Echo) as server:
+    settings = [{"seconds": 1.0 if index == 1 else 0.0} for index in range(3)]
+    with BatchedEnvironment(server.address, 3, settings, num_batches=0) as env:
+        env.reset()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            env.step({"value": [1, 2, 3]})
+        except KeyboardInterrupt:
+            pass
+        try:
+            env.step({"value": [1, 2, 3]})
+        except SpecError as error:
+            assert "[0, 2] have steps under way" in str(error), error
+        timestep, ids = env.recv(2)
+        assert dict(zip(ids.tolist(), timestep.observation["value"])) == {0: 1, 2: 3}
+        try:
+            env.reset()
+        except EnvironmentsFailedError as error:
+            assert list(error.failures) == [1], error
+            print("fine")
+"""
+
+
+def test_an_interrupt_costs_the_environment_that_was_waited_for() -> None:
+    with ServerProcess(INTERRUPTED) as process:
+        assert process.address == "fine"
+
+
+def test_an_interrupt_while_rows_are_filled_returns_no_former_row(
+    catch_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    # The second answer is one more than may wait to be read.
+    monkeypatch.setattr("dm_env_rpc_client.environment.many.unread._UNREAD_BYTES", 400)
+    with BatchedEnvironment(catch_server.address, 3, num_batches=0) as env:
+        env.reset()
+        action = {"paddle": np.array([0, 0, 0])}
+        for _ in range(2):
+            env.step(action)
+        with monkeypatch.context() as patched:
+            patched.setattr(env._rows, "put_mid_steps", interrupt)
+            with pytest.raises(Interrupted):
+                env.step(action)
+        # What was to be put into rows is lost; nothing of it is returned later.
+        assert env.recv()[1].tolist() == [2]
+        with pytest.raises(SpecError, match="of 0 environments under way"):
+            env.recv()
+        assert env.step(action).mid().all()

@@ -1,0 +1,315 @@
+"""Environments of one pool share sockets: a stream for each on one connection."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import grpc
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    Connection,
+    ConnectionClosedError,
+    ConnectionLostError,
+    EnvironmentsFailedError,
+    ProtocolError,
+    dm_env_rpc_pb2,
+)
+from dm_env_rpc_client.client.connection_group import ConnectionGroup
+from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.http2.client.connecting import open_connection
+from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
+from dm_env_rpc_client.transports.streams import plain_memory
+from tests.compliance import playground
+from tests.support.environments import Echo
+from tests.support.scripted import extension, settles
+
+TRANSPORTS = ["http2"]
+
+LOOKS = (
+    (ClientConnection, "take_arrived"),
+    (ClientConnection, "advance"),
+    (Connection, "has_unread"),
+    (Connection, "poll"),
+)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve(Echo, max_connections=2000, max_worlds=2000) as made:
+        yield made
+
+
+def test_no_stream_is_opened_on_a_connection_that_its_last_one_ends(server: Server) -> None:
+    connection = open_connection(Endpoint(server.address), 10.0, plain_memory)
+    first, second = connection.open_call(), connection.open_call()
+    assert first is not None
+    assert second is not None
+    assert connection.release(first)
+    assert connection.stream_count == 1
+    assert not connection.release(second)
+    # Another thread may open one before the one that has closed the last ends the connection.
+    assert connection.open_call() is None
+    connection.shut_down()
+
+
+def sockets() -> int:
+    """TCP sockets of this process that are connected to another end."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            with socket.socket(fileno=os.dup(int(number))) as copy:
+                try:
+                    copy.getpeername()
+                except OSError:
+                    continue
+                found += copy.family in (socket.AF_INET, socket.AF_INET6)
+    return found
+
+
+@pytest.mark.parametrize(
+    "count", [16, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_all_environments_of_an_address_share_a_socket(server: Server, count: int) -> None:
+    before = sockets()
+    with BatchedEnvironment(server.address, count, num_batches=0) as envs:
+        # Both ends are in this process.
+        assert sockets() == before + 2
+        assert server.agent_count == count
+        envs.reset()
+        for step in range(3):
+            numbers = np.arange(count, dtype=np.int32) + step
+            timestep = envs.step(_action(envs, numbers))
+            assert not timestep.first().any()
+    assert settles(lambda: sockets() == before)
+    assert settles(lambda: server.agent_count == server.world_count == 0)
+
+
+def _action(envs: BatchedEnvironment, numbers: Any) -> dict[str, Any]:
+    return {
+        name: np.broadcast_to(numbers.reshape(-1, *[1] * (len(spec.shape) - 1)), spec.shape).astype(
+            spec.dtype
+        )
+        for name, spec in envs.action_spec().items()
+    }
+
+
+def test_to_receive_from_one_does_not_look_at_each_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, turns = 32, 20
+    looks = 0
+    released = threading.Event()
+
+    class Held(Echo):
+        def __init__(self, is_held: bool):
+            super().__init__()
+            self._is_held = is_held
+
+        def step(self, action: Any) -> dm_env.TimeStep:
+            if self._is_held:
+                released.wait(60)
+            return super().step(action)
+
+    def counted(kind: type, name: str) -> Any:
+        original = getattr(kind, name)
+
+        def look(*arguments: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return original(*arguments)
+
+        return look
+
+    with (
+        serve(Held) as held,
+        BatchedEnvironment(
+            held.address, count, lambda index: {"is_held": index > 0}, num_batches=0
+        ) as envs,
+    ):
+        try:
+            envs.reset()
+            envs.send({"value": np.arange(count)})
+            envs.recv()
+            for kind, name in LOOKS:
+                monkeypatch.setattr(kind, name, counted(kind, name))
+            for value in range(turns):
+                envs.send({"value": np.array([value])}, [0])
+                timestep, ids = envs.recv()
+                assert (ids.tolist(), timestep.observation["value"].tolist()) == ([0], [value])
+            # Each of the others may be looked at once a second.
+            assert looks < turns * count / 2
+        finally:
+            released.set()
+        _, others = envs.recv(count - 1)
+        assert set(others.tolist()) == set(range(1, count))
+
+
+def test_each_gets_its_own_answers(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    connections = [group.open() for _ in range(8)]
+    try:
+        with group.together():
+            pending = [
+                [connection.start(dm_env_rpc_pb2.CreateWorldRequest()) for _ in range(5)]
+                for connection in connections
+            ]
+        # Read in another order than sent.
+        names = [
+            connection.wait(one).world_name
+            for connection, own in reversed(list(zip(connections, pending, strict=True)))
+            for one in own
+        ]
+        assert len(set(names)) == 40
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_threads_may_use_the_streams_of_a_socket(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    connections = [group.open() for _ in range(6)]
+    wrong: list[Any] = []
+
+    def work(index: int) -> None:
+        for _ in range(100):
+            try:
+                world = connections[index].send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+                request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world)
+                connections[index].send(request, timeout=20)
+            except Exception as error:
+                wrong.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for connection in connections:
+        connection.close()
+    assert wrong == []
+    assert server.world_count == 0
+
+
+def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    first, second, third = (group.open() for _ in range(3))
+    first.close()
+    with pytest.raises(ConnectionClosedError):
+        first.send(extension(1))
+    second._pipeline.poison(ConnectionLostError("of a test"))
+    with pytest.raises(ConnectionLostError):
+        second.send(extension(1))
+    assert third.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+    fourth = group.open()
+    assert fourth.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+    before = sockets()
+    third.close()
+    fourth.close()
+    assert settles(lambda: sockets() == before - 2)
+
+
+def test_one_environment_that_fails_is_the_only_one(server: Server) -> None:
+    with BatchedEnvironment(server.address, 4, num_batches=0) as envs:
+        envs.reset()
+        envs._worlds.pool.environments[2].connection.close()
+        with pytest.raises(EnvironmentsFailedError) as failed:
+            envs.step(_action(envs, np.zeros(4, np.int32)))
+        assert set(failed.value.failures) == {2}
+
+
+def test_the_server_that_ends_fails_all(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    connections = [group.open() for _ in range(3)]
+    server.stop(0.0)
+    for connection in connections:
+        with pytest.raises(ConnectionLostError):
+            connection.send(extension(1), timeout=10)
+        connection.close()
+
+
+def test_another_socket_is_opened_when_the_server_takes_no_more_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = grpc.server
+
+    def limited(executor: Any, options: Any, **arguments: Any) -> Any:
+        return make(executor, options=[*options, ("grpc.max_concurrent_streams", 4)], **arguments)
+
+    monkeypatch.setattr(grpc, "server", limited)
+    with serve(Echo, transport="grpc") as server:
+        before = sockets()
+        with BatchedEnvironment(server.address, 10, num_batches=0) as envs:
+            assert envs.reset().first().all()
+            assert server.agent_count == 10
+            # grpcio's ends are not seen as files of this kind by every version; ours are 3.
+            assert sockets() - before >= 3
+
+
+def test_an_answer_that_nobody_asked_for_ends_only_its_connection() -> None:
+    from dm_env_rpc_client.testing import ScriptedServer
+
+    unasked = threading.Event()
+
+    def script(requests: Any, context: Any) -> Any:
+        for number, request in enumerate(requests):
+            yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
+            if request.extension == extension(7) and number == 0:
+                yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
+                unasked.set()
+
+    with ScriptedServer(script) as server:
+        group = ConnectionGroup(server.address)
+        good, bad = group.open(), group.open()
+        assert bad.send(extension(7)) == extension(7)
+        assert unasked.wait(10)
+        # Its arrival is seen at the latest with the next answer to the other.
+        assert good.send(extension(1)) == extension(1)
+        assert settles(bad.has_unread)
+        with pytest.raises(ProtocolError, match="while no request was pending"):
+            bad.send(extension(8))
+        assert good.send(extension(2)) == extension(2)
+        good.close()
+        bad.close()
+
+
+class EndsAfterExtensions(playground.Session):
+    """Ends the stream at an extension, without an answer."""
+
+    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
+        for request in requests:
+            if request.WhichOneof("payload") == "extension":
+                return
+            yield from self.answers(request)
+
+
+def test_a_server_that_ends_the_stream_when_asked_for_batches_is_connected_to_again() -> None:
+    with (
+        playground.serve(EndsAfterExtensions) as address,
+        BatchedEnvironment(address, 3) as envs,
+    ):
+        assert envs.reset().first().all()
+
+
+def test_who_was_asked_for_batches_is_left_if_another_server_cannot_be_reached(
+    server: Server,
+) -> None:
+    before = sockets()
+    with pytest.raises(EnvironmentsFailedError) as failed:
+        BatchedEnvironment([server.address, "localhost:1"], 4, timeout=0.5)
+    # The error is kept, and with it all that its frames refer to.
+    assert failed.value.failures.keys() == {1}
+    assert settles(lambda: sockets() == before)

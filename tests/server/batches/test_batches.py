@@ -1,0 +1,447 @@
+"""Worlds whose arrays have a row for each environment: made of a factory, or by the factory."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tree
+from dm_env import specs
+
+from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, connect, make
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server.games.race import Race
+from dm_env_rpc_client.tensors.settings import pack_settings
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from tests.server.batches.steps import begun, stepped
+from tests.support.environments import Robot
+from tests.support.scripted import settles
+
+ROWS = 3
+
+
+class Counting(dm_env.Environment):
+    """An episode has `length` steps; the reward is the action, the observation all of them.
+
+    Args:
+      length: the steps of an episode.
+      fails_at: the number of a step, since it was made, that raises an error; None for none.
+      size: the shape of the observation.
+    """
+
+    def __init__(self, length: int = 4, fails_at: int | None = None, size: int = 2):
+        self._length = length
+        self._fails_at = -1 if fails_at is None else fails_at
+        self._size = size
+        self._steps = self._taken = 0
+        self.is_closed = False
+
+    def reset(self) -> dm_env.TimeStep:
+        self._steps = 0
+        return dm_env.restart(self._observed(0.0))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._taken += 1
+        if self._taken == self._fails_at:
+            raise OSError(f"no joystick in step {self._taken}")
+        self._steps += 1
+        observation = self._observed(float(action["push"]))
+        if self._steps < self._length:
+            return dm_env.transition(float(action["push"]), observation)
+        if self._length % 2:
+            return dm_env.truncation(float(action["push"]), observation)
+        return dm_env.termination(float(action["push"]), observation)
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return {"push": specs.BoundedArray((), np.float32, -1, 1, "push")}
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {
+            "seen": specs.Array((self._size,), np.float64, "seen"),
+            "nested": {"steps": specs.Array((), np.int64, "steps")},
+        }
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _observed(self, push: float) -> dict[str, Any]:
+        return {
+            "seen": np.full(self._size, push),
+            "nested": {"steps": np.int64(self._steps)},
+        }
+
+
+class Discounted(Counting):
+    """Has a discount and a reward of its own kinds."""
+
+    def reward_spec(self) -> specs.Array:
+        return specs.Array((2,), np.float32, "reward")
+
+    def discount_spec(self) -> specs.Array:
+        return specs.Array((), np.float32, "discount")
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        timestep = super().step(action)
+        reward = np.full(2, timestep.reward, np.float32)
+        discount = np.float32(0.25) if timestep.mid() else np.float32(0.0)
+        return timestep._replace(reward=reward, discount=discount)
+
+
+def row_of(values: Mapping[str, Any], index: int) -> dict[str, Any]:
+    return {
+        name: tree.map_structure(lambda array: np.asarray(array)[index], value)
+        for name, value in values.items()
+        if name != batches.ROW_ERRORS
+    }
+
+
+def actions_of(env: DmEnvAdaptor, random: np.random.Generator) -> Any:
+    """Random actions within the bounds of the specs."""
+
+    def sampled(spec: specs.Array) -> Any:
+        if isinstance(spec, specs.StringArray):
+            return np.array([f"say {n}" for n in random.integers(100, size=spec.shape)], object)
+        if spec.dtype.kind == "b":
+            return random.integers(2, size=spec.shape).astype(bool)
+        assert isinstance(spec, specs.BoundedArray)
+        low, high = (np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum))
+        if spec.dtype.kind in "iu":
+            return random.integers(low, high + 1).astype(spec.dtype)
+        return random.uniform(low, high).astype(spec.dtype)
+
+    return tree.map_structure(sampled, env.action_spec())
+
+
+@pytest.mark.parametrize(
+    ("factory", "shared", "of_rows"),
+    [
+        (Catch, {}, {"seed": [3, 4, 5]}),
+        (Counting, {"size": 3}, {"length": [2, 3, 5]}),
+        (Discounted, {}, {"length": [2, 3, 5]}),
+        (Robot, {"joints": 2}, {}),
+    ],
+)
+def test_rows_are_as_environments_of_their_own(
+    factory: Callable[..., Any], shared: dict[str, Any], of_rows: dict[str, list[int]]
+) -> None:
+    settings = {"num_envs": ROWS, **shared, **{f"rows.{n}": v for n, v in of_rows.items()}}
+    with serve(factory) as server, make(server.address, create_world_settings=settings) as batch:
+        singles = [
+            make(
+                server.address,
+                create_world_settings={**shared, **{n: v[i] for n, v in of_rows.items()}},
+            )
+            for i in range(ROWS)
+        ]
+        random = np.random.default_rng(0)
+        steps = [begun(batch)]
+        expected = [[begun(single)] for single in singles]
+        for _ in range(40):
+            actions = actions_of(batch, random)
+            steps.append(stepped(batch, actions))
+            for index, single in enumerate(singles):
+                own = tree.map_structure(lambda array, i=index: array[i], actions)
+                expected[index].append(stepped(single, own))
+        for single in singles:
+            single.close()
+    for index, rows in enumerate(expected):
+        for number, values in enumerate(rows):
+            row = row_of(steps[number], index)
+            assert row.keys() == values.keys()
+            for name in row:
+                tree.map_structure(
+                    functools.partial(np.testing.assert_array_equal, err_msg=f"{name} {number}"),
+                    row[name],
+                    values[name],
+                )
+    kinds = np.array([step[batches.STEP_TYPE] for step in steps])
+    assert factory is Robot or {0, 1, 2} == set(kinds.ravel().tolist())
+    assert all(step[batches.ROW_ERRORS] == "" for step in steps)
+
+
+def push(*values: float) -> dict[str, npt.NDArray[np.float32]]:
+    return {"push": np.array(values, np.float32)}
+
+
+def test_what_a_row_raises_is_told_for_that_row_and_the_others_have_stepped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = {"num_envs": ROWS, "rows.fails_at": [-1, 2, -1]}
+    with serve(Counting) as server, make(server.address, create_world_settings=settings) as env:
+        env.reset()
+        before = stepped(env, push(0.1, 0.2, 0.3))
+        with caplog.at_level(logging.WARNING, "dm_env_rpc_client.server"):
+            step = stepped(env, push(0.4, 0.5, 0.6))
+        assert json.loads(step[batches.ROW_ERRORS]) == {"1": "OSError: no joystick in step 2"}
+        assert "row 1 of a batch failed" in caplog.text
+        assert step["nested.steps"].tolist() == [2, 1, 2]
+        np.testing.assert_array_equal(step["reward"], np.array([0.4, 0.2, 0.6], np.float32))
+        assert row_of(step, 1).keys() == row_of(before, 1).keys()
+        np.testing.assert_array_equal(row_of(step, 1)["seen"], row_of(before, 1)["seen"])
+        after = stepped(env, push(0.7, 0.8, 0.9))
+        assert after[batches.ROW_ERRORS] == ""
+        assert after["nested.steps"].tolist() == [3, 2, 3]
+
+
+def test_a_mask_says_in_which_rows_a_sequence_begins() -> None:
+    settings = {"num_envs": ROWS, "rows.length": [9, 9, 9]}
+    with serve(Counting) as server, make(server.address, create_world_settings=settings) as env:
+        env.reset()
+        stepped(env, push(0.1, 0.2, 0.3))
+        mask = np.array([False, True, False])
+        values = begun(env, {batches.RESET_MASK: mask})
+        assert values[batches.STEP_TYPE].tolist() == [1, 0, 1]
+        assert values["nested.steps"].tolist() == [1, 0, 1]
+        # A setting that the environment does not take itself makes it anew, in these rows only.
+        values = begun(env, {batches.RESET_MASK: mask, "rows.length": [1, 1, 1]})
+        assert values["nested.steps"].tolist() == [1, 0, 1]
+        values = stepped(env, push(0.1, 0.2, 0.3))
+        assert values[batches.STEP_TYPE].tolist() == [1, 2, 1]
+        values = begun(env)
+        assert values[batches.STEP_TYPE].tolist() == [0, 0, 0]
+
+
+def test_resets_before_a_step_add_up() -> None:
+    """As the guide says; also one of all rows and one of some."""
+    mask = np.array([False, True, False])
+    with serve(Counting) as server, make(server.address, {"num_envs": ROWS}) as env:
+        for settings in ([{}, {batches.RESET_MASK: mask}], [{batches.RESET_MASK: mask}, {}]):
+            env.reset()
+            stepped(env, push(0.1, 0.2, 0.3))
+            for each in settings:
+                env.connection.send(dm_env_rpc_pb2.ResetRequest(settings=pack_settings(each)))
+            values = stepped(env, push(0, 0, 0))
+            assert values[batches.STEP_TYPE].tolist() == [0, 0, 0]
+
+
+def test_a_reset_may_change_the_specs_of_all_rows_and_not_of_some() -> None:
+    with serve(Counting) as server:
+        settings = {"num_envs": ROWS}
+        with make(server.address, create_world_settings=settings) as env:
+            env.reset()
+            mask = np.array([False, True, False])
+            with pytest.raises(DmEnvRpcError, match=r"row 1 of the batch has another observation"):
+                env.reset({batches.RESET_MASK: mask, "size": 4})
+            env.reset({"size": 4})
+            assert env.observation_spec()["seen"].shape == (ROWS, 4)
+            assert stepped(env, push(0, 0, 0))["seen"].shape == (ROWS, 4)
+
+
+def test_environments_are_closed() -> None:
+    made: list[Counting] = []
+
+    def counting(length: int = 3) -> Counting:
+        made.append(Counting(length))
+        return made[-1]
+
+    with serve(counting) as server:
+        with make(server.address, create_world_settings={"num_envs": 2}) as env:
+            env.reset()
+            env.reset({"length": 5})
+            assert [each.is_closed for each in made] == [True, True, False, False]
+        assert all(each.is_closed for each in made)
+
+
+def varying(seed: int = 0) -> dm_env.Environment:
+    return Counting(size=2 + seed)
+
+
+class Variable(Counting):
+    def observation_spec(self) -> Any:
+        return {"words": VariableArray((-1,), np.int64, "words")}
+
+
+class Reserved(Counting):
+    def observation_spec(self) -> Any:
+        return {"step_type": specs.Array((), np.int64, "step_type")}
+
+
+def large() -> dm_env.Environment:
+    return Counting(size=1 << 20)
+
+
+class Boundless(Counting):
+    """Its number of elements is more than an integer of 64 bits holds."""
+
+    def observation_spec(self) -> Any:
+        return {"seen": specs.Array((1 << 32, 1 << 32), np.uint8, "seen")}
+
+
+@pytest.mark.parametrize(
+    ("factory", "settings", "text"),
+    [
+        (Counting, {"num_envs": 0}, "a batch has 1 to"),
+        (Counting, {"num_envs": 1_000_000}, "is 1000000; a batch has 1 to 16384 environments"),
+        (Counting, {"num_envs": 2.0}, "expected an integer, got 2.0"),
+        (Counting, {"num_envs": True}, "expected an integer, got True"),
+        (Counting, {"num_envs": 3, "rows.length": [1, 2]}, r"'rows.length' has the shape \[2\]"),
+        (Counting, {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], a value for each row"),
+        (Counting, {"num_envs": 3, "colour": 2}, "known settings: length, fails_at, size"),
+        (large, {"num_envs": 64}, "would take 536872448 bytes; a batch may have 134217728"),
+        (Boundless, {"num_envs": 2}, "would take 36893488147419103264 bytes"),
+        (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has another"),
+        (Variable, {"num_envs": 2}, "'words' is of variable length"),
+        (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name that every batch"),
+        (Race, {"num_envs": 2}, "batches are made of environments"),
+    ],
+)
+def test_batches_that_cannot_be_made_are_refused(
+    factory: Any, settings: dict[str, Any], text: str
+) -> None:
+    with serve(factory) as server, pytest.raises(DmEnvRpcError, match=text):
+        make(server.address, create_world_settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"reset_mask": [True, False]}, r"expected bool \[3\] with at least one True"),
+        ({"reset_mask": [False] * 3}, "at least one True"),
+        ({"rows.length": [1]}, r"expected \[3, ...\]"),
+    ],
+)
+def test_resets_that_are_wrong_change_nothing(settings: dict[str, Any], text: str) -> None:
+    with (
+        serve(Counting) as server,
+        make(server.address, create_world_settings={"num_envs": 3}) as env,
+    ):
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match=text):
+            env.reset(settings)
+        assert begun(env)[batches.STEP_TYPE].tolist() == [0, 0, 0]
+
+
+def test_a_client_finds_out_what_a_server_and_a_world_are() -> None:
+    with serve(Counting) as server:
+        with make(server.address, create_world_settings={"num_envs": 3}) as env:
+            properties = PropertiesExtension(env.connection)
+            assert properties[batches.WORLD_NUM_ENVS] == 3
+            assert properties[batches.WORLD_AUTORESET_MODE] == "NEXT_STEP"
+            assert properties[batches.MAX_NUM_ENVS] == 16384
+        with make(server.address) as env:
+            properties = PropertiesExtension(env.connection)
+            assert properties[batches.MAX_NUM_ENVS] == 16384
+            with pytest.raises(DmEnvRpcError, match="no property"):
+                print(properties[batches.WORLD_NUM_ENVS])
+
+
+def test_the_reference_packages_client_steps_a_batch() -> None:
+    reference_connection = importlib.import_module("dm_env_rpc.v1.connection")
+    reference_adaptor = importlib.import_module("dm_env_rpc.v1.dm_env_adaptor")
+    with serve(Counting) as server:
+        connection = reference_connection.create_secure_channel_and_connect(server.address)
+        env, name = reference_adaptor.create_and_join_world(
+            connection, {"num_envs": 2, "rows.length": [2, 3]}, {}
+        )
+        action = {"push": np.array([0.5, -0.5], np.float32)}
+        seen = [env.reset(), *(env.step(action) for _ in range(4))]
+        kinds = [step.observation[batches.STEP_TYPE].tolist() for step in seen]
+        assert kinds == [[0, 0], [1, 1], [2, 1], [0, 2], [1, 0]]
+        assert seen[1].reward.tolist() == [0.5, -0.5]
+        assert seen[2].discount.tolist() == [0.0, 1.0]
+        env.close()
+        connection.close()
+        assert name
+
+
+def test_a_batch_is_in_one_of_several_processes() -> None:
+    settings = {"num_envs": 2, "rows.length": [2, 3]}
+    with serve("tests.server.batches.test_batches:Counting", processes=2) as server:
+        with connect(server.address) as connection:
+            assert PropertiesExtension(connection)[batches.MAX_NUM_ENVS] == 16384
+        with make(server.address, create_world_settings=settings) as env:
+            env.reset()
+            kinds = [stepped(env, push(0.5, -0.5))[batches.STEP_TYPE].tolist() for _ in range(3)]
+    assert kinds == [[1, 1], [2, 1], [0, 2]]
+
+
+def test_default_actions_are_those_of_every_row() -> None:
+    with (
+        serve(Counting, default_actions={"push": 0.5}) as server,
+        make(server.address, create_world_settings={"num_envs": 2}) as env,
+    ):
+        env.reset()
+        assert stepped(env, {})["reward"].tolist() == [0.5, 0.5]
+        assert stepped(env, push(0.25, -0.25))["reward"].tolist() == [0.25, -0.25]
+
+
+class Wordy(Counting):
+    def step(self, action: Any) -> dm_env.TimeStep:
+        raise OSError("no " * 1_000_000)
+
+
+class Liar(Counting):
+    """Its observation has another shape, or another dtype, than its spec says."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        step = super().step(action)
+        seen: Any = np.zeros(3) if self._steps == 1 else np.array(["a", "b"])
+        return step._replace(observation={**step.observation, "seen": seen})
+
+
+def test_errors_of_rows_are_short_and_a_value_that_is_no_row_is_one() -> None:
+    with (
+        serve(Wordy) as server,
+        make(server.address, create_world_settings={"num_envs": 2}) as env,
+    ):
+        env.reset()
+        errors = json.loads(stepped(env, push(0, 0))[batches.ROW_ERRORS])
+        assert set(errors) == {"0", "1"}
+        assert errors["0"].endswith("... (3000009 bytes)")
+        assert len(errors["0"]) < 5000
+    with serve(Liar) as server, make(server.address, create_world_settings={"num_envs": 1}) as env:
+        env.reset()
+        step = stepped(env, push(1))
+        assert "observation 'seen' has the shape [3], its spec [2]" in step[batches.ROW_ERRORS]
+        assert step["seen"].tolist() == [[0.0, 0.0]]
+        assert "violates its own specs" in stepped(env, push(1))[batches.ROW_ERRORS]
+
+
+class Waiting(Counting):
+    """Waits for a device, and, if it is told to, until another one waits at the same time."""
+
+    are_together = False
+    inside = most = 0
+    changed = threading.Condition()
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        with self.changed:
+            Waiting.inside += 1
+            Waiting.most = max(self.most, self.inside)
+            self.changed.notify_all()
+            if self.are_together:
+                self.changed.wait_for(lambda: self.most > 1, 20)
+        time.sleep(0.02)  # As long as the device takes.
+        with self.changed:
+            Waiting.inside -= 1
+        return super().step(action)
+
+
+def test_rows_that_wait_do_so_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eight on streams of their own would, too. The first step finds out.
+    with serve(Waiting) as server, make(server.address, {"num_envs": 16, "length": 100}) as env:
+        env.reset()
+        action = push(*np.linspace(-1, 1, 16))
+        threads_before = {thread.name for thread in threading.enumerate()}
+        first = env.step(action)
+        monkeypatch.setattr(Waiting, "are_together", True)
+        monkeypatch.setattr(Waiting, "most", 0)
+        for _ in range(3):
+            np.testing.assert_array_equal(env.step(action).reward, action["push"])
+        assert Waiting.most > 1
+        assert first.reward.shape == (16,)
+        assert {thread.name for thread in threading.enumerate()} > threads_before
+    assert settles(lambda: not any(t.name.startswith("row") for t in threading.enumerate()))

@@ -1,0 +1,180 @@
+"""Vector environments of Gymnasium, each served as one world."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import DmEnvRpcError, make
+from dm_env_rpc_client.adaptors.gymnasium import space_json
+from dm_env_rpc_client.adaptors.gymnasium import values as json_values
+from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server import serve
+from tests.server.batches.steps import begun, stepped
+
+
+def cart_poles(num_envs: int = 2, mode: str = "NextStep") -> Any:
+    return gymnasium.make_vec(
+        "CartPole-v1",
+        num_envs,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode(mode)},
+    )
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_vector_environment_is_served_as_one_world(mode: str) -> None:
+    own = cart_poles(4, mode)
+    settings = {"num_envs": 4, "mode": mode}
+    with serve(cart_poles) as server, make(server.address, create_world_settings=settings) as env:
+        expected, _ = own.reset(seed=[5, 6, 7, 8])
+        values = begun(env, {"seed": [5, 6, 7, 8]})
+        np.testing.assert_array_equal(values["observation"], expected)
+        random = np.random.default_rng(1)
+        was_last = np.zeros(4, bool)
+        ends = 0
+        for _ in range(200):
+            actions = random.integers(0, 2, 4)
+            expected, reward, terminated, truncated, _ = own.step(actions)
+            values = stepped(env, {"action": actions})
+            np.testing.assert_array_equal(values["observation"], expected)
+            np.testing.assert_array_equal(values["reward"], reward)
+            np.testing.assert_array_equal(values["discount"] == 0, terminated)
+            is_last = values[batches.STEP_TYPE] == 2
+            np.testing.assert_array_equal(is_last, terminated | truncated)
+            if mode == "NextStep":
+                np.testing.assert_array_equal(values[batches.STEP_TYPE] == 0, was_last)
+            was_last = is_last
+            ends += int(is_last.sum())
+        assert ends > 5
+    own.close()
+
+
+def test_a_vector_environment_without_autoreset_takes_a_mask() -> None:
+    own = cart_poles(3, "Disabled")
+    settings = {"num_envs": 3, "mode": "Disabled"}
+    with serve(cart_poles) as server, make(server.address, create_world_settings=settings) as env:
+        own.reset(seed=1)
+        env.reset({"seed": 1})
+        ended = np.zeros(3, bool)
+        while not ended.any():
+            expected, _, terminated, truncated, _ = own.step(np.ones(3, np.int64))
+            values = stepped(env, {"action": np.ones(3, np.int64)})
+            ended = terminated | truncated
+        np.testing.assert_array_equal(values[batches.STEP_TYPE] == 2, ended)
+        expected, _ = own.reset(options={"reset_mask": ended})
+        values = begun(env, {"reset_mask": ended})
+        np.testing.assert_array_equal(values["observation"][~ended], expected[~ended])
+        np.testing.assert_array_equal(values[batches.STEP_TYPE], np.where(ended, 0, 1))
+        with pytest.raises(DmEnvRpcError, match=r"'reset_mask': expected bool \[3\]"):
+            env.reset({"reset_mask": [True]})
+        with pytest.raises(DmEnvRpcError, match=r"'seed': expected an integer, or one for each"):
+            env.reset({"seed": [1, 2]})
+    own.close()
+
+
+def test_a_vector_environment_is_asked_for_a_number_that_is_allowed() -> None:
+    with (
+        serve(cart_poles) as server,
+        pytest.raises(DmEnvRpcError, match="a batch has 1 to 16384 environments"),
+    ):
+        make(server.address, create_world_settings={"num_envs": 1_000_000})
+
+
+def test_rows_of_gymnasium_are_as_those_of_its_own_vector_environment() -> None:
+    own = cart_poles(3)
+    with (
+        serve(functools.partial(gymnasium.make, "CartPole-v1")) as server,
+        make(server.address, create_world_settings={"num_envs": 3}) as env,
+    ):
+        expected, _ = own.reset(seed=[5, 6, 7])
+        values = begun(env, {"rows.seed": [5, 6, 7]})
+        np.testing.assert_array_equal(values["observation"], expected)
+        random = np.random.default_rng(2)
+        for _ in range(200):
+            actions = random.integers(0, 2, 3)
+            expected, reward, terminated, truncated, _ = own.step(actions)
+            values = stepped(env, {"action": actions})
+            np.testing.assert_array_equal(values["observation"], expected)
+            np.testing.assert_array_equal(values["reward"], reward)
+            is_last = values[batches.STEP_TYPE] == 2
+            np.testing.assert_array_equal(is_last & (values["discount"] == 0), terminated)
+            np.testing.assert_array_equal(is_last, terminated | truncated)
+    own.close()
+
+
+class Informed(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Rows with infos, of which the second has them, and frames."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP, "render_fps": 5}  # noqa: RUF012
+    render_mode = "rgb_array"
+    num_envs = 2
+    single_action_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.MultiDiscrete([2, 2])
+    single_observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(0, 1, (1,))})
+    observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(0, 1, (2, 1))})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        return {"x": np.zeros((2, 1), np.float32)}, {}
+
+    def step(self, actions: Any) -> Any:
+        infos = {"lives": np.array([0, 3]), "_lives": np.array([False, True])}
+        ended = np.array([True, False])
+        return {"x": np.ones((2, 1), np.float32)}, np.ones(2), ended, ended, infos
+
+    def render(self) -> Any:
+        return np.zeros((2, 4, 4, 3), np.uint8)
+
+
+def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> None:
+    with serve(Informed) as server, make(server.address) as env:
+        properties = PropertiesExtension(env.connection)
+        description = json_values.decode_description(
+            properties[VECTOR_DESCRIPTION], "the description"
+        )
+        assert description["num_envs"] == 2
+        assert description["autoreset_mode"] == "NextStep"
+        assert description["metadata"] == {"render_fps": 5}
+        single = space_json.from_json(description["action_space"], "the space")
+        assert single == gymnasium.spaces.Discrete(2)
+        assert properties["gymnasium.frame"].shape == (2, 4, 4, 3)
+        assert set(begun(env)) == {"x", "reward", "discount", batches.STEP_TYPE}
+        env.reset({"infos": True})
+        step = stepped(env, {"action": np.zeros(2, np.int64)})
+        extras = json_values.decode(step["gymnasium"], "the infos")
+        assert extras["info"]["lives"].tolist() == [0, 3]
+        assert extras["info"]["_lives"].tolist() == [False, True]
+        assert extras["truncated"].tolist() == [True, False]
+        assert step["observation.x"].tolist() == [[1.0], [1.0]]
+
+
+def test_a_vector_environment_that_takes_no_mask_says_so() -> None:
+    # It would begin episodes in all rows, and the rows outside of the mask would lie.
+    with serve(Informed) as server, make(server.address) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="Informed with autoreset mode NEXT_STEP begins"):
+            env.reset({"reset_mask": [True, False]})
+
+
+class Named(Informed):
+    single_observation_space = gymnasium.spaces.Dict(
+        {"step_type": gymnasium.spaces.Box(0, 1, (1,))}
+    )
+
+
+def test_a_vector_environment_with_a_reserved_name_is_refused() -> None:
+    with (
+        serve(Named) as server,
+        pytest.raises(
+            DmEnvRpcError, match="'step_type' of an environment has a name that every batch"
+        ),
+    ):
+        make(server.address)

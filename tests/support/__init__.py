@@ -1,0 +1,1 @@
+"""What tests of several rooms use: environments, scripted peers, clocks, certificates, forks."""

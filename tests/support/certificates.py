@@ -1,0 +1,70 @@
+"""Certificates for servers and clients that tests start."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.groups import need
+
+__all__ = ["LOCALHOST", "Authority", "Issued", "openssl", "self_signed"]
+
+LOCALHOST = "DNS:localhost,IP:127.0.0.1,IP:::1"
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    """Runs the openssl command in a folder; skips the test if there is none."""
+    need("certificates")
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=folder, timeout=60)
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A key and a certificate for localhost that vouches for itself."""
+    key, certificate = folder / "key.pem", folder / "crt.pem"
+    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+            "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost",
+            "-addext", "subjectAltName=DNS:localhost")  # fmt: skip
+    return key, certificate
+
+
+class Issued(NamedTuple):
+    """A certificate and its private key."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """An authority of our own, which issues certificates.
+
+    Args:
+      folder: for its files.
+      name: of the authority; two of the same name are told apart by their keys only.
+    """
+
+    def __init__(self, folder: Path, name: str = "root"):
+        folder.mkdir()
+        self._folder = folder
+        self.ca = folder / "ca.crt"
+        openssl(folder, "req", "-x509", *_NEW_KEY, "-days", "2", "-keyout", "ca.key", "-out",
+                "ca.crt", "-subj", f"/CN={name}", "-addext",
+                "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
+
+    def issue(self, name: str, names: str = LOCALHOST, is_expired: bool = False) -> Issued:
+        """Issues a certificate for addresses; `name` is that of its files."""
+        folder, issued = self._folder, Issued(
+            self._folder / f"{name}.crt", self._folder / f"{name}.key"
+        )  # fmt: skip
+        openssl(folder, "req", *_NEW_KEY, "-keyout", issued.key.name, "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        (folder / f"{name}.ext").write_text(
+            f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
+        )
+        openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+                "-CAcreateserial", "-days", "-1" if is_expired else "2", "-out", issued.cert.name,
+                "-extfile", f"{name}.ext")  # fmt: skip
+        return issued
+
+
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

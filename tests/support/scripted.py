@@ -1,0 +1,155 @@
+"""A server that can be killed, and what tests of connections count and wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from google.protobuf import any_pb2, wrappers_pb2
+
+from tests.support import forks
+from tests.support.stopwatch import Stopwatch, patience
+
+_LOOK_SECONDS = 0.02
+
+
+def extension(number: int) -> any_pb2.Any:
+    """An extension request that is told from others by its number."""
+    request = any_pb2.Any()
+    request.Pack(wrappers_pb2.StringValue(value=str(number)))
+    return request
+
+
+def number_of(request: any_pb2.Any) -> int:
+    """The number of an `extension`."""
+    return int(wrappers_pb2.StringValue.FromString(request.value).value)
+
+
+def freeze(pid: int) -> None:
+    """Stops a process by SIGSTOP, and waits until every thread has stopped: one might answer."""
+
+    def is_stopped() -> bool:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+        return set(states) == {"T"}
+
+    os.kill(pid, signal.SIGSTOP)
+    assert settles(is_stopped)
+
+
+class SignalledServer:
+    """A server in a process of its own, which signals may be sent to. A context that kills it."""
+
+    def __init__(self, address: str, pid: int):
+        self.address = address
+        self.pid = pid
+
+    def signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGSTOP:
+            freeze(self.pid)
+        else:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> SignalledServer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+
+
+class ServerProcess(SignalledServer):
+    """A server that a program starts, whose first line is the address."""
+
+    def __init__(self, *argv: str):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", *argv], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        super().__init__(self.process.stdout.readline().strip(), self.process.pid)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+
+def _serve_echo(told: Connection) -> None:
+    from dm_env_rpc_client.server import serve
+    from tests.support.environments import Echo
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    with serve(Echo) as server:
+        told.send(server.address)
+        parent.join()
+
+
+class _ServedEcho(SignalledServer):
+    def __init__(self) -> None:
+        heard, told = forks.context.Pipe(duplex=False)
+        self._process = forks.context.Process(target=_serve_echo, args=(told,), daemon=True)
+        self._process.start()
+        told.close()
+        with heard:
+            address = heard.recv()
+        assert self._process.pid is not None
+        super().__init__(address, self._process.pid)
+
+    def kill(self) -> None:
+        forks.end(self._process)
+
+
+def served_echo() -> SignalledServer:
+    """The Echo environment in a process of its own."""
+    return _ServedEcho()
+
+
+def own_seconds() -> float:
+    """A clock that stands still while this thread waits for a processor that others have."""
+    waited = Path("/proc/thread-self/schedstat").read_text().split()[1]
+    return time.monotonic() - int(waited) / 1e9
+
+
+def settles(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether `condition` becomes true in time: sockets and threads end in their own time."""
+    stopwatch = Stopwatch()
+    while not condition():  # Which may do something, so that it is not asked again.
+        if not stopwatch.within(patience(seconds)):
+            return False
+        time.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
+    return True
+
+
+async def settles_async(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """As `settles`, while the event loop runs."""
+    stopwatch = Stopwatch()
+    while not condition():
+        if not stopwatch.within(patience(seconds)):
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
+    return True
+
+
+def thread_count() -> int:
+    """Threads of this process, grpc's own among them."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def descriptor_count() -> int:
+    """Open files and sockets of this process."""
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,81 @@
+"""Only a machine that is busy makes a bound wider, and only by as much as it is."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.reliability.scorecard import FULL, MODE
+from tests.support import stopwatch
+from tests.support.stopwatch import Stopwatch, time_limit
+
+
+def held(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """From now on, timers have been so much later in all."""
+    before = stopwatch._late()
+    monkeypatch.setattr(stopwatch, "_late", lambda: before + seconds)
+
+
+def test_what_takes_too_long_fails() -> None:
+    def take_too_long() -> None:
+        with time_limit(0.01) as stopwatch:
+            while stopwatch.within(0.01):
+                time.sleep(0.01)  # Time passes, of which the test is.
+
+    with pytest.raises(AssertionError, match=r"at most 0.01 s are allowed"):
+        take_too_long()
+
+
+def test_what_a_timer_was_late_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with time_limit(0.001):
+        time.sleep(0.01)  # Longer than the limit.
+        held(monkeypatch, 60.0)
+
+
+def test_what_was_late_before_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held(monkeypatch, 60.0)
+    assert Stopwatch().allowance == 0.0
+
+
+def test_the_scorecard_allows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MODE, FULL)
+    it = Stopwatch()
+    held(monkeypatch, 60.0)
+    assert it.allowance == 0.0
+
+
+def test_a_sleeper_that_does_not_get_the_processor_is_late() -> None:
+    it = Stopwatch()
+    (child,) = sleepers()
+    os.kill(child, 19)  # SIGSTOP: as if it waited for the processor.
+    try:
+        time.sleep(0.5)  # So much later is the one that is stopped.
+        assert it.allowance >= 0.4
+    finally:
+        os.kill(child, 18)
+    assert it.allowance >= 0.4  # Before it has told so itself, and after.
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.5, 1.0), (2.0, 1.0), (6.0, 3.0), (1000.0, 10.0)])
+def test_patience_grows_with_the_programs_that_want_the_processors(
+    monkeypatch: pytest.MonkeyPatch, load: float, times: float
+) -> None:
+    per_processor = load * len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (per_processor, 0.0, 0.0))
+    assert stopwatch.patience(4.0) == 4.0 * times
+    monkeypatch.setenv(MODE, FULL)
+    assert stopwatch.patience(4.0) == 4.0
+
+
+def sleepers() -> list[int]:
+    own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+    with open(own) as children:
+        pids = [int(pid) for pid in children.read().split()]
+    found = []
+    for pid in pids:
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            if stopwatch._SLEEPER.encode() in command.read():
+                found.append(pid)
+    return found

@@ -1,0 +1,178 @@
+"""Tests that hang, in a run of pytest of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+CONFTEST = """
+import os, time
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    if "hook" in item.name and call.when == "call":
+        time.sleep(1.5)  # Its time is over in a hook.
+    outcome = yield
+    outcome.get_result()
+    if "internal" in item.name:
+        raise RuntimeError("of a plugin")
+"""
+
+HANGS = """
+import threading, time
+import pytest
+from hypothesis import given, strategies
+
+def hang():
+    threading.Event().wait()
+
+def test_before():
+    pass
+
+def test_body():
+    hang()
+
+@given(strategies.integers())
+def test_example(value):
+    hang()
+
+@pytest.fixture
+def slow_setup():
+    hang()
+
+def test_setup(slow_setup):
+    pass
+
+@pytest.fixture
+def slow_teardown():
+    yield
+    hang()
+
+def test_teardown(slow_teardown):
+    pass
+
+def test_hook():
+    pass
+
+def test_swallows():
+    try:
+        hang()
+    except BaseException:
+        pass
+    hang()
+
+def test_after():
+    pass
+"""
+
+BEFORE_INTERNAL = """
+def test_red():
+    assert 1 == 2, "the reason"
+
+def test_internal():
+    pass
+"""
+
+
+def run_pytest(folder: Path, program: str, *options: str) -> str:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(program)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.support.timeouts",
+        "-p",
+        "no:cacheprovider",
+    ]
+    return subprocess.run(
+        [*command, "-c", ROOT / "pyproject.toml", "--rootdir", folder, *options, "test_it.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    ).stdout
+
+
+def test_tests_that_hang_fail_alone(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, HANGS, "-n2", "--timeout=1")
+    found = set(re.findall(r"^(?:FAILED|ERROR) test_it.py::(\w+) - (.*)", output, re.MULTILINE))
+    reason = "tests.support.timeouts.OverdueError: the test took longer than 1.0 s"
+    late = {"test_body", "test_example", "test_setup", "test_teardown", "test_swallows"}
+    assert found == {(name, reason) for name in late}, output
+    assert "3 failed, 4 passed, 2 errors" in output
+    assert "INTERNALERROR" not in output
+    assert re.search("thread 0x.* in hang", output, re.DOTALL)
+
+
+BUSY = """
+import os, threading, time
+
+def test_slow():
+    time.sleep(1.5)  # Longer than its timeout, and not than a busy machine allows.
+
+def test_hangs():
+    threading.Event().wait()
+
+def test_after():
+    pass
+
+def busy():
+    return 4.0 * len(os.sched_getaffinity(0)), 0.0, 0.0
+
+os.getloadavg = busy
+"""
+
+
+def test_a_busy_machine_gets_more_time_and_not_for_ever(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, BUSY, "-n0", "--timeout=1")
+    assert re.findall(r"^FAILED test_it.py::(\w+) - ", output, re.MULTILINE) == ["test_hangs"]
+    assert "1 failed, 2 passed" in output
+
+
+CRASHES = """
+import os, signal
+
+def test_before():
+    assert 1 == 2, "the reason"
+
+def test_crashes():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_after():
+    pass
+"""
+
+
+@pytest.mark.parametrize("others", [1, 0])
+def test_a_process_of_the_run_that_crashes_fails_its_test_alone(
+    tmp_path: Path, others: int
+) -> None:
+    program = CRASHES if others else CRASHES.partition("def test_after")[0]
+    output = run_pytest(tmp_path, program, "-n1", "--dist=loadfile")
+    found = re.findall(r"^FAILED test_it.py::(\w+) - (.*)", output, re.MULTILINE)
+    crash = "worker 'gw0' crashed while running 'test_it.py::test_crashes'"
+    assert found == [("test_before", "AssertionError: the reason"), ("test_crashes", crash)], output
+    assert f"2 failed, {others} passed" in output or (not others and "2 failed in" in output)
+    # At once, too, for a run that is ended from outside.
+    assert f"FAILED test_it.py::test_crashes (???): {crash}" in output
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_failures_are_printed_if_a_plugin_fails(tmp_path: Path, processes: int) -> None:
+    output = run_pytest(tmp_path, BEFORE_INTERNAL, f"-n{processes}")
+    assert "INTERNALERROR" in output
+    assert "AssertionError: the reason" in output
+    assert "FAILED test_it.py::test_red (call): AssertionError: the reason" in output
