@@ -12,7 +12,6 @@ import typer
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
-from dm_env_rpc_client.launch.standalone import FILE
 
 STANDALONE_EXAMPLES = examples(
     "dm-env-rpc standalone > dm_env_rpc_server.py",
@@ -30,6 +29,8 @@ def standalone() -> None:
 
     It serves an environment where this package cannot be installed.
     """
+    from dm_env_rpc_client.launch.standalone import FILE
+
     sys.stdout.write(Path(FILE).read_text())
 
 
@@ -50,6 +51,8 @@ def init(
     for template in sorted((Path(__file__).parent / "projects" / kind).iterdir()):
         shutil.copy(template, folder / template.name.removesuffix(".in"))
     if kind == "standalone":
+        from dm_env_rpc_client.launch.standalone import FILE
+
         shutil.copy(FILE, folder)
     if kind == "cpp":
         (folder / "protocol.binpb").write_bytes(_protocol())

@@ -26,8 +26,9 @@ CONNECTION = "client/test_connection"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
 MESSAGES = "protocol/test_envelopes"
-PEER = "environment/test_reference_peer"
+PEER = "environment/foreign/test_reference_peer"
 PROPERTIES = "extensions/test_properties"
+SCRIPTED = "environment/test_adaptor_of_scripts"
 SERVER = "server/test_server"
 SHARED = "server/test_shared_world"
 SPECS = "tensors/test_specs"
@@ -183,7 +184,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("the adaptor puts them where dm_env has them",
          f"{ADAPTOR}::test_observations_equal_those_of_the_local_environment"),
         ("a server need not have them",
-         f"{ADAPTOR}::test_without_reward_and_discount_there_are_defaults"),
+         f"{SCRIPTED}::test_without_reward_and_discount_there_are_defaults"),
     ],
     ("overview", "Multiagent support"): [
         ("several connections may join one world",
@@ -249,7 +250,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("without requested observations none are returned",
          f"{SERVER}::test_only_what_is_requested_is_observed"),
         ("an observation has the type and the dimensions of its spec",
-         f"{ADAPTOR}::test_an_observation_that_breaks_its_spec_is_told_by_its_path"),
+         f"{SCRIPTED}::test_an_observation_that_breaks_its_spec_is_told_by_its_path"),
         ("the server keeps to that too",
          f"{ENVIRONMENTS}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
         ("a step from a state that is not RUNNING begins the next sequence",
@@ -280,7 +281,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ],
     ("reference", "ResetRequest/Response"): [
         ("settings apply from the next sequence on",
-         f"{ADAPTOR}::test_reset_settings_rebuild_the_environment_with_new_specs"),
+         f"{SCRIPTED}::test_reset_settings_rebuild_the_environment_with_new_specs"),
         ("Reset is for the agent that sends it alone",
          f"{SHARED}::test_a_reset_of_ones_own_does_not_touch_the_others"),
         ("the state is INTERRUPTED after it",

@@ -401,9 +401,9 @@ def test_rows_that_few_bytes_ask_for_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
-    limits = Limits(chunk_bytes=1 << 20)
-    rows = {"num_envs": 16, "rows.seed": list(range(16)), "rows": 5, "columns": 4}
-    del rows["rows"]
+    # A chunk ends with the record that makes it longer than 1 MiB.
+    limits = Limits(chunk_bytes=(1 << 20) + (1 << 16))
+    rows = {"num_envs": 16, "rows.seed": list(range(16)), "columns": 4}
     with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
         env.unroll({"paddle": np.ones((400, 16), int)})
     assert sum(len(each) for each in episodes(path, limits)) == 16 * 400
