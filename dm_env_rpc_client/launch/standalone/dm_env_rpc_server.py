@@ -198,9 +198,11 @@ def _read_varints(block: Any, budget: _Budget) -> Any:
             found.append(number)
         return np.array(found, np.uint64)
     data = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(data < 0x80) + 1
-    _take(budget, "expanded bytes", max(0, 16 * len(ends) - len(data)))
-    numbers = np.zeros(len(ends), np.uint64)
+    is_end = data < 0x80
+    count = int(np.count_nonzero(is_end))
+    _take(budget, "expanded bytes", max(0, 16 * count - len(data)))
+    ends, numbers = np.flatnonzero(is_end), np.zeros(count, np.uint64)
+    ends += 1
     for first in range(0, len(ends), 1 << 16):  # So that what is computed takes little memory.
         stops = ends[first : first + (1 << 16)]
         starts = np.concatenate([ends[first - 1 : first] if first else [0], stops[:-1]])
@@ -1158,9 +1160,12 @@ class _Session:
             _require_known(uid, specs.actions, "action")
         fields = self._requested.get(asked)
         if fields is None:
-            uids = dict.fromkeys(_read_varints(asked, self._budget).tolist())
-            for uid in uids:
-                _require_known(uid, specs.observations, "observation")
+            uids: Dict[int, None] = {}
+            numbers = _read_varints(asked, self._budget)
+            for first in range(0, len(numbers), 1 << 12):  # A list takes five times as much.
+                uids.update(dict.fromkeys(numbers[first : first + (1 << 12)].tolist()))
+                for uid in uids:
+                    _require_known(uid, specs.observations, "observation")
             fields = [(uid - 1, specs.observations[uid]) for uid in uids]
             if len(self._requested) < 16 and len(asked) < 1 << 12:
                 self._requested[asked] = fields
@@ -1368,27 +1373,40 @@ _LENGTHS = (  # A stands for 1, B for 2.
 )
 
 
-_CODES: Dict[Tuple[int, int], int] = {}  # Characters by length and number of their codes.
+_CODES: Dict[int, int] = {}  # Characters by their codes, each after a 1.
 _code = _before = 0
 for _length, _character in sorted((ord(each) - 64, i) for i, each in enumerate(_LENGTHS)):
     _code, _before = _code << (_length - _before), _length
-    _CODES[_length, _code] = _character
+    _CODES[1 << _length | _code] = _character
     _code += 1
+_WALKS: Dict[Tuple[int, int], Tuple[int, bytes]] = {}  # By the code before a byte.
+
+
+def _walk(code: int, byte: int) -> Tuple[int, bytes]:
+    """Returns the begun code after a byte, and the characters that have ended in it."""
+    characters = bytearray()
+    for shift in range(7, -1, -1):
+        code = code << 1 | byte >> shift & 1
+        character = _CODES.get(code)
+        if character is not None:
+            _require(character < 256, _COMPRESSION)
+            characters.append(character)
+            code = 1
+    return code, bytes(characters)
 
 
 def _unhuffman(coded: bytes) -> bytes:
-    decoded, code, length = bytearray(), 0, 0
+    decoded, code = [], 1
     for byte in coded:
-        for shift in range(7, -1, -1):
-            code, length = code << 1 | byte >> shift & 1, length + 1
-            character = _CODES.get((length, code))
-            if character is not None:
-                _require(character < 256, _COMPRESSION)
-                decoded.append(character)
-                code, length = 0, 0
-    # The padding is less than 8 ones.
-    _require(length < 8 and code == (1 << length) - 1, _COMPRESSION)
-    return bytes(decoded)
+        walk = _WALKS.get((code, byte))
+        if walk is None:
+            walk = _walk(code, byte)
+            if len(_WALKS) < 1 << 14:
+                _WALKS[code, byte] = walk
+        code = walk[0]
+        decoded.append(walk[1])
+    _require(code in (1, 3, 7, 15, 31, 63, 127, 255), _COMPRESSION)  # Padding: less than 8 ones.
+    return b"".join(decoded)
 
 
 class _HeaderDecoder:
