@@ -64,6 +64,7 @@ MAX_NAME_BYTES, MAX_LEVELS, MAX_DIMENSIONS, MAX_ERROR_BYTES = 4096, 64, 32, 1 <<
 MAX_HELD_BYTES, MAX_WORLDS = 256 << 20, 1024
 MAX_HEADER_BYTES, MAX_IDLE_FRAMES, MAX_UNREWARDED, MAX_UNSENT = 1 << 14, 100_000, 200, 1 << 18
 CONNECTION_WINDOW, STREAM_WINDOW = 1 << 24, 1 << 20
+NEW_IDLE_FRAMES = 64  # Of a connection that has brought nothing yet; fewer are read fast.
 
 # Codes of google.rpc.Code and of gRPC.
 CANCELLED, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 1, 3, 5, 7, 8
@@ -1552,7 +1553,7 @@ class _Connection:
         self.is_over = self.is_ending = self._is_reading = False
         self.last_stream = 0
         self.began = time.monotonic()
-        self.idle_frames = self.unrewarded = 0
+        self.idle_frames, self.unrewarded = NEW_IDLE_FRAMES, 0
         self._outbound, self._buffer = bytearray(), bytearray()
         self._skip = 0  # Bytes to come that nobody needs.
         self._preface, self._is_greeted = _PREFACE, False
@@ -1733,7 +1734,7 @@ class _Connection:
         """Takes what has come."""
         try:
             # Frames that bring nothing take time: little at once, and pauses, leave others theirs.
-            size = 1 << 16 if self.last_stream else 2048
+            size = 1 << 16 if self.idle_frames < NEW_IDLE_FRAMES else 2048
             if self.idle_frames > 256 or self.unrewarded > 20:
                 time.sleep(0 if self._skip else 0.01)
                 size = 4096 if self._skip else 1024
@@ -1947,6 +1948,7 @@ class _Connection:
             _require(number in self._reset, _CLOSED)
             return
         self.last_stream = number
+        self._count_idle(7)
         _require(self.unrewarded <= MAX_UNREWARDED, _CALM)
         fields = _checked_headers(headers, number)
         _require(all(fields.get(name) for name in _PSEUDO[:3]), _PROTOCOL, number)
