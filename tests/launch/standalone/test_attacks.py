@@ -61,6 +61,7 @@ def test_row_56_malformed_frames(server: Served, seen: Seen) -> None:
     malformed_frames(server, seen)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "scale", [pytest.param(20, id="twentieth", marks=pytest.mark.slow), attacking.SCALES[1]]
 )
