@@ -128,7 +128,7 @@ def test_streams_on_one_connection_of_grpcio_are_spread_by_forwarding(server: Se
 
 
 def test_a_world_of_another_process_is_used_as_any_other(server: Server) -> None:
-    with elsewhere(server.address) as (connection, name):
+    with elsewhere(server) as (connection, name):
         for factor in (1, 2):
             with join_world(connection, name) as env:
                 pid = pid_of(env) // factor
@@ -145,14 +145,14 @@ def test_a_world_of_another_process_is_used_as_any_other(server: Server) -> None
 
 
 def test_what_is_large_is_forwarded_whole(server: Server) -> None:
-    with elsewhere(server.address) as (connection, name):
+    with elsewhere(server) as (connection, name):
         reset_world(connection, name, {"note": "x" * 3_000_000})
         with join_world(connection, name) as env:
             pid_of(env)
 
 
 def test_steps_in_flight_are_forwarded_in_order(server: Server) -> None:
-    with elsewhere(server.address) as (connection, name), join_world(connection, name) as env:
+    with elsewhere(server) as (connection, name), join_world(connection, name) as env:
         pid = pid_of(env)
         futures = [env.step_async({"do": 0}) for _ in range(200)]
         assert {int(future.result().observation["pid"]) for future in futures} == {pid}
@@ -188,7 +188,7 @@ def test_players_on_connections_of_different_processes_share_a_game(server: Serv
 
 
 def test_a_client_that_is_gone_waits_no_longer_in_another_process(server: Server) -> None:
-    with elsewhere(server.address, "race") as (connection, name):
+    with elsewhere(server, "race") as (connection, name):
         with connect(server.address) as second, join_world(second, name) as env:
             lost = connect(server.address)
             waiting = join_world(lost, name)

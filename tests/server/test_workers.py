@@ -128,7 +128,7 @@ def test_worlds_are_spread_and_streams_reach_them_wherever_they_are(server: Serv
 
 
 def test_errors_and_refusals_come_from_the_other_worker(server: Server) -> None:
-    with elsewhere(server.address, "fails") as (connection, name):
+    with elsewhere(server, "fails") as (connection, name):
         with join_world(connection, name) as env:
             env.reset()
             with pytest.raises(DmEnvRpcError, match="broken in step"):
@@ -163,7 +163,7 @@ def test_a_worker_that_is_gone_is_told(server: Server) -> None:
 
 
 def test_a_client_that_leaves_frees_its_place_at_the_other_worker(server: Server) -> None:
-    with elsewhere(server.address) as (connection, name):
+    with elsewhere(server) as (connection, name):
         with connection.reopen() as another:
             join_world(another, name).reset()
             assert server.agent_count == 1
@@ -171,7 +171,7 @@ def test_a_client_that_leaves_frees_its_place_at_the_other_worker(server: Server
 
 
 def test_a_message_that_is_no_request_ends_a_forwarded_stream(server: Server) -> None:
-    with elsewhere(server.address) as (connection, name), connection.reopen() as another:
+    with elsewhere(server) as (connection, name), connection.reopen() as another:
         join_world(another, name)
         encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
         pending = Pending(encoded._replace(message=encoded.message[:1] + b"\xff"))

@@ -9,6 +9,7 @@ from dm_env_rpc_client import Connection, DmEnvAdaptor, connect, create_world, d
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.server.processes.workers import Workers
 from tests.launch.processes import is_alive
+from tests.support.scripted import settles
 
 START_SECONDS = 60.0
 
@@ -39,9 +40,9 @@ def have_ended(pids: list[int]) -> bool:
 
 
 @contextlib.contextmanager
-def elsewhere(address: str, environment: str = "where") -> Iterator[tuple[Connection, str]]:
+def elsewhere(server: Server, environment: str = "where") -> Iterator[tuple[Connection, str]]:
     """A connection, and the name of a world that is in the other process."""
-    with connect(address) as mine, connect(address) as other:
+    with connect(server.address) as mine, connect(server.address) as other:
         # On connections without worlds the first is made where the connection is.
         first, name = (
             create_world(connection, {"environment": environment}) for connection in (mine, other)
@@ -49,4 +50,6 @@ def elsewhere(address: str, environment: str = "where") -> Iterator[tuple[Connec
         assert first.split("-")[1] != name.split("-")[1]
         destroy_world(mine, first)
         yield mine, name
+        # A stream that ended without LeaveWorld is told to the other process, which takes a moment.
+        assert settles(lambda: server.agent_count == 0)
         destroy_world(mine, name)
