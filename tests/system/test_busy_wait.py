@@ -139,16 +139,34 @@ def test_another_program_that_runs_while_nothing_comes_does_no_harm(clock: Clock
         assert clock.wait(place, LATE)[0] is None
 
 
-def test_if_the_other_end_runs_on_this_processor_it_rests_soon(clock: Clock) -> None:
+def waits_with_a_look(clock: Clock, place: BusyWait) -> int:
+    """How many waits in turn have a look."""
+    for count in range(1_000):
+        if not clock.wait(place, SOON)[1]:
+            return count
+    raise AssertionError("it never rests")
+
+
+def test_while_the_other_end_runs_on_this_processor_it_looks_for_some_turns(clock: Clock) -> None:
     place = BusyWait()
     for _ in range(100):
         clock.wait(place, SOON)
     clock.away = lambda: SOON  # The input is there afterwards.
-    waits = 0
-    while clock.wait(place, SOON)[1]:
-        waits += 1
-        assert waits < 50
+    # Meanwhile both can run, so that the system may give them a processor each.
+    assert waits_with_a_look(clock, place) == pytest.approx(busy_wait._TRIALS, abs=2)
     assert rest_of(clock, place) >= 14
+    assert waits_with_a_look(clock, place) == pytest.approx(busy_wait._TRIALS, abs=2)
+
+
+def test_beside_another_program_it_rests_soon_when_the_other_end_runs_here(clock: Clock) -> None:
+    place = BusyWait()
+    for _ in range(400):
+        clock.wait(place, SOON)
+    clock.away = lambda: 0.003
+    clock.wait(place, SOON)
+    clock.away = lambda: SOON
+    rest_of(clock, place)
+    assert waits_with_a_look(clock, place) < 5
 
 
 def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock) -> None:
