@@ -46,8 +46,11 @@ _SHAPE = b"\x7a"
 KEY = 0x08
 VALUE = 0x12
 
-_MAX_KNOWN_ACTIONS = 1024
-"""The number of encoded values that are cached for each integer action."""
+_MAX_KNOWN_INTEGERS = 1024
+"""The number of encoded values that are cached for each integer without dimensions."""
+
+_MAX_KNOWN_TEXTS, _MAX_KNOWN_LENGTH = 16, 64
+"""How many texts are cached for each string without dimensions, and of how many characters."""
 
 
 Reader: TypeAlias = Callable[[Buffer, int, int], Any]
@@ -80,7 +83,7 @@ class EntryWriter:
         self._uid = b"\x08" + varint(field.uid) + b"\x12"
         self._fixed_shape = None if field.variable else _encode_shape(field.shape)
         self._is_integer = self.takes_integer(field)
-        self._known: dict[int, tuple[Buffer, ...]] = {}
+        self._known: dict[int | str, tuple[Buffer, ...]] = {}
         self._around: tuple[bytes, bytes] | None = None
         size = _product(field.shape) * field.codec.dtype.itemsize
         if self._fixed_shape is not None and field.codec.is_block and size:
@@ -133,22 +136,24 @@ class EntryWriter:
         Raises:
           SpecError: the value does not conform to the spec.
         """
-        if self._pack_float is not None and isinstance(value, float) and self._around is not None:
-            try:
-                return self._around[0], self._pack_float(value), self._around[1]
-            except OverflowError:
-                pass  # `conform` says so.
-        if not self._is_integer:
+        # Discrete actions repeat, and so do texts such as "". Cached values have been validated.
+        known: int | str | None = None
+        if self._is_integer:
+            known = as_integer(value)
+        elif self._around is not None:
+            elements = self.elements(value)
+            if type(elements) is np.ndarray:  # Its length is to be that in bytes.
+                elements = self._codec.memory(elements)
+            return self._around[0], elements, self._around[1]
+        elif type(value) is str and len(value) <= _MAX_KNOWN_LENGTH:
+            known = value
+        if known is None:
             return self._entry(self._field.conform(value, self._check_range))
-        # Discrete actions repeat. Cached values have been validated.
-        number = as_integer(value)
-        if number is None:
-            return self._entry(self._field.conform(value, self._check_range))
-        entry = self._known.get(number)
+        entry = self._known.get(known)
         if entry is None:
             entry = (b"".join(self._entry(self._field.conform(value, self._check_range))),)
-            if len(self._known) < _MAX_KNOWN_ACTIONS:
-                self._known[number] = entry
+            if len(self._known) < (_MAX_KNOWN_INTEGERS if self._is_integer else _MAX_KNOWN_TEXTS):
+                self._known[known] = entry
         return entry
 
     def _entry(self, array: Any) -> tuple[Buffer, ...]:

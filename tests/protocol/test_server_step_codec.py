@@ -197,6 +197,22 @@ def test_values_out_of_range_are_sent_and_wrong_ones_are_not() -> None:
             server.encode(State.RUNNING, wrong)
 
 
+def test_texts_are_sent_as_they_are_again_and_again() -> None:
+    server = codec()
+    texts = ["", "\N{SNOWMAN}", "x" * 65, *map(str, range(40)), "\0", "1", ""]
+    image = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    for text in texts * 2:
+        # Beside a text, whose size changes, an array is written with its own size in bytes.
+        values = {"text": text, "image": image[::-1], "reward": 0.5, "torque": np.ones(3)}
+        expected = dm_env_rpc_pb2.StepResponse(
+            state="RUNNING", observations=managers()[1].pack(values)
+        )
+        message = server.encode(State.RUNNING, values)
+        assert EnvironmentResponse.FromString(message) == EnvironmentResponse(step=expected)
+        with pytest.raises(SpecError, match=r"observation 'text' \(uid 3\)"):
+            server.encode(State.RUNNING, {"text": "\ud800"})
+
+
 def test_a_float_that_float32_cannot_hold_is_an_error() -> None:
     spec = TensorSpec(name="reward", dtype=dm_env_rpc_pb2.FLOAT)
     server = ServerStepCodec(

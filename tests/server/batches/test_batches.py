@@ -445,3 +445,29 @@ def test_rows_that_wait_do_so_at_the_same_time(monkeypatch: pytest.MonkeyPatch) 
         assert first.reward.shape == (16,)
         assert {thread.name for thread in threading.enumerate()} > threads_before
     assert settles(lambda: not any(t.name.startswith("row") for t in threading.enumerate()))
+
+
+class Late(Counting):
+    """Begins to wait for a device after a while."""
+
+    waits = False
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if self.waits:
+            time.sleep(0.02)  # As long as the device takes.
+        return super().step(action)
+
+
+def test_rows_that_begin_to_wait_later_do_so_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serve(Late) as server, make(server.address, {"num_envs": 4, "length": 100}) as env:
+        env.reset()
+        action = push(0, 0, 0, 0)
+        for _ in range(30):
+            env.step(action)
+        before = threading.active_count()
+        monkeypatch.setattr(Late, "waits", True)
+        for _ in range(3):  # The first one is long, the second is measured.
+            env.step(action)
+        assert threading.active_count() > before
