@@ -22,6 +22,7 @@ from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.testing import FaultProxy
 from tests.launch.processes import ECHO, kill, server_of
 from tests.support.environments import Echo
+from tests.support.ports import HeldPort
 from tests.support.scripted import freeze
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
@@ -243,7 +244,8 @@ def test_a_game_whose_server_is_killed_or_freezes() -> None:
 
 
 def test_a_game_that_cannot_be_begun_again() -> None:
-    with serve(Race) as server:
+    # Nobody else gets the port when the server has stopped.
+    with HeldPort() as port, serve(Race, port.address) as server:
         restart = Restart(attempts=2, backoff=0.01)
         with remote_race(server.address, restart=restart, timeout=0.1) as env:
             env.reset()

@@ -16,6 +16,7 @@ from pathlib import Path
 from google.protobuf import any_pb2, wrappers_pb2
 
 from tests.support import forks
+from tests.support.ports import HeldPort
 from tests.support.stopwatch import Stopwatch, patience
 
 _LOOK_SECONDS = 0.02
@@ -88,21 +89,25 @@ class ServerProcess(SignalledServer):
         return self
 
 
-def _serve_echo(told: Connection) -> None:
+def _serve_echo(told: Connection, address: str) -> None:
     from dm_env_rpc_client.server import serve
     from tests.support.environments import Echo
 
     parent = multiprocessing.parent_process()
     assert parent is not None
-    with serve(Echo) as server:
+    with serve(Echo, address) as server:
         told.send(server.address)
         parent.join()
 
 
 class _ServedEcho(SignalledServer):
     def __init__(self) -> None:
+        # Its clients go on looking for it when it was killed.
+        self._port = HeldPort()
         heard, told = forks.context.Pipe(duplex=False)
-        self._process = forks.context.Process(target=_serve_echo, args=(told,), daemon=True)
+        self._process = forks.context.Process(
+            target=_serve_echo, args=(told, self._port.address), daemon=True
+        )
         self._process.start()
         told.close()
         with heard:
@@ -112,6 +117,12 @@ class _ServedEcho(SignalledServer):
 
     def kill(self) -> None:
         forks.end(self._process)
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            super().__exit__(*exc_info)
+        finally:
+            self._port.close()
 
 
 def served_echo() -> SignalledServer:

@@ -23,6 +23,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.reliability.processes.ledgers import Entry, length_of
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
+from tests.support.ports import HeldPort
 
 TRANSPORTS = ["http2"]
 
@@ -43,7 +44,9 @@ class Engine:
     """A server in another process, which can be killed and is started at the same address."""
 
     def __init__(self) -> None:
-        self.address = "localhost:0"
+        # Its clients look for it there while it is started again.
+        self._port = HeldPort()
+        self.address = self._port.address
         self.start()
 
     def start(self) -> None:
@@ -60,7 +63,7 @@ class Engine:
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         assert said, "the server has not started"
-        self.address = json.loads(said)["address"]
+        assert json.loads(said)["address"] == self.address
 
     def workers(self) -> list[int]:
         """The processes that have worlds, those that were started last at the end."""
@@ -81,6 +84,10 @@ class Engine:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    def close(self) -> None:
+        """Gives its port back."""
+        self._port.close()
+
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
@@ -89,6 +96,7 @@ def engine() -> Iterator[Engine]:
         yield running
     finally:
         running.kill()
+        running.close()
 
 
 class Book:

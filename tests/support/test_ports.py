@@ -1,0 +1,56 @@
+"""A held port is of one test: servers of it can listen there, and nobody else gets it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+
+import pytest
+
+from dm_env_rpc_client import ConnectionLostError, connect, make
+from dm_env_rpc_client.server import Catch, serve
+from tests.support.ports import HeldPort
+from tests.support.scripted import served_echo
+
+_IP_LOCAL_PORT_RANGE = 51
+
+
+def test_a_server_can_listen_at_a_held_port_again_and_again() -> None:
+    with HeldPort() as port:
+        for _ in range(3):
+            with serve(Catch, port.address) as server, make(server.address) as env:
+                assert server.address == port.address
+                assert env.reset().first()
+            with pytest.raises(ConnectionLostError, match="refused"):
+                connect(port.address, timeout=0.1)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_nobody_else_gets_the_port_of_a_server_that_was_killed(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with served_echo() as server, make(server.address) as env:
+        env.reset()
+        number = int(server.address.rpartition(":")[2])
+        server.signal(signal.SIGKILL)
+        with pytest.raises(ConnectionLostError):  # Its port is free when it has ended.
+            env.step({"value": 1.0})
+        with any_port_of(family, number) as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, 0))
+    with any_port_of(family, number) as other:
+        other.bind((host, 0))
+        assert other.getsockname()[1] == number
+
+
+def any_port_of(family: int, number: int) -> socket.socket:
+    """A socket as a server has it, for which any free port is this one (Linux 6.3)."""
+    made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.setsockopt(
+            socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, struct.pack("=I", number << 16 | number)
+        )
+    except OSError:
+        made.close()
+        pytest.skip("this system has no IP_LOCAL_PORT_RANGE")
+    return made
