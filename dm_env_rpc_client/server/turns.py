@@ -23,7 +23,8 @@ _WAITING_SECONDS = 1e-3
 """Rows that together wait longer than this are worth threads, which take 50 us for each."""
 
 _WATCHED = 16
-"""In so many turns after one that took long it is measured whether rows wait, which takes 3 us."""
+"""In the first turns, and in as many after one that took long, it is measured whether rows wait,
+which takes 3 us."""
 
 _COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
 """Linux counts how often a thread has given up the processor; macOS does not."""

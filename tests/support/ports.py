@@ -14,6 +14,9 @@ class HeldPort:
     here, and then the clients that look for the latter connect to it. A server that sets
     SO_REUSEADDR, as those of this package and of gRPC do, can listen at a held port.
 
+    It is held for IPv4 and IPv6, other than by `launch.ports.Port`: a server at localhost asks for
+    any port of one of them, and listens at the same one of the other.
+
     Attributes:
       number: the port.
       address: of a server that listens there.

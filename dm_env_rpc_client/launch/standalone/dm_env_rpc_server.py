@@ -1597,7 +1597,7 @@ class _Connection:
         self._window = self._initial_window = 65_535
         self._max_frame = 1 << 14
         self._unacknowledged = 0
-        # With one processor the client cannot go on while this process looks.
+        # With one processor the client cannot go on while this process looks: it always rests.
         self._credit, self._rest, self._next_rest = 0, 0 if _processors() > 1 else -1, SHORTEST_REST
 
     # Threads.
@@ -1770,7 +1770,8 @@ class _Connection:
     def _look(self, poll: Any) -> bool:
         """Looks for a moment whether there is something, if that was of use the last times."""
         if self._rest or self._is_reading or not self.alone or len(self.server.connections) > 1:
-            self._rest = max(self._rest - 1, min(self._rest, 0))
+            if self._rest > 0:
+                self._rest -= 1
             return False
         now = time.perf_counter()
         end, is_slow = now + LOOK_SECONDS, False
@@ -2007,7 +2008,7 @@ class _Connection:
             _require(number in self._reset, _CLOSED)
             return
         self.last_stream = number
-        self._count_idle(7)
+        self._count_idle(7)  # Until it brings content; with its frame 8.
         _require(self.unrewarded <= MAX_UNREWARDED, _CALM)
         fields = _checked_headers(headers, number)
         _require(all(fields.get(name) for name in _PSEUDO[:3]), _PROTOCOL, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -29,13 +30,13 @@ from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
 class Poll:
     """A poll object of a socket to which something comes after a number of looks."""
 
-    def __init__(self) -> None:
-        self.looks, self.comes_after = 0, 0
+    def __init__(self, comes_after: int):
+        self.looks, self._comes_after = 0, comes_after
 
     def poll(self, timeout: float) -> list[tuple[int, int]]:
         assert timeout == 0
         self.looks += 1
-        return [(3, 1)] if self.looks > self.comes_after else []
+        return [(3, 1)] if self.looks > self._comes_after else []
 
 
 NEVER = 1 << 60
@@ -51,7 +52,10 @@ class Place:
         monkeypatch.setattr(os, "sched_yield", self._yield)
         self.server = one_file.Server(lambda: None, "localhost:0")
         self._sockets = socket.socketpair()
-        self.connection = one_file._Connection(self.server, self._sockets[0], "client", True)
+        self.connection, self.other = (
+            one_file._Connection(self.server, each, "client", True) for each in self._sockets
+        )
+        self.server.connections.add(self.connection)
         self.connection.alone = one_file._Stream(1, "/", 65_535, self.connection.lock)
 
     def _yield(self) -> None:
@@ -59,8 +63,7 @@ class Place:
 
     def looks(self, comes_after: int) -> int:
         """How often it looks for what comes after a number of looks."""
-        poll = Poll()
-        poll.comes_after = comes_after
+        poll = Poll(comes_after)
         assert self.connection._look(poll) is (poll.looks > comes_after)
         return poll.looks
 
@@ -118,15 +121,15 @@ def test_it_looks_for_one_stream_only(place: Place) -> None:
     assert place.looks(3) == 0
     place.connection.alone = stream
     assert place.looks(3) == 4
-    place.server.connections.update({place.connection, object()})  # type: ignore[arg-type]
+    place.server.connections.add(place.other)
     assert place.looks(3) == 0
-    place.server.connections.clear()
+    place.server.connections.remove(place.other)
+    assert place.looks(3) == 4
 
 
 def test_with_one_processor_it_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(monkeypatch, processors=1)
-    assert [place.looks(3) for _ in range(3_000)] == [0] * 3_000
-    place.close()
+    with contextlib.closing(Place(monkeypatch, processors=1)) as place:
+        assert [place.looks(3) for _ in range(3_000)] == [0] * 3_000
 
 
 class Limited:
@@ -174,6 +177,8 @@ def test_a_step_that_was_read_before_is_read_again_where_the_specs_are_others() 
                     env.reset({"limit": 3})
                     with pytest.raises(DmEnvRpcError, match=r"4, outside its bounds \[0, 3\]"):
                         step(connection, 4)
+            with pytest.raises(DmEnvRpcError, match="a step request is not allowed"):
+                step(connection, 3)
 
 
 def test_more_steps_than_are_kept_are_answered() -> None:
@@ -184,6 +189,8 @@ def test_more_steps_than_are_kept_are_answered() -> None:
         env.reset()
         for _ in range(2):
             assert [step(env.connection, each) for each in range(600)] == list(range(600))
+        (session,) = server.sessions
+        assert len(session._steps) == 256
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "u1", "i4", "i8", "u4", "u8", "?"])
@@ -196,6 +203,7 @@ def test_a_tensor_is_the_same_read_the_short_and_the_long_way(
     short, long = (one_file._Field(1, "a", spec, "action") for _ in range(2))
     long._payload = b""
     written = one_file._write_tensor(short.kind, np.ones(shape, dtype))
+    assert (short._read_block(written) is not None) == (dtype in ("f4", "f8", "i1", "u1"))
     read = [0, 0]
     for _ in range(600):
         mutated = bytearray(written)
