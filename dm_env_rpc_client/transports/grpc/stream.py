@@ -8,9 +8,12 @@ KeyboardInterrupt inside grpcio's own locking could leave a lock locked.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import queue
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,8 +24,8 @@ from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 
-_abandoned: list[Any] = []
-"""What belongs to the parent of this process, kept so that it is never freed here."""
+_calls: weakref.WeakSet[Any] = weakref.WeakSet()
+"""grpcio's calls, as long as anything refers to them."""
 
 _CANCELLED_SECONDS = 0.5
 """How long a cancelled call may take to end."""
@@ -60,6 +63,7 @@ class GrpcStream:
         except ValueError as error:
             self._outbound.put(None)
             raise ConnectionClosedError(f"the channel to {address} is closed") from error
+        _calls.add(self._call)
         self._pump = threading.Thread(
             target=_pump,
             args=(self._call, self._inbound, self._arrivals, address),
@@ -147,9 +151,22 @@ class GrpcStream:
 
 def keep_for_ever(*objects: Any) -> None:
     """Keeps objects of grpcio in a forked child, where freeing them crashes or hangs."""
-    _abandoned.append(objects)
+    _never_free(objects)
     # Those of the parent's garbage, too: it would be collected here.
     gc.freeze()
+
+
+@atexit.register
+def _never_free_calls() -> None:
+    # The interpreter stops daemon threads wherever they are when it exits. grpcio's may have locked
+    # a call then, and a call takes this lock when it is freed: the exit would wait for ever.
+    for call in list(_calls):
+        _never_free(call)
+
+
+def _never_free(kept: object) -> None:
+    # A reference of a module would be dropped at the exit.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _pump(
