@@ -133,7 +133,7 @@ class StepLayout:
         self.scalars: list[tuple[int, int, Callable[[Any], Any]]] = []
         self.arrays: list[tuple[int, Callable[[Buffer, int], Any], int]] = []
         # Fields that may be in another form in the next answer.
-        self._others: list[tuple[str, Reader, int, int]] = []
+        self._others: list[tuple[int, Reader, int, int]] = []
         holes = [_Hole(state_at, 1, "B", None)]
         for entry in ordered:
             holes += self._holes_of(entry)
@@ -168,7 +168,7 @@ class StepLayout:
             if scalar is None:
                 self.arrays.append((entry.place, elements_reader(field), block))
             return [_Hole(block, size, scalar or f"{size}x", entry)]
-        self._others.append((entry.name, entry.read, start, end))
+        self._others.append((entry.place, entry.read, start, end))
         return [_Hole(start, end - start, f"{end - start}x", entry)] if end > start else []
 
     def _unpacker(self, holes: Sequence[_Hole]) -> tuple[Callable[[Buffer], Any], list[int]]:
@@ -216,18 +216,23 @@ class StepLayout:
         state = found[self._state]
         if self._compared(found) != self._expected or state > 0x7F:
             return None
-        step = UnreadStep(state, self, message, found)
-        return self._checked(step) if self._others else step
+        if self._others:
+            return self._checked(state, message, found)
+        return UnreadStep(state, self, message, found)
 
-    def _checked(self, step: UnreadStep) -> StepAnswer | None:
+    def _checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
         """Reads an answer; None if one of its fields is in another form than in the first."""
-        answer = step.read()
-        for name, read, start, end in self._others:
-            value = read(step.message, start, end)
+        values = self.template.copy()
+        for place, read, start, end in self._others:
+            value = values[place] = read(message, start, end)
             if value is MISSING:
                 return None
-            answer.observations[name] = value
-        return answer
+        # As in `UnreadStep.read`, without the call.
+        for place, slot, scalar in self.scalars:
+            values[place] = scalar(found[slot])
+        for place, read_elements, block in self.arrays:
+            values[place] = read_elements(message, block)
+        return StepAnswer(state, dict(zip(self.names, values, strict=True)))
 
 
 def _is_string(entry: FoundEntry) -> bool:
