@@ -36,7 +36,6 @@ class Console(rich.console.Console):
     def render(
         self, renderable: Any, options: rich.console.ConsoleOptions | None = None
     ) -> Iterable[rich.segment.Segment]:
-        """See `rich.console.Console.render`."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             if control or text.isprintable():

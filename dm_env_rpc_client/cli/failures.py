@@ -121,7 +121,6 @@ class OneLine(logging.Formatter):
     """Log records in one line each, safe for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         text = f"{record.levelname.lower()}: {record.getMessage()}"
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:

@@ -65,12 +65,10 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return self.__dict__[name]
 
     def result(self, timeout: float | None = None) -> Any:
-        """See `concurrent.futures.Future.result`."""
         self._read(timeout)
         return self._pending.result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See `concurrent.futures.Future.exception`."""
         self._read(timeout)
         return self._pending.error
 
@@ -85,7 +83,6 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return not self.done()
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Any]], object]) -> None:
-        """See `concurrent.futures.Future.add_done_callback`."""
         super().add_done_callback(fn)
         self.be_read_for()
 

@@ -198,7 +198,7 @@ class ThreadedPipeline:
         return self._stream.has_unread()
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """See `Stream.shared_socket`."""
+        """Returns the socket that the stream shares, and its number there; None if none."""
         if os.getpid() != self._pid:
             self.after_fork_in_child()
         return self._stream.shared_socket()

@@ -41,7 +41,6 @@ class PrintableRecords(logging.Handler):
     """
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """See `logging.Handler.handle`."""
         message = record.getMessage()
         if not message.isprintable():
             # One line: a peer must not write what looks like another record.

@@ -137,7 +137,7 @@ def environments_of(
     return _Separate(make_env, env_ids, actor, specs)
 
 
-class _Together:
+class _Together(ActorEnvironments):
     """Remote environments as one batch of TimeSteps."""
 
     def __init__(
@@ -154,7 +154,6 @@ class _Together:
         self._envs: BatchedEnvironment | None = None
 
     def open(self) -> EnvironmentSpecs:
-        """See `ActorEnvironments.open`."""
         if self._envs is None:
             try:
                 envs = self._remote.open(self._env_ids)
@@ -173,20 +172,16 @@ class _Together:
         return self._specs
 
     def begin(self) -> dm_env.TimeStep:
-        """See `ActorEnvironments.begin`."""
         return self._named(lambda envs: envs.reset())
 
     def step(self, actions: Any, latest: dm_env.TimeStep) -> dm_env.TimeStep:
-        """See `ActorEnvironments.step`."""
         ended = np.flatnonzero(latest.last()).tolist()
         return self._named(lambda envs: envs._step(actions, ended))
 
     def put(self, stack: Stack, time: int, latest: dm_env.TimeStep) -> None:
-        """See `ActorEnvironments.put`."""
         stack.put_all(time, latest)
 
     def close(self) -> None:
-        """See `ActorEnvironments.close`."""
         envs, self._envs = self._envs, None
         if envs is not None:
             envs.close()
@@ -206,7 +201,7 @@ class _Together:
             raise SpecError(f"{self._where}, whose first is {self._env_ids[0]}: {error}") from error
 
 
-class _Separate:
+class _Separate(ActorEnvironments):
     """Environments that are made one by one. Remote ones step at the same time."""
 
     def __init__(
@@ -223,7 +218,6 @@ class _Separate:
         self._envs: list[dm_env.Environment] = []
 
     def open(self) -> EnvironmentSpecs:
-        """See `ActorEnvironments.open`."""
         try:
             for index in self._env_ids[len(self._envs) :]:
                 try:
@@ -240,11 +234,9 @@ class _Separate:
         return self._specs
 
     def begin(self) -> list[dm_env.TimeStep]:
-        """See `ActorEnvironments.begin`."""
         return self._each(lambda place: self._envs[place].reset())
 
     def step(self, actions: Any, latest: Sequence[dm_env.TimeStep]) -> list[dm_env.TimeStep]:
-        """See `ActorEnvironments.step`."""
         rows: list[Any] = [
             tree.map_structure(operator.itemgetter(place), actions)
             for place in range(len(self._envs))
@@ -268,12 +260,10 @@ class _Separate:
         return self._each(finish)
 
     def put(self, stack: Stack, time: int, latest: Sequence[dm_env.TimeStep]) -> None:
-        """See `ActorEnvironments.put`."""
         for place, timestep in enumerate(latest):
             stack.put(time, place, timestep)
 
     def close(self) -> None:
-        """See `ActorEnvironments.close`."""
         while self._envs:
             try:
                 self._envs.pop().close()

@@ -24,15 +24,12 @@ class LocalProperties(PropertyAccess):
         self._environment = environment
 
     def read(self, key: str) -> Any:
-        """See `PropertyAccess.read`."""
         return self._environment.read_property(key)
 
     def write(self, key: str, value: Any) -> None:
-        """See `PropertyAccess.write`."""
         self._environment.write_property(key, str(value))
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """See `PropertyAccess.list`."""
         listed = self._environment.list_properties(key)
         return [
             PropertySpec.of_text(

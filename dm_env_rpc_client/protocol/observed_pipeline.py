@@ -43,7 +43,6 @@ class ObservedPipeline(Pipeline):
         weakref.finalize(self, reports.close).atexit = False
 
     def push(self, pendings: Iterable[Pending]) -> list[bytes]:
-        """See `Pipeline.push`."""
         each = list(pendings)
         messages = super().push(each)
         at = time.perf_counter()
@@ -52,7 +51,6 @@ class ObservedPipeline(Pipeline):
         return messages
 
     def answer(self, message: envelopes.Buffer) -> Pending:
-        """See `Pipeline.answer`."""
         at, size = time.perf_counter(), len(message)
         pending = self.oldest
         try:
@@ -62,7 +60,6 @@ class ObservedPipeline(Pipeline):
                 self._ended(pending, at, size)
 
     def poison(self, cause: BaseException) -> list[Pending]:
-        """See `Pipeline.poison`."""
         at = time.perf_counter()
         failed = super().poison(cause)
         # A forked child has nothing to report, and its copies of locks may be locked for ever.

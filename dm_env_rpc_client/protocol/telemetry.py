@@ -93,7 +93,7 @@ class Telemetry(Protocol):
         """Returns the metadata that names the current span to a server."""
 
     def restarted(self, address: str, cause: BaseException | None) -> None:
-        """See the function."""
+        """Counts an environment that was launched or connected again."""
 
 
 _installed: Telemetry | None = None
@@ -111,12 +111,12 @@ def installed() -> Telemetry | None:
 
 
 def span(name: str, address: str) -> AbstractContextManager[object]:
-    """See `Telemetry.span`; without telemetry an empty context."""
+    """Returns a `Telemetry.span`; without telemetry an empty context."""
     return contextlib.nullcontext() if _installed is None else _installed.span(name, address)
 
 
 def context() -> Pairs:
-    """See `Telemetry.context`; without telemetry no metadata."""
+    """Returns the metadata that names the current span; without telemetry none."""
     return () if _installed is None else _installed.context()
 
 

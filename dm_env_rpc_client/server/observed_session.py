@@ -49,7 +49,6 @@ class ObservedSession(Session):
         self._error: BaseException | None = None
 
     def answer(self, message: bytes) -> bytes:
-        """See `Session.answer`."""
         self._arrived, self._size = time.perf_counter(), len(message)
         self._begun, self._code, self._error = None, "OK", None
         answer = b""
@@ -69,12 +68,10 @@ class ObservedSession(Session):
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
     ) -> dm_env_rpc_pb2.EnvironmentResponse:
-        """See `Session.handle`."""
         self._begin(request.WhichOneof("payload") or "unknown")
         return super().handle(request)
 
     def close(self) -> None:
-        """See `Session.close`."""
         try:
             super().close()
         finally:

@@ -32,7 +32,7 @@ from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
 from dm_env_rpc_client.tensors.limits import Budget, shortened
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.transports.addresses import is_loopback
-from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -41,7 +41,7 @@ _RUNNING = State.RUNNING
 """Found faster than a member of an enum; see `protocol/lifecycle.py`."""
 
 
-class Session:
+class Session(ServerStream):
     """Answers the requests of one stream; a `ServerStream`.
 
     Attributes:
@@ -70,7 +70,7 @@ class Session:
         self._world_name = ""
 
     def answer(self, message: bytes) -> bytes:
-        """See `ServerStream.answer`; the stream ends if the message cannot be parsed."""
+        """Returns the answer to a request; the stream ends if it cannot be parsed."""
         codec = self._codec
         if codec is not None:
             asked = codec.decode(message)
@@ -118,7 +118,6 @@ class Session:
         return answer
 
     def abandon(self) -> None:
-        """See `ServerStream.abandon`."""
         self._caller.leave()
 
     def handle(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -134,6 +135,42 @@ def test_everything_public_has_a_docstring() -> None:
         if (inspect.isclass(thing) or function_of(thing) or isinstance(thing, property))
         and not (thing.__doc__ or (overridden and inspect.getdoc(thing)))
     ]
+    assert missing == []
+
+
+def documented_modules() -> Iterator[Any]:
+    """All modules of the package that can be imported here."""
+    package = importlib.import_module(_PACKAGE)
+    for found in pkgutil.walk_packages(package.__path__, f"{_PACKAGE}."):
+        # What is generated, what runs on other Pythons, and what runs when it is imported.
+        if re.search(r"\._proto|\.standalone\.|\.__main__$", found.name):
+            continue
+        try:
+            yield importlib.import_module(found.name)
+        except ImportError as error:
+            if (error.name or "").startswith(_PACKAGE):
+                raise
+
+
+def test_every_method_has_a_docstring_or_overrides_one_that_has() -> None:
+    seen, missing = 0, []
+    for module in documented_modules():
+        for name, made in vars(module).items():
+            if name.startswith("_") or not inspect.isclass(made):
+                continue
+            if made.__module__ != module.__name__:
+                continue
+            for member, value in vars(made).items():
+                is_method = function_of(value) is not None or isinstance(value, property)
+                is_field = member in getattr(made, "__dataclass_fields__", ())
+                if member.startswith("_") or not is_method or is_field:
+                    continue
+                seen += 1
+                if not any(
+                    inspect.getdoc(getattr(base, member, None)) for base in made.__mro__[:-1]
+                ):
+                    missing.append(f"{module.__name__}.{name}.{member}")
+    assert seen > 1000
     assert missing == []
 
 

@@ -231,14 +231,14 @@ class ProxyObservationBatch:
         self._out: Any = None if is_box else create_empty_array(space, count, np.zeros)
 
     def put(self, index: int, observation: Mapping[str, Any]) -> None:
-        """See `ObservationBatch.put`."""
+        """Fills a row with an observation by flat name."""
         if self._rows is not None:
             self._rows[index] = self.single(observation)
         else:
             self._elements[index] = self.single(observation)
 
     def put_mid_steps(self, indices: list[int], at: slice | list[int], steps: MidSteps) -> None:
-        """See `ObservationBatch.put_mid_steps`."""
+        """Fills rows with one step each; the arguments are those of `ObservationBatch`."""
         if self._rows is not None:
             steps.put(OBSERVATION, self._rows, at)
             return
@@ -247,11 +247,11 @@ class ProxyObservationBatch:
             self.put(index, {name: column[place] for name, column in values.items()})
 
     def single(self, observation: Mapping[str, Any]) -> Any:
-        """See `ObservationBatch.single`."""
+        """Returns an observation by flat name as an element of `single_space`."""
         return observation_of(self.single_space, nesting.nest(observation, nesting.SEPARATOR))
 
     def rows(self, ids: npt.NDArray[np.int64] | None) -> Any:
-        """See `ObservationBatch.rows`."""
+        """Returns the rows of these indices, None for all, of an element of `space`."""
         if self._rows is not None:
             if ids is not None:
                 return self._rows[ids]

@@ -20,6 +20,7 @@ from dm_env_rpc_client.adaptors.opentelemetry.instruments import (
     outcome,
     peer_attributes,
 )
+from dm_env_rpc_client.protocol import telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ _Begun: TypeAlias = "tuple[()] | tuple[str, float, trace.Span | None, Any]"
 """The kind, when it began, its span, and what ends the span's context."""
 
 
-class _Reports:
+class _Reports(telemetry.Reports):
     """What the reports of both ends have in common."""
 
     def __init__(self, end: End, where: Attributes, is_connection: bool):
@@ -66,7 +67,6 @@ class _Reports:
         self._tally = end.opened(where, is_connection)
 
     def close(self) -> None:
-        """See `telemetry.Reports`."""
         self._end.closed(self._tally)
 
     def _count(self, kind: str, size: int) -> bool:
@@ -80,7 +80,6 @@ class _Reports:
     def end(
         self, begun: _Begun, at: float, size: int, error: BaseException | None, code: str
     ) -> None:
-        """See `telemetry.Reports`."""
         if not begun:
             return
         kind, began, span, token = begun
@@ -113,7 +112,6 @@ class ClientReports(_Reports):
 
     @harmless(())
     def begin(self, kind: str, at: float, size: int) -> _Begun:
-        """See `telemetry.Reports`."""
         span = None
         if self._count(kind, size):
             is_in_span = trace.get_current_span().get_span_context().is_valid
@@ -136,7 +134,6 @@ class ServerReports(_Reports):
 
     @harmless(())
     def begin(self, kind: str, at: float, size: int) -> _Begun:
-        """See `telemetry.Reports`."""
         if not self._count(kind, size):
             return kind, at, None, None
         span = self._end.tracer.start_span(

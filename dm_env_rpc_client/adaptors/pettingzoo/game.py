@@ -194,7 +194,6 @@ class PettingZooGame(Game):
         self._take(*self._env.step(played), is_first=False)
 
     def timestep(self, player: Hashable) -> dm_env.TimeStep | None:
-        """See `Game.timestep`."""
         timestep = self._timesteps.get(player)
         if timestep is None:
             return None

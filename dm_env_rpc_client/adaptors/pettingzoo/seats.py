@@ -81,15 +81,12 @@ class OwnSeat(Seat):
         self.action_space, self.observation_space = action_space, observation_space
 
     def wire_action(self, action: Any) -> Any:
-        """See `Seat.wire_action`."""
         return wire_action(self.action_space, action)
 
     def observation(self, timestep: dm_env.TimeStep) -> Any:
-        """See `Seat.observation`."""
         return observation_of(self.observation_space, timestep.observation)
 
     def extras(self, timestep: dm_env.TimeStep) -> Extras:
-        """See `Seat.extras`."""
         text = str(timestep.observation[EXTRAS])
         if not text:
             return Extras({})

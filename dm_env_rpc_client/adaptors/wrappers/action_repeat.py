@@ -44,7 +44,6 @@ class ActionRepeat(Wrapper):
         super().__init__(environment)
 
     def adopt_specs(self) -> None:
-        """See `Wrapper.adopt_specs`."""
         reward, discount = self.environment.reward_spec(), self.environment.discount_spec()
         if not (isinstance(reward, specs.Array) and isinstance(discount, specs.Array)):
             raise SpecError(

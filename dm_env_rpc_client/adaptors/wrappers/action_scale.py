@@ -59,7 +59,6 @@ class ActionScale(Wrapper):
         super().__init__(environment)
 
     def adopt_specs(self) -> None:
-        """See `Wrapper.adopt_specs`."""
         own = self.environment.action_spec()
         self._own = {name: spec for name, spec in by_name(own).items() if _has_bounds(spec)}
         if not self._own:
@@ -77,7 +76,6 @@ class ActionScale(Wrapper):
         return map_named(self._scaled.get, self.environment.action_spec())
 
     def convert_action(self, action: Any) -> Any:
-        """See `Wrapper.convert_action`."""
         return map_actions(self._convert, self._scaled, action)
 
     def _convert(self, name: str, scaled: specs.BoundedArray, value: Any) -> Any:

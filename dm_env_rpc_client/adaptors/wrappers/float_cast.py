@@ -46,7 +46,6 @@ class FloatCast(Wrapper):
         super().__init__(environment)
 
     def adopt_specs(self) -> None:
-        """See `Wrapper.adopt_specs`."""
         own = by_name(self.environment.action_spec())
         self._own_actions = {name: spec for name, spec in own.items() if self._is_cast(spec.dtype)}
 
@@ -67,8 +66,6 @@ class FloatCast(Wrapper):
         return map_named(self._spec, self.environment.discount_spec())
 
     def convert_action(self, action: Any) -> Any:
-        """See `Wrapper.convert_action`."""
-
         def convert(name: str, spec: specs.Array, value: Any) -> Any:
             array = casting.as_array(value, where(name))
             return casting.exact_cast(array, spec.dtype, where(name))
@@ -78,7 +75,6 @@ class FloatCast(Wrapper):
     def convert_timestep(
         self, timestep: dm_env.TimeStep, env_ids: npt.NDArray[np.int64] | None
     ) -> dm_env.TimeStep:
-        """See `Wrapper.convert_timestep`."""
         return timestep._replace(
             reward=map_named(self._value, timestep.reward),
             discount=map_named(self._value, timestep.discount),

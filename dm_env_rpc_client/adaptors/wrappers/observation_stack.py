@@ -49,7 +49,7 @@ class ObservationStack(Wrapper):
         super().__init__(environment)
 
     def adopt_specs(self) -> None:
-        """See `Wrapper.adopt_specs`; what was stacked is forgotten."""
+        """Takes the specs of another world; what was stacked is forgotten."""
         self._last: dict[str, npt.NDArray[Any]] = {}
         own = by_name(self.environment.observation_spec())
         self._stacked = set(own) if self._patterns is None else set[str]()
@@ -75,7 +75,6 @@ class ObservationStack(Wrapper):
     def convert_timestep(
         self, timestep: dm_env.TimeStep, env_ids: npt.NDArray[np.int64] | None
     ) -> dm_env.TimeStep:
-        """See `Wrapper.convert_timestep`."""
         is_first = np.asarray(timestep.step_type) == dm_env.StepType.FIRST
         rows = slice(None) if env_ids is None else env_ids
 

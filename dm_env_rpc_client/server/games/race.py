@@ -110,7 +110,6 @@ class Race(Game):
             }
 
     def timestep(self, player: Hashable) -> dm_env.TimeStep:
-        """See `Game.timestep`."""
         lane = self._lane(player)
         observation = {
             "lane": np.int32(lane),

@@ -30,21 +30,17 @@ class AskedProperties(Properties):
         self._lock = threading.Lock()
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """See `Properties.read`."""
         tensor: dm_env_rpc_pb2.Tensor = self._ask("read", key)
         return tensor
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """See `Properties.write`."""
         self._ask("write", key, tensor)
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
-        """See `Properties.list`."""
         below: list[properties_pb2.PropertySpec] = self._ask("list", key)
         return below
 
     def knows(self, key: str) -> bool:
-        """See `Properties.knows`."""
         is_known: bool = self._ask("knows", key)
         return is_known
 

@@ -124,12 +124,10 @@ class Slot(Share):
         self._lock = threading.Lock()
 
     def add(self, name: str, count: int) -> None:
-        """See `Share.add`."""
         with self._lock:
             setattr(self.row, name, getattr(self.row, name) + count)
 
     def total(self, name: str) -> int:
-        """See `Share.total`."""
         return self.board.total(name)
 
     def where_to_create(self, is_fresh: bool, spreads: bool) -> int:

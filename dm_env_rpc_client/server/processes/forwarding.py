@@ -30,7 +30,7 @@ class WorkerGoneError(Exception):
     """The worker that a request is for has ended."""
 
 
-class Link:
+class Link(ServerStream):
     """The way to another worker for the requests of one stream; a `ServerStream`.
 
     Args:
@@ -43,7 +43,7 @@ class Link:
         self._pipe = pipe
 
     def answer(self, message: bytes) -> bytes:
-        """See `ServerStream.answer`.
+        """Returns the answer of the worker to which it leads.
 
         Raises:
           WorkerGoneError: the worker has ended.
@@ -59,11 +59,9 @@ class Link:
         return answer
 
     def abandon(self) -> None:
-        """See `ServerStream.abandon`."""
         self._pipe.shut_down()
 
     def close(self) -> None:
-        """See `ServerStream.close`."""
         self._pipe.shut_down()
         self._pipe.close()
 

@@ -40,7 +40,7 @@ def world_prefix(serial: int) -> str:
     return f"world-{serial}-"
 
 
-class RoutedStream:
+class RoutedStream(ServerStream):
     """The server's end of one stream; a `ServerStream`.
 
     Args:
@@ -71,7 +71,6 @@ class RoutedStream:
         self._is_gone = False
 
     def answer(self, message: bytes) -> bytes:
-        """See `ServerStream.answer`."""
         joined, name = self._joined, ""
         # The worker that a request names; None for the one that has the stream's world.
         serial: int | None = None
@@ -109,14 +108,12 @@ class RoutedStream:
         return answer
 
     def abandon(self) -> None:
-        """See `ServerStream.abandon`."""
         self._is_gone = True
         self._local.abandon()
         for link in list(self._links.values()):
             link.abandon()
 
     def close(self) -> None:
-        """See `ServerStream.close`."""
         if self._use():
             self._slot.add("fresh", -1)
         self._slot.add("streams", -1)

@@ -193,7 +193,6 @@ class _SentErrors(ErrorLog):
         self._counts = counts
 
     def add(self, error: BaseException, text: str) -> None:
-        """See `ErrorLog.add`."""
         self._counts.add("errors")
         where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         shown = f"{type(error).__name__}: {error}"

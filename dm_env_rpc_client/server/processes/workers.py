@@ -127,7 +127,7 @@ class Workers:
 
     @property
     def errors(self) -> list[BaseException]:
-        """See `Server.errors`."""
+        """The last errors of all workers and of this process, oldest first."""
         counted = [row.counted[ERRORS] for row in self._board.rows]
         with self._heard:  # Workers count an error before they tell it.
             self._heard.wait_for(
@@ -136,7 +136,7 @@ class Workers:
         return self._error_log.kept
 
     def stats(self) -> ServerStats:
-        """See `Server.stats`."""
+        """Returns what all workers have done, and what there is now."""
         rows, total = self._board.rows, self._board.total
         with self._heard:
             untold = sum(row.counted[ERRORS] for row in rows) - sum(self._heard_errors)
@@ -151,11 +151,11 @@ class Workers:
         )
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See `Server.wait`."""
+        """Waits until the workers have stopped; returns whether they have."""
         return wait_in_parts(self._stopped.wait, timeout)
 
     def stop(self, grace: float) -> bool:
-        """Ends all workers, and returns when they have ended; see `Server.stop`."""
+        """Ends all workers; returns when they have ended, as `Server.stop`."""
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)

@@ -61,12 +61,12 @@ class StringProperties(Properties):
         self._environment = environment
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """See `Properties.read`; the value is a string."""
+        """Returns the value of a property, a string."""
         with _refusals():
             return packing.pack_tensor(self._environment.read_property(key))
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """See `Properties.write`; numbers and bools are converted to strings."""
+        """Changes a property; numbers and bools are converted to strings."""
         value = packing.unpack_tensor(tensor)
         if np.ndim(value):
             raise RequestError.invalid(
@@ -79,7 +79,6 @@ class StringProperties(Properties):
             self._environment.write_property(key, text)
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
-        """See `Properties.list`."""
         with _refusals():
             listed = self._environment.list_properties(key)
         return [
@@ -93,7 +92,7 @@ class StringProperties(Properties):
         ]
 
     def knows(self, key: str) -> bool:
-        """See `Properties.knows`; a property is unknown if reading and listing say NOT_FOUND."""
+        """Whether there is a property: not if reading and listing it say NOT_FOUND."""
         try:
             self._environment.read_property(key)
         except PropertyError as error:

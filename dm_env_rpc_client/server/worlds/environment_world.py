@@ -106,7 +106,6 @@ class EnvironmentWorld(World):
         self._made_next: _Made | None = None
 
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """See `World.join`."""
         if settings:
             raise RequestError.invalid(
                 f"unknown join settings {', '.join(map(repr, settings))}: this environment takes "
@@ -122,7 +121,6 @@ class EnvironmentWorld(World):
             return self._agent
 
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        """See `World.reset`."""
         with self._lock:
             wait_for(self._changed, lambda: not self._is_interrupted or self._is_closed)
             made = self._make_again(settings)
@@ -141,7 +139,6 @@ class EnvironmentWorld(World):
 
     @contextlib.contextmanager
     def access(self) -> Iterator[Properties | None]:
-        """See `World.access`."""
         with self._lock:
             environment = self._made.environment
             properties = getattr(environment, "properties", None)
@@ -159,7 +156,6 @@ class EnvironmentWorld(World):
                 yield None
 
     def close(self) -> None:
-        """See `World.close`."""
         self._is_closed = True
         # A step may take longer than a stopping server can wait. In that case `leave` closes
         # the environment.

@@ -70,7 +70,6 @@ class SharedWorld(World):
         self._uninformed: set[_SharedAgent] | None = None
 
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """See `World.join`."""
         with self._changed:
             try:
                 player = self._game.join(settings)
@@ -92,7 +91,6 @@ class SharedWorld(World):
             return agent
 
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        """See `World.reset`."""
         with self._changed:
             try:
                 self._game.configure(settings)
@@ -107,20 +105,17 @@ class SharedWorld(World):
 
     @contextlib.contextmanager
     def access(self) -> Iterator[Properties | None]:
-        """See `World.access`."""
         with self._changed:
             properties = getattr(self._game, "properties", None)
             yield properties if isinstance(properties, Properties) else None
 
     def waiting_for(self) -> str:
-        """See `World.waiting_for`."""
         with self._changed:
             if not any(agent.is_waiting for agent in self._agents):
                 return ""
             return "; ".join(self._missing())
 
     def close(self) -> None:
-        """See `World.close`."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

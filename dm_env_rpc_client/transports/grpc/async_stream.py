@@ -13,9 +13,10 @@ import grpc.aio
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.stream import keep_for_ever
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.streams import AsyncStream
 
 
-class AsyncGrpcStream:
+class AsyncGrpcStream(AsyncStream):
     """An `AsyncStream` on a grpc.aio.Channel; the arguments are those of `GrpcStream`."""
 
     def __init__(
@@ -33,14 +34,12 @@ class AsyncGrpcStream:
         self._call.add_done_callback(functools.partial(_keep_status, self._status))
 
     async def write(self, message: bytes) -> None:
-        """See `AsyncStream.write`."""
         try:
             await self._call.write(message)
         except (grpc.RpcError, asyncio.InvalidStateError):
             pass  # `read` raises it.
 
     async def read(self) -> bytes:
-        """See `AsyncStream.read`."""
         try:
             message = await self._call.read()
         except grpc.RpcError:
@@ -53,7 +52,6 @@ class AsyncGrpcStream:
         raise status.stream_error(self.address, code.name, details)
 
     async def close(self, timeout: float) -> None:
-        """See `AsyncStream.close`."""
         try:
             await asyncio.wait_for(self._end(), timeout)
         except (asyncio.TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
@@ -67,11 +65,9 @@ class AsyncGrpcStream:
         await self._call.code()
 
     def abandon(self) -> None:
-        """See `AsyncStream.abandon`."""
         keep_for_ever(self._call, self._channel)
 
     def abort(self) -> None:
-        """See `AsyncStream.abort`."""
         self._call.cancel()
 
 

@@ -14,6 +14,7 @@ import grpc
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
 from dm_env_rpc_client.transports.server_streams import (
+    Listener,
     ListenerOptions,
     Peer,
     ServerStream,
@@ -30,7 +31,7 @@ _REFUSED_AT_ONCE = 64
 """Streams that are being refused; grpcio refuses those beyond them itself, and tells nobody."""
 
 
-class GrpcListener:
+class GrpcListener(Listener):
     """A `Listener` on a grpc.Server.
 
     Args:
@@ -74,15 +75,12 @@ class GrpcListener:
         self._server.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See `Listener.wait`."""
         return not self._server.wait_for_termination(timeout)
 
     def stop(self, grace: float) -> None:
-        """See `Listener.stop`."""
         self._server.stop(grace).wait()
 
     def abort(self) -> None:
-        """See `Listener.abort`."""
         self._server.stop(None)
 
     def _add_port(self, credentials: grpc.ServerCredentials | None, address: str) -> int:
@@ -95,7 +93,6 @@ class _OwnHandler(grpc.GenericRpcHandler):
     """Answers the methods of the services that every server has."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """See `grpc.GenericRpcHandler`."""
         found = open_own(handler_call_details.method)
         if found is None:
             return None

@@ -23,6 +23,7 @@ from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.streams import Stream
 
 _calls: weakref.WeakSet[Any] = weakref.WeakSet()
 """grpcio's calls, as long as anything refers to them."""
@@ -31,7 +32,7 @@ _CANCELLED_SECONDS = 0.5
 """How long a cancelled call may take to end."""
 
 
-class GrpcStream:
+class GrpcStream(Stream):
     """A `Stream` on a grpc.Channel.
 
     Args:
@@ -73,20 +74,17 @@ class GrpcStream:
         self._pump.start()
 
     def write(self, *messages: bytes) -> bool:
-        """See `Stream.write`."""
         for message in messages:
             self._outbound.put(message)
         return False
 
     def has_unsent(self) -> bool:
-        """See `Stream.has_unsent`; grpcio's own threads send."""
-        return False
+        return False  # grpcio's own threads send.
 
     def send_rest(self, timeout: float) -> None:
-        """See `Stream.send_rest`."""
+        pass
 
     def read(self, timeout: float | None, until_sent: bool = False) -> bytes | None:
-        """See `Stream.read`."""
         self._arrivals.drain()
         try:
             item = self._inbound.get(timeout is None or timeout > 0, timeout)
@@ -98,36 +96,30 @@ class GrpcStream:
         raise item
 
     def has_unread(self) -> bool:
-        """See `Stream.has_unread`."""
         return not self._inbound.empty()
 
     def shared_socket(self) -> None:
-        """See `Stream.shared_socket`."""
+        return None
 
     def fileno(self) -> int:
-        """See `Stream.fileno`."""
         return self._arrivals.fileno()
 
     def finish(self) -> None:
-        """See `Stream.finish`."""
         self._outbound.put(None)
 
     def close(self, timeout: float) -> None:
-        """See `Stream.close`."""
         self.finish()
         self._pump.join(timeout)
         self.abort()
         self._pump.join(_CANCELLED_SECONDS)
 
     def abandon(self) -> None:
-        """See `Stream.abandon`."""
         keep_for_ever(self._call, self._channel, self._outbound, self._inbound)
         self._inbound = queue.SimpleQueue()
         self._inbound.put(ConnectionClosedError(f"the connection to {self.address} was closed"))
         self._arrivals.abandon()
 
     def abort(self) -> None:
-        """See `Stream.abort`."""
         self._outbound.put(None)
         if threading.current_thread() is threading.main_thread():
             # Interrupts come to the main thread only; one inside grpcio's own locking would leave

@@ -6,7 +6,7 @@ stand here instead of a dependency on generated code.
 
 from __future__ import annotations
 
-from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
 from dm_env_rpc_client.transports.status import PROCESS
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -21,7 +21,7 @@ _SERVICE_UNKNOWN = b"\x08\x03"
 _SERVICES = ("", PROCESS.split("/")[1])
 
 
-class HealthStream:
+class HealthStream(ServerStream):
     """A call of a method of the health service."""
 
     may_wait = False
@@ -42,10 +42,10 @@ class HealthStream:
         return _SERVICE_UNKNOWN
 
     def abandon(self) -> None:
-        """See `ServerStream.abandon`."""
+        pass
 
     def close(self) -> None:
-        """See `ServerStream.close`."""
+        pass
 
 
 def _listed(name: str) -> bytes:

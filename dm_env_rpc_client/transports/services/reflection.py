@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
-from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
 from dm_env_rpc_client.transports.services.health import STATUSES
 from dm_env_rpc_client.transports.status import PROCESS
 
@@ -174,7 +174,7 @@ def _message(name: str) -> Any:
     return message_factory.GetMessageClass(found)
 
 
-class Reflection:
+class Reflection(ServerStream):
     """A stream of the reflection service."""
 
     may_wait = False
@@ -218,10 +218,10 @@ class Reflection:
         return bytes(response.SerializeToString())
 
     def abandon(self) -> None:
-        """See `ServerStream.abandon`."""
+        pass
 
     def close(self) -> None:
-        """See `ServerStream.close`."""
+        pass
 
 
 def _refuse(response: Any, code: int, text: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -32,7 +33,8 @@ class Callee(Protocol):
         """Sets an attribute in some rows, or in all, to a value for each."""
 
 
-class OfEach(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class OfEach(Callee):
     """Rows with a Gymnasium environment each."""
 
     environments: Sequence[gymnasium.Env[Any, Any]]
@@ -40,7 +42,6 @@ class OfEach(NamedTuple):
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        """See `Callee.call`."""
         results = []
         for environment in self._of(rows):
             try:
@@ -51,7 +52,6 @@ class OfEach(NamedTuple):
         return results
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
-        """See `Callee.set`."""
         for environment, value in zip(self._of(rows), given, strict=True):
             environment.set_wrapper_attr(name, value)
 
@@ -59,7 +59,8 @@ class OfEach(NamedTuple):
         return self.environments if rows is None else [self.environments[row] for row in rows]
 
 
-class OfVector(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class OfVector(Callee):
     """The rows of a vector environment, which calls all of them together.
 
     One that has no `call` of its own, such as EnvPool, is called itself, and returns a value for
@@ -71,7 +72,6 @@ class OfVector(NamedTuple):
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        """See `Callee.call`."""
         self._check_all(rows)
         own = self.environment
         if hasattr(own, "call"):
@@ -89,7 +89,6 @@ class OfVector(NamedTuple):
         return (result,) * int(own.num_envs)
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
-        """See `Callee.set`."""
         self._check_all(rows)
         if not hasattr(self.environment, "set_attr"):
             kind = type(self.environment.unwrapped).__name__

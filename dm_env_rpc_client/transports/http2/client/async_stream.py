@@ -26,7 +26,7 @@ from dm_env_rpc_client.transports.http2.sockets import (
     tls_context,
 )
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
+from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Buffer, plain_memory
 
 _PAUSE_BYTES = 64 << 20
 """Answers that wait to be taken; above this the socket is not read until some are."""
@@ -114,7 +114,7 @@ async def _connect(target: Target, attempts: Attempts, loopback_only: bool) -> s
     raise error or OSError(f"no address for {target.host}")
 
 
-class AsyncHttp2Stream(asyncio.BufferedProtocol):
+class AsyncHttp2Stream(asyncio.BufferedProtocol, AsyncStream):
     """An `AsyncStream`, made by `open_http2_stream_async`.
 
     Attributes:
@@ -205,7 +205,6 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
             await self._change()
 
     async def write(self, message: bytes) -> None:
-        """See `AsyncStream.write`."""
         if self._is_closed or self._call.failure is not None:
             return  # `read` raises it.
         self._call.send(message)
@@ -216,7 +215,6 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
             await self._change()
 
     async def read(self) -> Buffer:
-        """See `AsyncStream.read`."""
         messages = self._call.messages
         while not messages:
             self._check()
@@ -230,7 +228,6 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
         return message
 
     async def close(self, timeout: float) -> None:
-        """See `AsyncStream.close`."""
         if not self._is_closed and self._call.failure is None and timeout > 0:
             self._call.end()
             self._flush()
@@ -244,7 +241,6 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
             await asyncio.sleep(0)
 
     def abandon(self) -> None:
-        """See `AsyncStream.abandon`."""
         self._is_closed = self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
@@ -255,7 +251,6 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
             getattr(wrapper, "_sock", wrapper).close()
 
     def abort(self) -> None:
-        """See `AsyncStream.abort`."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -171,7 +171,7 @@ class ClientConnection:
         return not self.is_corked and bool(sending.outbound or sending.blocked)
 
     def has_unsent(self) -> bool:
-        """See `Stream.has_unsent`."""
+        """Whether written bytes are not sent yet, and are not held back."""
         return not self.is_corked and bool(self.sending.outbound or self.sending.blocked)
 
     def end(self, call: ClientStream) -> None:
@@ -240,7 +240,7 @@ class ClientConnection:
                 break
 
     def take_unread(self) -> list[int]:
-        """See `SharedSocket.take_unread`."""
+        """Receives what has arrived; returns the numbers of the streams that can be read."""
         self.take_all_arrived()
         if self.is_closed:
             return [call.number for call in list(self._users)]

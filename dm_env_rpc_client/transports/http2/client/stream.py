@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
-from dm_env_rpc_client.transports.streams import Buffer
+from dm_env_rpc_client.transports.streams import Buffer, Stream
 
 
-class Http2Stream:
+class Http2Stream(Stream):
     """A `Stream` on a connection.
 
     Args:
@@ -31,19 +31,18 @@ class Http2Stream:
         # Without a frame of Python in between.
         self.write: Callable[..., bool] = functools.partial(connection.send, call)
         self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
-        self.has_unsent = connection.has_unsent
         self._is_closed = self._is_aborted = False
 
+    def has_unsent(self) -> bool:
+        return self._connection.has_unsent()
+
     def fileno(self) -> int:
-        """See `Stream.fileno`."""
         return -1 if self._is_closed else self._connection.fileno()
 
     def send_rest(self, timeout: float) -> None:
-        """See `Stream.send_rest`."""
         self._connection.wait_to_send(timeout)
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """See `Stream.read`."""
         call = self._call
         messages = call.messages
         if messages:
@@ -59,16 +58,13 @@ class Http2Stream:
         return messages.popleft()
 
     def shared_socket(self) -> tuple[ClientConnection, int] | None:
-        """See `Stream.shared_socket`."""
         connection = self._connection
         return (connection, self._call.number) if connection.stream_count > 1 else None
 
     def finish(self) -> None:
-        """See `Stream.finish`."""
         self._connection.end(self._call)
 
     def close(self, timeout: float) -> None:
-        """See `Stream.close`."""
         deadline = time.monotonic() + timeout
         try:
             self.finish()
@@ -82,12 +78,10 @@ class Http2Stream:
         self.abort()
 
     def abandon(self) -> None:
-        """See `Stream.abandon`."""
         self._is_closed = self._is_aborted = True
         self._connection.abandon()
 
     def abort(self) -> None:
-        """See `Stream.abort`."""
         if self._is_aborted:
             return
         self._is_closed = True

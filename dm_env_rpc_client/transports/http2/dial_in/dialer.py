@@ -20,7 +20,7 @@ from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
 from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
-from dm_env_rpc_client.transports.server_streams import ListenerOptions
+from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 from dm_env_rpc_client.transports.status import stream_error
 
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -32,7 +32,7 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
-class DialingListener:
+class DialingListener(Listener):
     """A `Listener` that opens its connections itself, to the program that uses the environments.
 
     A thread dials for as long as there are environments that it has not offered. Each connection
@@ -52,7 +52,6 @@ class DialingListener:
         self._target = Target.parse(dial.address)
         self._read_tls()  # An error shows at once.
         self._listener = Http2Listener(options, None, None)
-        self.wait = self._listener.wait
         # Protects what follows.
         self._changed = threading.Condition()
         self._free = dial.environments
@@ -65,13 +64,14 @@ class DialingListener:
         ).start()
         forking.register(self)
 
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._listener.wait(timeout)
+
     def stop(self, grace: float) -> None:
-        """See `Listener.stop`."""
         self._dial_no_more()
         self._listener.stop(grace)
 
     def abort(self) -> None:
-        """See `Listener.abort`."""
         self._dial_no_more()
         self._listener.abort()
 

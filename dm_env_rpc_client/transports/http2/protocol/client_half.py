@@ -19,6 +19,7 @@ from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.role import Role
 from dm_env_rpc_client.transports.http2.protocol.violations import (
     RefusedMessageError,
     ViolationError,
@@ -104,7 +105,7 @@ class ClientStream:
             self._half.framing.drop(self.number)
 
 
-class ClientHalf:
+class ClientHalf(Role):
     """The client's `Role`.
 
     Args:
@@ -159,7 +160,7 @@ class ClientHalf:
     # The role: what the server sends.
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """See `Role.take_headers`: response headers, interim ones, or trailers."""
+        """Takes response headers, interim ones, or trailers."""
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent HEADERS on stream {stream}")
@@ -187,11 +188,10 @@ class ClientHalf:
             self._end(call, fields)
 
     def end_content(self, stream: int) -> None:
-        """See `Role.end_content`: a gRPC server ends a stream with trailers."""
+        """Raises the violation: a gRPC server ends a stream with trailers."""
         raise ViolationError("ended the stream without trailers")
 
     def check_stream(self, stream: int, kind: str) -> None:
-        """See `Role.check_stream`."""
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent {kind} on stream {stream}")
@@ -199,7 +199,6 @@ class ClientHalf:
             raise ViolationError("sent DATA before the headers")
 
     def end_stream(self, stream: int, code: int) -> None:
-        """See `Role.end_stream`."""
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent a broken RST_STREAM on stream {stream}")
@@ -208,7 +207,6 @@ class ClientHalf:
         call.fail(stream_error(self.address, status, text))
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
-        """See `Role.refuse_message`."""
         call = self._streams[stream]
         call.cancel()
         if error.code == "RESOURCE_EXHAUSTED":
@@ -217,7 +215,7 @@ class ClientHalf:
             call.fail(self.violated(ViolationError(error.what)))
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """See `Role.go_away`: the server finishes streams up to `last_stream` (section 6.8)."""
+        """Fails the streams after `last_stream`; the server finishes the others (section 6.8)."""
         name, status = http2_error(code)
         self._going_away = f"; it said GOAWAY with {name}" + (f" ({text})" if text else "")
         for number, call in self._streams.items():
@@ -226,21 +224,18 @@ class ClientHalf:
                 call.fail(stream_error(self.address, status, self._going_away.strip("; ")))
 
     def begin(self, first: bytes) -> None:
-        """See `Role.begin`: whatever listens there is not an HTTP/2 server."""
+        """Raises the error for what is not an HTTP/2 server."""
         raise self._not_http2(first)
 
     def break_stream(self, violation: ViolationError) -> None:
-        """See `Role.break_stream`."""
         call = self._streams.get(violation.stream)
         if call is not None:
             call.fail(self.violated(violation))
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
-        """See `Role.violated`."""
         return ProtocolError(f"the server at {self.address} broke HTTP/2: it {violation.what}")
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
-        """See `Role.close`."""
         if self.framing.control.is_ready:
             text = f"the server closed the connection{self._going_away}"
             return stream_error(self.address, "UNAVAILABLE", text)
@@ -253,7 +248,6 @@ class ClientHalf:
         )
 
     def fail(self, error: DmEnvRpcClientError) -> None:
-        """See `Role.fail`."""
         for call in self._streams.values():
             call.fail(error)
 

@@ -20,6 +20,7 @@ from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.request_headers import Metadata, Request
+from dm_env_rpc_client.transports.http2.protocol.role import Role
 from dm_env_rpc_client.transports.http2.protocol.violations import (
     RefusedMessageError,
     ViolationError,
@@ -243,7 +244,7 @@ class ServerCall:
         self._sending.end(last)
 
 
-class ServerHalf:
+class ServerHalf(Role):
     """The server's `Role`.
 
     Args:
@@ -334,7 +335,7 @@ class ServerHalf:
     # The role: what the client sends.
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """See `Role.take_headers`: the headers of a request, or its trailers."""
+        """Takes the headers of a request, or its trailers."""
         if not stream & 1:
             raise ViolationError(f"sent HEADERS on stream {stream}")
         call = self.calls.get(stream)
@@ -367,7 +368,6 @@ class ServerHalf:
             self.end_content(stream)
 
     def end_content(self, stream: int) -> None:
-        """See `Role.end_content`."""
         call = self.calls.get(stream)
         if call is None or call.has_ended:
             return
@@ -380,7 +380,6 @@ class ServerHalf:
         self.events.append((call, Event.ENDED))
 
     def check_stream(self, stream: int, kind: str) -> None:
-        """See `Role.check_stream`."""
         if not stream & 1 or stream > self.last_stream:
             raise ViolationError(f"sent {kind} on stream {stream}, which is not open")
         if kind == "DATA" and stream not in self._reset:
@@ -390,7 +389,6 @@ class ServerHalf:
             )
 
     def end_stream(self, stream: int, code: int) -> None:
-        """See `Role.end_stream`."""
         if not stream & 1 or stream > self.last_stream:
             raise ViolationError(f"sent RST_STREAM on stream {stream}, which is not open")
         call = self.calls.get(stream)
@@ -401,21 +399,19 @@ class ServerHalf:
             self._end(call)
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
-        """See `Role.refuse_message`."""
         call = self.calls[stream]
         self.framing.drop_content(stream)
         self.events.append((call, Event.GONE))
         call.finish(error.code, f"the client {error.what}")
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """See `Role.go_away`: a client that goes says so, and its streams go on."""
+        """Does nothing: a client that goes says so, and its streams go on."""
 
     def begin(self, first: bytes) -> None:
-        """See `Role.begin`: whatever connects is not an HTTP/2 client."""
+        """Raises the error for what is not an HTTP/2 client."""
         raise ProtocolError(f"{self._client} speaks {spoken(first)}, not HTTP/2")
 
     def break_stream(self, violation: ViolationError) -> None:
-        """See `Role.break_stream`."""
         self._remember(violation.stream)
         self.charge()
         call = self.calls.get(violation.stream)
@@ -423,15 +419,12 @@ class ServerHalf:
             self._end(call)
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
-        """See `Role.violated`."""
         return ProtocolError(f"{self._client} broke HTTP/2: it {violation.what}")
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
-        """See `Role.close`."""
         return ProtocolError(f"{self._client} closed the connection")
 
     def fail(self, error: DmEnvRpcClientError) -> None:
-        """See `Role.fail`."""
         self.end_all()
 
     def _open(self, stream: int, request: Request, ends_stream: bool) -> ServerCall:

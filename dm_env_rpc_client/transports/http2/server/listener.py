@@ -38,7 +38,7 @@ from dm_env_rpc_client.transports.http2.server.handshakes import Handshakes
 from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader, RelievedError
 from dm_env_rpc_client.transports.http2.server.listening_sockets import is_gone
 from dm_env_rpc_client.transports.http2.server.streams import Streams
-from dm_env_rpc_client.transports.server_streams import ListenerOptions
+from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ _MORE_STREAMS = 100
 _MAX_STREAMS_OF_CONNECTION = 4096
 
 
-class Http2Listener:
+class Http2Listener(Listener):
     """A `Listener` that speaks HTTP/2 itself.
 
     Args:
@@ -126,7 +126,6 @@ class Http2Listener:
     # The interface.
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See `Listener.wait`."""
         return wait_in_parts(self._wait, timeout)
 
     def _wait(self, seconds: float) -> bool:
@@ -134,7 +133,6 @@ class Http2Listener:
             return self._changed.wait_for(lambda: self._leader.is_stopped, seconds)
 
     def stop(self, grace: float) -> None:
-        """See `Listener.stop`."""
         self._command(self._say_goodbye)
         deadline = time.monotonic() + grace
         with self._lock:
@@ -149,7 +147,6 @@ class Http2Listener:
             self._changed.wait_for(lambda: self._leader.is_stopped, _CLOSE_SECONDS)
 
     def abort(self) -> None:
-        """See `Listener.abort`."""
         self._command(self._end)
 
     def adopt(self, descriptor: int, taken: Callable[[], None]) -> None:
