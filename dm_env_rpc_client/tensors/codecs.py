@@ -38,6 +38,9 @@ Array = npt.NDArray[Any]
 PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value
 DTypeLike: TypeAlias = npt.DTypeLike | int
 
+_FEW = 64
+"""Integers up to this many are encoded faster one by one than by operations on arrays."""
+
 _ANY_BYTES = 512
 """The approximate size of an `Any` in memory without its contents."""
 
@@ -89,9 +92,14 @@ class Codec:
 
     def encode(self, array: Array) -> bytes:
         """Returns the serialized payload message with the elements of `array`."""
-        if array.dtype.kind in "iu" and array.size and 0 <= array.min() <= array.max() <= 0x7F:
-            # All varints have one byte: int64 84x84 is 18x as fast as one by one.
-            return _as_field(array.astype(np.uint8).tobytes())
+        # If all varints have one byte, int64 84x84 is 18x as fast as one by one.
+        if array.dtype.kind in "iu" and array.size > _FEW:
+            if 0 <= array.min() <= array.max() <= 0x7F:
+                return _as_field(array.astype(np.uint8).tobytes())
+        elif array.dtype.kind in "iu" and array.size:
+            elements = array.ravel().tolist()
+            if min(elements) >= 0 and max(elements) <= 0x7F:
+                return _as_field(bytes(elements))
         encoded: bytes = self.payload_class(array=array.ravel().tolist()).SerializeToString()
         return encoded
 

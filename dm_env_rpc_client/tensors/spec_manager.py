@@ -1,7 +1,8 @@
 """The actions or the observations of an agent: UIDs, names, and strict packing.
 
 Everything that follows from the specs alone is computed once, when they arrive. In each step the
-dtype and shape of a value are checked by comparison, and its range by two reductions.
+dtype and shape of a value are checked by comparison, and its range by two reductions, or one by one
+if there are few elements.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _COMPARED = 256
 """The number of characters of an unknown name that are compared with the known ones."""
 
 
+_FEW = 16
+"""Arrays of up to so many elements are compared one by one: 1 us, where two reductions take 5."""
+
+
 class TensorField:
     """One action or observation: its spec, and how to pack and unpack its values.
 
@@ -37,7 +42,17 @@ class TensorField:
       shape: its shape; a variable dimension is negative.
     """
 
-    __slots__ = ("bounds", "codec", "label", "name", "shape", "spec", "uid", "variable")
+    __slots__ = (
+        "_finite_bounds",
+        "bounds",
+        "codec",
+        "label",
+        "name",
+        "shape",
+        "spec",
+        "uid",
+        "variable",
+    )
 
     def __init__(
         self,
@@ -52,6 +67,8 @@ class TensorField:
         self.label = f"{kind} {spec.name!r} (uid {uid})"
         self.codec, self.shape, self.bounds = specs.check_spec(spec, self.label, budget)
         self.variable = any(size < 0 for size in self.shape)
+        # Of each element, made when they are needed.
+        self._finite_bounds: list[tuple[float, float]] | None = None
 
     def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
         """Packs a value that conforms to the spec; see `SpecManager.pack`."""
@@ -79,6 +96,8 @@ class TensorField:
         minimum, maximum = self.bounds
         if minimum is None and maximum is None and array.dtype.kind != "f":
             return
+        if array.size <= _FEW and not self.variable and self._are_few_in_range(array):
+            return
         # NaN passes through both reductions and fails both comparisons.
         low, high = array.min(), array.max()
         if np.ndim(minimum) or np.ndim(maximum):
@@ -89,6 +108,25 @@ class TensorField:
             fits = (minimum is None or low >= minimum) and (maximum is None or high <= maximum)
         if not fits or (array.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high))):
             self._raise_out_of_range(array)
+
+    def _are_few_in_range(self, array: codecs.Array) -> bool:
+        """Whether each of a few elements is finite and within its bounds."""
+        bounds = self._finite_bounds
+        if bounds is None:
+            bounds = self._finite_bounds = self._bounds_of_elements()
+        for value, (low, high) in zip(array.ravel().tolist(), bounds, strict=True):
+            if not low <= value <= high:  # Also NaN.
+                return False
+        return True
+
+    def _bounds_of_elements(self) -> list[tuple[float, float]]:
+        dtype = self.codec.dtype
+        limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        minimum, maximum = self.bounds
+        low = limits.min if minimum is None else np.maximum(minimum, limits.min)
+        high = limits.max if maximum is None else np.minimum(maximum, limits.max)
+        ends = (np.broadcast_to(end, self.shape).ravel().tolist() for end in (low, high))
+        return list(zip(*ends, strict=True))
 
     def _raise_out_of_range(self, array: codecs.Array) -> None:
         """Raises for the first element out of range; infinity is, unless a bound is infinite."""

@@ -490,3 +490,13 @@ def test_a_repeated_field_that_makes_no_array_is_iterated() -> None:
     message: Any = types.SimpleNamespace(int32s=types.SimpleNamespace(array=[1, -2]))
     unpacked = codecs.codec_for(np.int32).unpack(message)
     assert strategies.same_bits(unpacked, np.array([1, -2], np.int32))
+
+
+@pytest.mark.parametrize("count", [1, 64, 65])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+def test_integers_are_encoded_as_protobuf_encodes_them(dtype: str, count: int) -> None:
+    codec, info = codecs.codec_for(dtype), np.iinfo(dtype)
+    for value in (0, 127, 128, info.min, info.max):
+        for values in ([value] * count, [0] * (count - 1) + [value]):
+            expected = codec.payload_class(array=values).SerializeToString()
+            assert codec.encode(np.array(values, dtype)) == expected

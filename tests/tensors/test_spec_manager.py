@@ -224,6 +224,16 @@ def test_a_cast_that_changes_a_value_is_refused(dtype: Any, value: Any) -> None:
         pack(one(dtype), value)
 
 
+def tiled(values: Any, times: int) -> Any:
+    """The elements, if there are several, several times over."""
+    return values * times if isinstance(values, list) else values
+
+
+# Few elements are compared in another way than many.
+SIZES = pytest.mark.parametrize("times", [1, 9])
+
+
+@SIZES
 @pytest.mark.parametrize(
     ("low", "high", "good", "bad", "text"),
     [
@@ -250,11 +260,12 @@ def test_a_cast_that_changes_a_value_is_refused(dtype: Any, value: Any) -> None:
     ],
 )
 def test_range_and_finiteness_are_checked(
-    low: Any, high: Any, good: Any, bad: Any, text: str
+    low: Any, high: Any, good: Any, bad: Any, text: str, times: int
 ) -> None:
+    low, high, good, bad = (tiled(values, times) for values in (low, high, good, bad))
     for dtype in ("float32", "float64"):
         if dtype == "float64" or text.count("38") == 0:
-            manager = one(dtype, (2,), low, high)
+            manager = one(dtype, (2 * times,), low, high)
             assert np.array_equal(
                 manager.unpack({3: pack(manager, good)})["arm.torque"], np.array(good, dtype)
             )
@@ -263,20 +274,22 @@ def test_range_and_finiteness_are_checked(
                     pack(manager, value)
 
 
+@pytest.mark.parametrize("count", [1, 17])
 @pytest.mark.parametrize("dtype", strategies.INTEGERS)
-def test_integer_ranges_are_checked_to_the_last_digit(dtype: str) -> None:
+def test_integer_ranges_are_checked_to_the_last_digit(dtype: str, count: int) -> None:
     info = np.iinfo(dtype)
     low, high = int(info.min) + 1, int(info.max) - 1
-    for bounds in ((low, high), ([low], [high]), (low, None), (None, high)):
-        manager = one(dtype, (1,), *bounds)
+    for bounds in ((low, high), ([low] * count, [high] * count), (low, None), (None, high)):
+        manager = one(dtype, (count,), *bounds)
         for value in (low, high):
-            assert manager.unpack({3: pack(manager, [value])})["arm.torque"].tolist() == [value]
+            values = [value] * count
+            assert manager.unpack({3: pack(manager, values)})["arm.torque"].tolist() == values
         for value, bound in ((low - 1, bounds[0]), (high + 1, bounds[1])):
             if bound is not None:
                 with pytest.raises(
                     SpecError, match=rf"element \[0\] is {value}, outside its bounds"
                 ):
-                    pack(manager, [value])
+                    pack(manager, [value] * count)
 
 
 def test_a_scalar_out_of_range_is_called_the_value() -> None:
@@ -315,16 +328,20 @@ bounds_per_element = st.none() | st.lists(
 
 
 @given(
-    st.lists(st.floats(width=32), min_size=2, max_size=2), bounds_per_element, bounds_per_element
+    st.lists(st.floats(width=32), min_size=2, max_size=2),
+    bounds_per_element,
+    bounds_per_element,
+    st.sampled_from([1, 9]),
 )
 def test_exactly_the_values_within_the_bounds_are_packed(
-    value: list[float], low: list[float] | None, high: list[float] | None
+    value: list[float], low: list[float] | None, high: list[float] | None, times: int
 ) -> None:
     if low is not None and high is not None:
         low, high = list(map(min, low, high)), list(map(max, low, high))
     elif math.inf in (low or []) or -math.inf in (high or []):
         return  # Refused: there is no number in between.
-    manager = one("float32", (2,), low, high)
+    value, low, high = (tiled(values, times) for values in (value, low, high))
+    manager = one("float32", (2 * times,), low, high)
     fits = all(
         (low is None or x >= low[i])
         and (high is None or x <= high[i])
