@@ -49,7 +49,6 @@ class Rows(Protocol):
 
     Attributes:
       mode: the name of the autoreset mode.
-      is_running: the rows in which a sequence runs, bool [N].
       has_begun: the rows that have a value, bool [N].
       action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
       observation_spec: the same, as a mapping.
@@ -58,7 +57,6 @@ class Rows(Protocol):
     """
 
     mode: str
-    is_running: npt.NDArray[np.bool_]
     has_begun: npt.NDArray[np.bool_]
     action_spec: Any
     observation_spec: Any
@@ -115,6 +113,9 @@ class Batch(dm_env.Environment):
         self._has_step_mask = bool(own.pop(batches.STEP_MASK, False))
         self._settings = settings_of_rows(own, self.num_envs)
         self._turns = Turns()
+        # The step mask of a step that names none.
+        self._every_row = np.ones(self.num_envs, np.bool_)
+        self._every_row.flags.writeable = False
         self._environments: list[dm_env.Environment] = []
         try:
             for index, own in enumerate(self._settings):
@@ -152,7 +153,7 @@ class Batch(dm_env.Environment):
         own = getattr(self._environments[0], "default_actions", {})
         if not self._has_step_mask:
             return own
-        return {**own, batches.STEP_MASK: np.ones(self.num_envs, np.bool_)}
+        return {**own, batches.STEP_MASK: self._every_row}
 
     def configure(self, settings: Settings) -> None:
         """Applies settings of a Reset to the rows in which it begins a sequence.
@@ -211,9 +212,11 @@ class Batch(dm_env.Environment):
         mask, self._mask = self._mask, None
         # A row that has never begun has nothing to show.
         mask = None if mask is None else mask | ~self._rows.has_begun
-        rows, environments = self._rows, self._environments
+        rows = self._rows
         failures = self._turns.take(
-            _indices(mask, self.num_envs), lambda i: rows.begin(i, environments[i])
+            _indices(mask, self.num_envs),
+            lambda index, environment, _: rows.begin(index, environment),
+            self._environments,
         )
         return rows.timestep(dm_env.StepType.FIRST, failures)
 
@@ -226,12 +229,12 @@ class Batch(dm_env.Environment):
         rows = self._rows
         mask = None
         if self._has_step_mask:
-            mask = np.asarray(action[batches.STEP_MASK])
+            mask = action[batches.STEP_MASK]
+            mask = None if mask is self._every_row else np.asarray(mask)
             action = self._without_mask(action)
         actions = rows.actions(action)
-        environments = self._environments
         failures = self._turns.take(
-            _indices(mask, self.num_envs), lambda i: rows.step(i, environments[i], actions)
+            _indices(mask, self.num_envs), rows.step, self._environments, actions
         )
         return rows.timestep(dm_env.StepType.MID, failures)
 

@@ -20,6 +20,8 @@ from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
 __all__ = ["EnvironmentRows", "batched", "leaves", "named", "zeros"]
 
+_MID = dm_env.StepType.MID
+
 _TAKEN = (batches.STEP_TYPE, batches.ROW_ERRORS)
 
 
@@ -34,13 +36,16 @@ class EnvironmentRows:
     mode = "NEXT_STEP"
 
     def __init__(self, environment: dm_env.Environment, count: int):
-        self.is_running = np.zeros(count, np.bool_)
         self.has_begun = np.zeros(count, np.bool_)
         self._single = FlatSpecs.of(environment, getattr(environment, "default_actions", {}))
         self.action_spec = batched(environment.action_spec(), count)
         self._observation_spec = batched(environment.observation_spec(), count)
         self.reward_spec = batched(environment.reward_spec(), count)
         self.discount_spec = batched(environment.discount_spec(), count)
+        self._is_running = [False] * count
+        # The rows in the middle of a sequence, whose default discount and kind do not change in a
+        # step.
+        self._is_mid = [False] * count
         # Written in place, so that the structures are made once.
         self._observation, self._reward, self._discount = (
             zeros(spec) for spec in (self._observation_spec, self.reward_spec, self.discount_spec)
@@ -88,7 +93,7 @@ class EnvironmentRows:
 
     def step(self, index: int, environment: dm_env.Environment, actions: list[Any]) -> None:
         """Takes a step, or begins a sequence if none is running; as `begin`."""
-        if not self.is_running[index]:
+        if not self._is_running[index]:
             self.begin(index, environment)
             return
         self._put(index, environment.step(self._single.action_of_row(actions, index)))
@@ -109,11 +114,15 @@ class EnvironmentRows:
                 values[place] = column.fitting(value)
         for column, value in zip(columns, values, strict=True):
             column.array[index] = value
+        kind = timestep.step_type
+        if kind is _MID and self._is_mid[index]:
+            return
         if not self._sends_discount:
             # `_check_default_discount` has seen that it is 1 or 0.
             self._discount[index] = 1.0 if timestep.discount is None else timestep.discount
-        self._step_type[index] = timestep.step_type
-        self.is_running[index] = timestep.step_type is not dm_env.StepType.LAST
+        self._step_type[index] = kind
+        self._is_running[index] = kind is not dm_env.StepType.LAST
+        self._is_mid[index] = kind is _MID
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next `put` overwrites."""

@@ -7,6 +7,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dm_env_rpc_client.tensors.limits import shortened
 
@@ -47,15 +48,27 @@ class Turns:
         self._executor: concurrent.futures.ThreadPoolExecutor | None = None
         self._to_watch = _WATCHED
 
-    def take(self, rows: Sequence[int], act: Callable[[int], None]) -> dict[int, str]:
-        """Calls `act` with each row.
+    def take(
+        self,
+        rows: Sequence[int],
+        act: Callable[[int, Any, Any], None],
+        environments: Sequence[Any],
+        actions: Any = None,
+    ) -> dict[int, str]:
+        """Has each row act.
+
+        Args:
+          rows: their indices.
+          act: called with the index of each, its environment and the actions.
+          environments: of all rows.
+          actions: of all rows.
 
         Returns:
           What rows have raised, as text, by row.
         """
         failures: dict[int, str] = {}
         if self._executor is not None and len(rows) > 1:
-            tries = [self._executor.submit(act, row) for row in rows]
+            tries = [self._executor.submit(act, row, environments[row], actions) for row in rows]
             for row, one in zip(rows, tries, strict=True):
                 error = one.exception()
                 if isinstance(error, Exception):
@@ -69,7 +82,7 @@ class Turns:
         began = time.perf_counter()
         for row in rows:
             try:
-                act(row)
+                act(row, environments[row], actions)
             except Exception as error:
                 failures[row] = failed(row, error)
         took = time.perf_counter() - began

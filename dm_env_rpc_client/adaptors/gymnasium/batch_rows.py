@@ -63,7 +63,6 @@ class GymnasiumRows:
         self.num_envs = count
         self._mode = getattr(AutoresetMode, mode, AutoresetMode.NEXT_STEP)
         self.mode = self._mode.name
-        self.is_running = np.zeros(count, np.bool_)
         self.has_begun = np.zeros(count, np.bool_)
         self._action_space = environment.action_space
         self._space = space = environment.observation_space
@@ -76,12 +75,16 @@ class GymnasiumRows:
         self._observation = zeros(spec)
         self._leaves = tree.flatten(self._observation)
         # The most frequent case, without the walk over a structure for each row.
-        self._array = self._leaves[0] if isinstance(space, spaces.Box) else None
+        self._array: Any = self._leaves[0] if isinstance(space, spaces.Box) else None
+        self._shape = space.shape if isinstance(space, spaces.Box) else None
         self._reward = np.zeros(count)
         self._discount = np.ones(count)
         self._step_type = np.full(count, _FIRST)
         # Whether an episode was terminated and truncated.
         self._both = np.zeros(count, np.bool_)
+        self._is_running = [False] * count
+        # The rows in the middle of an episode, whose discount and kind do not change in a step.
+        self._is_mid = [False] * count
         self._calls = ServedCalls()
         # Of rows, which may step at the same time: final infos before those of the next episode.
         self._infos: dict[int, list[dict[str, Any]]] = {}
@@ -122,15 +125,18 @@ class GymnasiumRows:
     def begin(self, index: int, environment: Row) -> None:
         """Begins an episode with the seed and options that the environment was configured with."""
         observation, info = environment.begin()
-        self._put(index, observation, info)
+        self._put(index, observation)
+        if info:
+            self._infos.setdefault(index, []).append(info)
         self._reward[index], self._discount[index] = 0.0, 1.0
         self._step_type[index] = _FIRST
-        self._both[index] = False
-        self.is_running[index] = self.has_begun[index] = True
+        self._both[index] = self._is_mid[index] = False
+        self._is_running[index] = self.has_begun[index] = True
 
     def step(self, index: int, environment: Row, actions: Any) -> None:
         """Takes a step; if no episode is running, begins one or, with DISABLED, raises an error."""
-        if not self.is_running[index]:
+        was_mid = self._is_mid[index]
+        if not was_mid and not self._is_running[index]:
             if self._mode is AutoresetMode.DISABLED:
                 raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
             self.begin(index, environment)
@@ -143,17 +149,24 @@ class GymnasiumRows:
         observation, reward, terminated, truncated, info = environment.gymnasium.step(action)
         is_last = bool(terminated or truncated)
         if is_last:
-            self.is_running[index] = False
+            self._is_running[index] = self._is_mid[index] = False
             if self._mode is AutoresetMode.SAME_STEP:
                 final = {"final_obs": observation, "final_info": info}
                 self._infos.setdefault(index, []).append(final)
                 observation, info = environment.begin()
-                self.is_running[index] = True
-        self._put(index, observation, info)
+                self._is_running[index] = True
+        if type(observation) is np.ndarray and observation.shape == self._shape:
+            self._array[index] = observation  # `_put`, without the call.
+        else:
+            self._put(index, observation)
+        if info:
+            self._infos.setdefault(index, []).append(info)
         self._reward[index] = reward
-        self._discount[index] = 0.0 if terminated else 1.0
-        self._step_type[index] = _LAST if is_last else _MID
-        self._both[index] = terminated and truncated
+        if is_last or not was_mid:
+            self._discount[index] = 0.0 if terminated else 1.0
+            self._step_type[index] = _LAST if is_last else _MID
+            self._both[index] = terminated and truncated
+            self._is_mid[index] = not is_last
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next one overwrites."""
@@ -176,20 +189,18 @@ class GymnasiumRows:
             observation = {**named(self._observation, "observation", ()), **observation}
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
-    def _put(self, index: int, observation: Any, info: dict[str, Any]) -> None:
-        if type(observation) is np.ndarray and self._array is not None:
-            if observation.shape != self._array.shape[1:]:
+    def _put(self, index: int, observation: Any) -> None:
+        if type(observation) is np.ndarray and self._shape is not None:
+            if observation.shape != self._shape:
                 raise RuntimeError(
                     f"the environment violates its own space: an observation has the shape "
-                    f"{list(observation.shape)}, the space {list(self._array.shape[1:])}"
+                    f"{list(observation.shape)}, the space {list(self._shape)}"
                 )
             self._array[index] = observation
         else:
             structure = elements.to_structure(self._space, observation, "observation")
             for array, value in zip(self._leaves, tree.flatten(structure), strict=True):
                 array[index] = value
-        if info:
-            self._infos.setdefault(index, []).append(info)
 
     # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
     _add_info: Any = gymnasium.vector.VectorEnv._add_info

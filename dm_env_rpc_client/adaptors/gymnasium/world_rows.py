@@ -74,6 +74,8 @@ class WorldRows:
         self._truncations = np.zeros(count, np.bool_)
         self._infos: list[tuple[Array, Mapping[str, Any]]] = []
         self._mid_count = 0
+        # What `step_type` is in most steps of a world that has all rows.
+        self._all_mid = bytes([_MID]) * count
         self.has_begun = np.zeros(count, np.bool_)
         self.ended: list[int] = []
 
@@ -113,11 +115,14 @@ class WorldRows:
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
         """Takes the rows of a world; see `RowConsumer`."""
         observation = timestep.observation
-        which = slice(None) if taken is None else taken
-        rows = np.arange(self.count)[slice(None) if at is None else at]
         if at is None:
             self._observations.replace(observation)
-        else:
+            if observation[STEP_TYPE].tobytes() == self._all_mid and not self.ended:
+                self._put_mid(timestep, str(observation[EXTRAS]))
+                return
+        which = slice(None) if taken is None else taken
+        rows = np.arange(self.count)[slice(None) if at is None else at]
+        if at is not None:
             for name, array in self._observations.to_fill().items():
                 array[rows] = observation[name][which]
         self.has_begun[rows] = True
@@ -140,20 +145,30 @@ class WorldRows:
         if both is not None:
             self._truncations[rows] |= both
 
+    def _put_mid(self, timestep: dm_env.TimeStep, extras: str) -> None:
+        """Takes all rows in the middle of episodes, as `put_rows`, without their observations."""
+        self.has_begun.fill(True)
+        self._rewards[:] = 0.0 if timestep.reward is None else timestep.reward
+        self._terminations.fill(False)
+        self._truncations.fill(False)
+        self._mid_count += self.count
+        if extras:
+            both = self._take_infos(np.arange(self.count), extras, slice(None), self.count)
+            if both is not None:
+                self._truncations |= both
+
     def results(self, ids: Array | None) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Returns what `step` returns for some environments, or for all; see `VectorRows`."""
-        which = slice(None) if ids is None else ids
-        return (
-            self.observations(ids),
-            self._rewards[which].copy(),
-            self._terminations[which].copy(),
-            self._truncations[which].copy(),
-            self.infos(ids),
+        flags = self._rewards, self._terminations, self._truncations
+        # Indices copy what they select.
+        rewards, terminations, truncations = (
+            of_rows.copy() if ids is None else of_rows[ids] for of_rows in flags
         )
+        return self.observations(ids), rewards, terminations, truncations, self.infos(ids)
 
     def observations(self, ids: Array | None) -> Any:
         """Returns the observations of some environments, or of all."""
-        flat: dict[str, Any] = dict(self._observations.rows(ids))
+        flat: dict[str, Any] = self._observations.rows(ids)
         value = nesting.nest(flat, nesting.SEPARATOR).get(OBSERVATION, {})
         return batch_elements.from_structure(self._space, value, "observation")
 
