@@ -242,16 +242,22 @@ class FaultProxy:
         await asyncio.gather(*links, return_exceptions=True)
 
     async def _accept(self) -> None:
+        # Not `sock_accept`: what it has accepted is lost if it is cancelled in that moment.
+        self._loop.add_reader(self._listener, self._take)
         try:
-            while True:
-                await asyncio.sleep(0)
-                with contextlib.suppress(OSError):  # It has gone already.
-                    client, _ = await self._loop.sock_accept(self._listener)
-                    # Referred to until it runs and is among the links.
-                    self._newest = self._loop.create_task(self._forward(client))
+            await asyncio.Event().wait()
         finally:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
+            await asyncio.sleep(0)  # The newest client is among the links when its task has begun.
             await self._reset()
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):  # It has gone already.
+            client, _ = self._listener.accept()
+            client.setblocking(False)
+            # Referred to until it runs and is among the links.
+            self._newest = self._loop.create_task(self._forward(client))
 
     async def _forward(self, client: socket.socket) -> None:
         """Connects a client with the server until both directions have ended, or one is reset."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import ssl
 import threading
@@ -383,3 +384,32 @@ def test_connections_that_are_reset_while_they_are_accepted_are_closed() -> None
         clients.join()
         proxy.reset()
         assert settles(lambda: descriptor_count() <= before)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_client_that_is_accepted_as_the_proxy_stops_is_reset(turns: int) -> None:
+    with answering_socket(echo) as address:
+        proxy = FaultProxy(address)
+        clients: list[socket.socket] = []
+        descriptors: list[int] = []
+
+        def cancel_after(count: int) -> None:
+            # The loop sees the client in its next turn, after what is called in it.
+            if count:
+                proxy._loop.call_soon(cancel_after, count - 1)
+            else:
+                proxy._accepting.cancel()
+
+        def connect() -> None:
+            descriptors.append(descriptor_count())
+            clients.append(connected(proxy))
+            cancel_after(turns)
+
+        proxy._loop.call_soon_threadsafe(connect)
+        proxy._thread.join()
+        with clients[0] as client:
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+            # Of the proxy's the listener and those of the loop are closed, too.
+            assert descriptor_count() < descriptors[0]
+        gc.collect()  # A socket that nobody has closed would be an error here.
