@@ -285,13 +285,15 @@ class FaultProxy:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for end in ends:
-                with contextlib.suppress(OSError):
-                    if is_reset and end.family in _TCP:
-                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                end.close()
-            del self._links[link]
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # The proxy may stop meanwhile, which cancels this once more.
+                for end in ends:
+                    with contextlib.suppress(OSError):
+                        if is_reset and end.family in _TCP:
+                            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    end.close()
+                del self._links[link]
 
     async def _connected(self) -> socket.socket:
         """Returns a connection to the first of the addresses that takes one."""

@@ -413,3 +413,30 @@ def test_a_client_that_is_accepted_as_the_proxy_stops_is_reset(turns: int) -> No
             # Of the proxy's the listener and those of the loop are closed, too.
             assert descriptor_count() < descriptors[0]
         gc.collect()  # A socket that nobody has closed would be an error here.
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_ends_as_the_proxy_stops_is_closed(turns: int) -> None:
+    with answering_socket(echo) as address:
+        proxy = FaultProxy(address)
+        with connected(proxy) as client:
+            assert ask(client, b"x") == b"x"
+            before = descriptor_count()
+            (link,) = proxy._links
+
+            def stop_after(count: int) -> None:
+                if count:
+                    proxy._loop.call_soon(stop_after, count - 1)
+                else:
+                    proxy._accepting.cancel()
+
+            def end() -> None:
+                link.cancel()  # As an end that is reset.
+                stop_after(turns)
+
+            proxy._loop.call_soon_threadsafe(end)
+            proxy._thread.join()
+            # Both ends of the connection, the listener and those of the loop.
+            assert descriptor_count() < before - 3
+            assert proxy.connection_count == 0
+        gc.collect()  # A socket that nobody has closed would be an error here.
