@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value
 DTypeLike: TypeAlias = npt.DTypeLike | int
 
-_FEW = 64
+_FEW = 32
 """Integers up to this many are encoded faster one by one than by operations on arrays."""
 
 _ANY_BYTES = 512

@@ -492,7 +492,7 @@ def test_a_repeated_field_that_makes_no_array_is_iterated() -> None:
     assert strategies.same_bits(unpacked, np.array([1, -2], np.int32))
 
 
-@pytest.mark.parametrize("count", [1, 64, 65])
+@pytest.mark.parametrize("count", [1, 32, 33])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
 def test_integers_are_encoded_as_protobuf_encodes_them(dtype: str, count: int) -> None:
     codec, info = codecs.codec_for(dtype), np.iinfo(dtype)
