@@ -27,7 +27,7 @@ _COMPARED = 256
 
 
 _FEW = 16
-"""Arrays of up to so many elements are compared one by one: 1 us, where two reductions take 3 to 7."""
+"""Up to so many elements are compared one by one: 1 us, where two reductions take 3 to 7."""
 
 
 class TensorField:
