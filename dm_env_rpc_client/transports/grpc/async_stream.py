@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,6 +15,14 @@ from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.stream import keep_for_ever
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
+
+_WRITE_FAILED = "Internal error from Core"
+"""What grpc.aio says in place of the status if a write fails before the status has arrived."""
+
+_STATUS_SECONDS = 1.0
+"""How long the status of a call that is over may take to arrive."""
+
+_LOOK_SECONDS = 0.005
 
 
 class AsyncGrpcStream(AsyncStream):
@@ -48,8 +57,16 @@ class AsyncGrpcStream(AsyncStream):
             return message
         if not self._status:
             self._status += [await self._call.code(), await self._call.details()]
+        if self._status[1] == _WRITE_FAILED:
+            await self._replace_status()
         code, details = self._status
         raise status.stream_error(self.address, code.name, details)
+
+    async def _replace_status(self) -> None:
+        ends_at = time.monotonic() + _STATUS_SECONDS
+        while self._status[1] == _WRITE_FAILED and time.monotonic() < ends_at:
+            await asyncio.sleep(_LOOK_SECONDS)  # Callbacks are called for the first status only.
+            self._status[:] = await self._call.code(), await self._call.details()
 
     async def close(self, timeout: float) -> None:
         try:

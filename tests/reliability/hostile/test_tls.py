@@ -33,6 +33,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from tests.reliability.hostile.raw_peers import answering_socket
 from tests.support.certificates import Authority, Issued, openssl
 from tests.support.stopwatch import time_limit
@@ -335,6 +336,19 @@ def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count:
             async with await connect_async(address, token="another") as connection:
                 with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
                     await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+    with serve(Catch, token=TOKEN) as server:
+        asyncio.run(main(server.address))
+
+
+def test_row_46_a_write_that_failed_does_not_hide_why() -> None:
+    async def main(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stream = AsyncGrpcStream(channel, [("authorization", "Bearer another")])
+            # As grpc.aio does if a write fails before the status has arrived.
+            stream._call._cython_call.set_internal_error("scripted")
+            with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
+                await stream.read()
 
     with serve(Catch, token=TOKEN) as server:
         asyncio.run(main(server.address))
