@@ -20,7 +20,7 @@ from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
 __all__ = ["EnvironmentRows", "batched", "leaves", "named", "zeros"]
 
-_MID = dm_env.StepType.MID
+_MID, _LAST = dm_env.StepType.MID, dm_env.StepType.LAST
 
 _TAKEN = (batches.STEP_TYPE, batches.ROW_ERRORS)
 
@@ -42,10 +42,8 @@ class EnvironmentRows:
         self._observation_spec = batched(environment.observation_spec(), count)
         self.reward_spec = batched(environment.reward_spec(), count)
         self.discount_spec = batched(environment.discount_spec(), count)
-        self._is_running = [False] * count
-        # The rows in the middle of a sequence, whose default discount and kind do not change in a
-        # step.
-        self._is_mid = [False] * count
+        # What the last step of each row was: LAST where no sequence is running.
+        self._kinds = [_LAST] * count
         # Written in place, so that the structures are made once.
         self._observation, self._reward, self._discount = (
             zeros(spec) for spec in (self._observation_spec, self.reward_spec, self.discount_spec)
@@ -93,7 +91,7 @@ class EnvironmentRows:
 
     def step(self, index: int, environment: dm_env.Environment, actions: list[Any]) -> None:
         """Takes a step, or begins a sequence if none is running; as `begin`."""
-        if not self._is_running[index]:
+        if self._kinds[index] is _LAST:
             self.begin(index, environment)
             return
         self._put(index, environment.step(self._single.action_of_row(actions, index)))
@@ -115,14 +113,12 @@ class EnvironmentRows:
         for column, value in zip(columns, values, strict=True):
             column.array[index] = value
         kind = timestep.step_type
-        if kind is _MID and self._is_mid[index]:
-            return
+        if kind is _MID and self._kinds[index] is _MID:
+            return  # The kind and a default discount are those of the last step.
         if not self._sends_discount:
             # `_check_default_discount` has seen that it is 1 or 0.
             self._discount[index] = 1.0 if timestep.discount is None else timestep.discount
-        self._step_type[index] = kind
-        self._is_running[index] = kind is not dm_env.StepType.LAST
-        self._is_mid[index] = kind is _MID
+        self._step_type[index] = self._kinds[index] = kind
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next `put` overwrites."""

@@ -25,7 +25,6 @@ __all__ = ["SpecManager", "TensorField", "dm_env_spec"]
 _COMPARED = 256
 """The number of characters of an unknown name that are compared with the known ones."""
 
-
 _FEW = 16
 """Up to so many elements are compared one by one: 1 us, where two reductions take 3 to 7."""
 

@@ -386,6 +386,14 @@ def test_connections_that_are_reset_while_they_are_accepted_are_closed() -> None
         assert settles(lambda: descriptor_count() <= before)
 
 
+def stop_after(proxy: FaultProxy, turns: int) -> None:
+    """Stops a proxy after so many turns of its loop, in which this is called."""
+    if turns:
+        proxy._loop.call_soon(stop_after, proxy, turns - 1)
+    else:
+        proxy._accepting.cancel()
+
+
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_client_that_is_accepted_as_the_proxy_stops_is_reset(turns: int) -> None:
     with answering_socket(echo) as address:
@@ -393,17 +401,10 @@ def test_a_client_that_is_accepted_as_the_proxy_stops_is_reset(turns: int) -> No
         clients: list[socket.socket] = []
         descriptors: list[int] = []
 
-        def cancel_after(count: int) -> None:
-            # The loop sees the client in its next turn, after what is called in it.
-            if count:
-                proxy._loop.call_soon(cancel_after, count - 1)
-            else:
-                proxy._accepting.cancel()
-
         def connect() -> None:
             descriptors.append(descriptor_count())
             clients.append(connected(proxy))
-            cancel_after(turns)
+            stop_after(proxy, turns)  # The loop sees the client in its next turn, after this.
 
         proxy._loop.call_soon_threadsafe(connect)
         proxy._thread.join()
@@ -424,15 +425,9 @@ def test_a_connection_that_ends_as_the_proxy_stops_is_closed(turns: int) -> None
             before = descriptor_count()
             (link,) = proxy._links
 
-            def stop_after(count: int) -> None:
-                if count:
-                    proxy._loop.call_soon(stop_after, count - 1)
-                else:
-                    proxy._accepting.cancel()
-
             def end() -> None:
                 link.cancel()  # As an end that is reset.
-                stop_after(turns)
+                stop_after(proxy, turns)
 
             proxy._loop.call_soon_threadsafe(end)
             proxy._thread.join()
