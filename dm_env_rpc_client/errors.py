@@ -39,7 +39,7 @@ from typing import Any
 from google.protobuf import any_pb2, message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from dm_env_rpc_client.displays.plain_text import printable
+from dm_env_rpc_client.plain_text import printable
 
 __all__ = [
     "AgentsFailedError",

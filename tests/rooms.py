@@ -1,11 +1,11 @@
 """The rooms of the package, their sizes and the arrows between them: `python -m tests.rooms`.
 
 A room is a folder directly in the package. The files beside the rooms are the front door, and
-`errors` and `version`, which any room may use; they are listed, too, and counted apart. An arrow
-A -> B says that some file of A imports some file of B, imports for type checkers alone left out;
-the stub `__init__.pyi` counts as the imports of `__init__`. A circle is a set of files that
-import one another, imports for type checkers included. `test_layering.py` holds the package to
-`MAY_IMPORT`.
+`errors`, `plain_text` and `version`, which any room may use; they are listed, too, and counted
+apart. An arrow A -> B says that some file of A imports some file of B, imports for type checkers
+alone left out; the stub `__init__.pyi` counts as the imports of `__init__`. A circle is a set of
+files that import one another, imports for type checkers included. `test_layering.py` holds the
+package to `MAY_IMPORT`.
 """
 
 from __future__ import annotations
@@ -31,41 +31,43 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
-        "_proto", "bridges", "client", "compliance", "displays", "environment", "errors",
-        "extensions", "launch", "protocol", "recording", "system", "server", "tensors",
+        "_proto", "bridges", "client", "compliance", "environment", "errors", "extensions",
+        "launch", "plain_text", "protocol", "recording", "server", "system", "tensors",
         "transports", "version",
     },
-    "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
+    "notebook": {"environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
     "adaptors": {
         "environment", "errors", "extensions", "protocol", "server", "tensors", "version",
     },
     "distributed": {
-        "displays", "environment", "errors", "system", "server", "tensors", "transports",
+        "environment", "errors", "plain_text", "server", "system", "tensors", "transports",
     },
     "testing": {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
     },
-    "compliance": {"_proto", "displays", "errors", "protocol", "system", "tensors", "transports"},
-    "server": {
-        "_proto", "displays", "errors", "protocol", "system", "tensors", "transports",
+    "compliance": {
+        "_proto", "errors", "plain_text", "protocol", "system", "tensors", "transports",
     },
-    "extensions": {"_proto", "displays", "errors", "tensors"},
+    "server": {
+        "_proto", "errors", "protocol", "system", "tensors", "transports",
+    },
+    "extensions": {"_proto", "errors", "plain_text", "tensors"},
     "environment": {
-        "_proto", "client", "displays", "errors", "launch", "protocol", "tensors", "transports",
+        "_proto", "client", "errors", "launch", "plain_text", "protocol", "tensors", "transports",
     },
     "launch": {"client", "errors", "system"},
-    "client": {"displays", "errors", "protocol", "recording", "system", "transports"},
+    "client": {"errors", "protocol", "recording", "system", "tensors", "transports"},
     "recording": {"errors", "protocol", "tensors", "transports", "version"},
     "bridges": {"errors", "system", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"_proto", "errors", "system", "version"},
-    "tensors": {"_proto", "displays", "errors"},
+    "tensors": {"_proto", "errors", "plain_text"},
     "system": {"errors"},
-    "errors": {"displays"},
+    "errors": {"plain_text"},
+    "plain_text": set(),
     "version": set(),
-    "displays": set(),
     "_proto": set(),
 }  # fmt: skip
 

@@ -45,8 +45,8 @@ ONLY_IN = {
     "anywidget": ["notebook.keyboard"],
     "traitlets": ["notebook.keyboard"],
     "opentelemetry": ["adaptors.opentelemetry."],
-    "PIL": ["cli.playing.blocks", "cli.playing.view", "displays.images"],
-    "matplotlib": ["displays.images"],
+    "PIL": ["cli.playing.blocks", "cli.playing.view", "tensors.displays.images"],
+    "matplotlib": ["tensors.displays.images"],
 }
 
 

@@ -20,7 +20,7 @@ import rich.segment
 import rich.table
 import typer
 
-from dm_env_rpc_client.displays.plain_text import one_line, printable
+from dm_env_rpc_client.plain_text import one_line, printable
 
 
 class Console(rich.console.Console):

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from dm_env_rpc_client.cli.consoles import cell, console
-from dm_env_rpc_client.displays.plain_text import one_line
+from dm_env_rpc_client.plain_text import one_line
 from dm_env_rpc_client.system.objects import raised_by
 
 REFUSED = 1

@@ -84,7 +84,7 @@ def describe(spec: specs.Array) -> dict[str, Any]:
     """Returns a spec as JSON; a bound is a number, or nested lists with one per element."""
     from dm_env import specs
 
-    from dm_env_rpc_client.displays.spec_tables import dtype_text
+    from dm_env_rpc_client.tensors.displays.spec_tables import dtype_text
 
     described: dict[str, Any] = {"dtype": dtype_text(spec), "shape": list(spec.shape)}
     if isinstance(spec, specs.BoundedArray):

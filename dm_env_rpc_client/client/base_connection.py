@@ -77,6 +77,6 @@ class BaseConnection:
         return f"<{type(self).__name__} to {self.address}{state}>"
 
     def _repr_html_(self) -> str:
-        from dm_env_rpc_client.displays.connections import show_connection
+        from dm_env_rpc_client.tensors.displays.connections import show_connection
 
         return show_connection(self)

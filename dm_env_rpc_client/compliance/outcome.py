@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from dm_env_rpc_client.displays.plain_text import printable
+from dm_env_rpc_client.plain_text import printable
 
 
 class Outcome(enum.Enum):

@@ -7,12 +7,12 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dm_env_rpc_client.displays.plain_text import printable
-from dm_env_rpc_client.displays.spec_tables import shapes_text
 from dm_env_rpc_client.distributed.environments import MakeEnv, RemoteEnvironments
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
 from dm_env_rpc_client.distributed.worker import Policy, Worker
 from dm_env_rpc_client.errors import ConnectionClosedError, SpecError
+from dm_env_rpc_client.plain_text import printable
+from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -18,12 +18,12 @@ from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
-from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.made_again import MadeAgain
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.environment.sites import Site
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.protocol import lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -135,7 +135,7 @@ class BaseAdaptor(MadeAgain):
         )
 
     def _repr_html_(self) -> str:
-        from dm_env_rpc_client.displays.connections import show_environment
+        from dm_env_rpc_client.tensors.displays.connections import show_environment
 
         return show_environment(
             f"{type(self).__name__} at {self._where()}",

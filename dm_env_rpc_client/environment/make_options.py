@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from dm_env_rpc_client.client.connect_options import ConnectOptions
-from dm_env_rpc_client.displays.plain_text import did_you_mean
 from dm_env_rpc_client.environment.base_adaptor import BaseAdaptor
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.restarting import Restart
+from dm_env_rpc_client.plain_text import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

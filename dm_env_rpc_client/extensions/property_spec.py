@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     PropertyError,
@@ -18,6 +17,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
+from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.tensors import specs
 
 __all__ = [

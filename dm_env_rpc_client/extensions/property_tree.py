@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dm_env_rpc_client.displays import markup, spec_tables
-from dm_env_rpc_client.displays.plain_text import printable
-from dm_env_rpc_client.displays.values import in_short, show_value
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
+from dm_env_rpc_client.plain_text import printable
+from dm_env_rpc_client.tensors.displays import markup, spec_tables
+from dm_env_rpc_client.tensors.displays.values import in_short, show_value
 
 MAX_PROPERTIES = 1000
 """The maximum number of properties of a tree; a server may list without end."""

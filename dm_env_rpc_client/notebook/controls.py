@@ -15,8 +15,8 @@ import ipywidgets
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.displays.spec_tables import bounds_text, dtype_text
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors.displays.spec_tables import bounds_text, dtype_text
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec
 

@@ -11,10 +11,6 @@ import ipywidgets
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.displays import markup, plots
-from dm_env_rpc_client.displays.leaves import named_leaves, rebuild
-from dm_env_rpc_client.displays.progress import Progress
-from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.errors import SpecError
@@ -27,6 +23,10 @@ from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Stepper
 from dm_env_rpc_client.server.properties.strings import HasStringProperties
+from dm_env_rpc_client.tensors.displays import markup, plots
+from dm_env_rpc_client.tensors.displays.leaves import named_leaves, rebuild
+from dm_env_rpc_client.tensors.displays.progress import Progress
+from dm_env_rpc_client.tensors.displays.values import in_short
 from dm_env_rpc_client.tensors.sampling import sample
 
 Policy = Callable[[dm_env.TimeStep], Any]

@@ -12,11 +12,11 @@ import numpy as np
 import traitlets
 from dm_env import specs
 
-from dm_env_rpc_client.displays import markup
-from dm_env_rpc_client.displays.leaves import named_leaves
-from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.notebook.controls import checked_by, few_values
+from dm_env_rpc_client.tensors.displays import markup
+from dm_env_rpc_client.tensors.displays.leaves import named_leaves
+from dm_env_rpc_client.tensors.displays.values import in_short
 
 STEP, RUN, RESET = " ", "Enter", "r"
 

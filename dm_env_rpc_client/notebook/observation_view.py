@@ -7,10 +7,10 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
-from dm_env_rpc_client.displays import images, markup
-from dm_env_rpc_client.displays.leaves import named_leaves
-from dm_env_rpc_client.displays.spec_tables import Range, value_range
-from dm_env_rpc_client.displays.values import show_value
+from dm_env_rpc_client.tensors.displays import images, markup
+from dm_env_rpc_client.tensors.displays.leaves import named_leaves
+from dm_env_rpc_client.tensors.displays.spec_tables import Range, value_range
+from dm_env_rpc_client.tensors.displays.values import show_value
 
 SIDE, SIDE_OF_MANY = 480, 230
 """The longer side of an image on the page in pixels, if it is the only one and otherwise."""

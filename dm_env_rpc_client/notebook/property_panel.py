@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from dm_env_rpc_client.displays import markup
-from dm_env_rpc_client.displays.values import show_value
 from dm_env_rpc_client.extensions.property_tree import PropertyTree, TreeEntry
 from dm_env_rpc_client.notebook.controls import Control, control_for
+from dm_env_rpc_client.tensors.displays import markup
+from dm_env_rpc_client.tensors.displays.values import show_value
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.extensions.property_access import PropertyAccess

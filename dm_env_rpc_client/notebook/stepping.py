@@ -16,8 +16,8 @@ from typing import Any
 
 import dm_env
 
-from dm_env_rpc_client.displays.progress import Progress
 from dm_env_rpc_client.notebook.watching import Watch
+from dm_env_rpc_client.tensors.displays.progress import Progress
 
 _log = logging.getLogger(__name__)
 

@@ -126,7 +126,7 @@ class Server:
         return f"<Server at {self.address}: {stats.worlds} worlds, {stats.agents} agents>"
 
     def _repr_html_(self) -> str:
-        from dm_env_rpc_client.displays.connections import show_facts
+        from dm_env_rpc_client.tensors.displays.connections import show_facts
 
         facts = {
             "address": self.address,

@@ -15,8 +15,8 @@ import numpy as np
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.errors import SpecError, UnknownNameError
+from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits, listed, shortened
 
@@ -216,7 +216,7 @@ class SpecManager:
         return printable(f"SpecManager({self._kind}s: {', '.join(self._by_name) or 'none'})")
 
     def _repr_html_(self) -> str:
-        from dm_env_rpc_client.displays import markup, spec_tables
+        from dm_env_rpc_client.tensors.displays import markup, spec_tables
 
         by_name = {
             name: specs.tensor_spec_to_dm_env_spec(field.spec)

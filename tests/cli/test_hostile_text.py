@@ -26,8 +26,8 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.cli import consoles
-from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import address_of, ended, started

@@ -352,7 +352,7 @@ def test_an_observation_that_cannot_be_shown_is_told(monkeypatch: pytest.MonkeyP
     def fail(*_: Any, **__: Any) -> Any:
         raise ValueError("no colours left")
 
-    monkeypatch.setattr("dm_env_rpc_client.displays.images.picture", fail)
+    monkeypatch.setattr("dm_env_rpc_client.tensors.displays.images.picture", fail)
     with exploring(Catch()) as hands:
         hands.wait_for("the observation cannot be shown: ValueError('no colours left')")
         hands.press("Step")

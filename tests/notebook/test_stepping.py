@@ -9,9 +9,9 @@ import dm_env
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.displays.progress import MAX_REMEMBERED, Progress
 from dm_env_rpc_client.notebook.stepping import BYTES_PER_SECOND, Stepper
 from dm_env_rpc_client.server import Catch
+from dm_env_rpc_client.tensors.displays.progress import MAX_REMEMBERED, Progress
 from tests.notebook.waiting import wait_for
 
 

@@ -23,9 +23,9 @@ from dm_env_rpc_client.cli.playing.panel import Binding, Panel
 from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.cli.playing.player import Player
 from dm_env_rpc_client.cli.playing.view import Gallery, Words, shows_images
-from dm_env_rpc_client.displays.plain_text import one_line
-from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.errors import DmEnvRpcError
+from dm_env_rpc_client.plain_text import one_line
+from dm_env_rpc_client.tensors.displays.values import in_short
 
 _MOST_SENT = 4
 """The number of actions whose last values are shown."""

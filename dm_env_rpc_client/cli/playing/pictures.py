@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.displays import images
-from dm_env_rpc_client.displays.spec_tables import Range, value_range
+from dm_env_rpc_client.tensors.displays import images
+from dm_env_rpc_client.tensors.displays.spec_tables import Range, value_range
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -41,7 +41,7 @@ def picture_for(value: Any, spec: specs.Array | None = None) -> Picture | None:
 
     Args:
       value: a board [height, width] of bools or of few different integers; or an image, see
-        `displays.images.is_image`.
+        `tensors.displays.images.is_image`.
       spec: of the observation; its bounds are black and white.
 
     Returns:

@@ -15,12 +15,12 @@ from dm_env import specs
 
 from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.cli.stepping.watch import Watch
-from dm_env_rpc_client.displays.progress import Progress
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.displays.progress import Progress
 
 _GYMNASIUM = "gymnasium"
 _VECTOR = "gymnasium.vector"

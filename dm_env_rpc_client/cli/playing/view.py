@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from dm_env_rpc_client.cli.playing.blocks import Drawing
 from dm_env_rpc_client.cli.playing.pictures import Picture
-from dm_env_rpc_client.displays.plain_text import one_line, printable
+from dm_env_rpc_client.plain_text import one_line, printable
 
 _SHARP_PIXELS = 1024
 """The least size of an image that is given to the terminal, which blurs what it enlarges."""

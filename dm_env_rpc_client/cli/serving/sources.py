@@ -15,9 +15,9 @@ import dm_env
 from dm_env_rpc_client import server
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.displays.plain_text import did_you_mean
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
+from dm_env_rpc_client.plain_text import did_you_mean
 from dm_env_rpc_client.server.hosting import try_out
 from dm_env_rpc_client.system.objects import load_object, raised_by
 from dm_env_rpc_client.tensors import nesting

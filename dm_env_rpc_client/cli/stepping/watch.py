@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.cli.consoles import console
-from dm_env_rpc_client.displays.plain_text import one_line
+from dm_env_rpc_client.plain_text import one_line
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection

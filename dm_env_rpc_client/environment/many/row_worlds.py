@@ -16,7 +16,6 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.client.connection import Connection
-from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.make_options import MakeOptions
@@ -43,6 +42,7 @@ from dm_env_rpc_client.errors import (
     EnvironmentsFailedError,
     SpecError,
 )
+from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.packing import unpack_tensor
@@ -149,7 +149,7 @@ def described(name: str, worlds: RowWorlds, action: Any, observation: Any) -> st
       action: the specs, or spaces, of one environment's actions.
       observation: the same of its observations.
     """
-    from dm_env_rpc_client.displays.spec_tables import shapes_text
+    from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
 
     places = ", ".join(dict.fromkeys(env._where() for env in worlds.pool.environments))
     return printable(

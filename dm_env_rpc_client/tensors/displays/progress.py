@@ -9,7 +9,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.displays.plots import number
+from dm_env_rpc_client.tensors.displays.plots import number
 
 MAX_REMEMBERED = 200
 """The maximum number of rewards, and of returns, kept for plots."""

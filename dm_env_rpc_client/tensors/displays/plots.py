@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.displays import markup
+from dm_env_rpc_client.tensors.displays import markup
 
 _COLOURS = ("#3b7dd8", "#d8743b", "#3ba55c", "#a04fc4", "#c43b52", "#3bb3b8", "#8a8a3b", "#777777")
 _TITLE = 18

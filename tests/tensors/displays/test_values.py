@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from google.protobuf import any_pb2
 
-from dm_env_rpc_client.displays.values import show_value
+from dm_env_rpc_client.tensors.displays.values import show_value
 
 ATTACK = "<script>alert(1)</script>"
 

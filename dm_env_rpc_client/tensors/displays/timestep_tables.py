@@ -8,9 +8,9 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.displays import images, markup, plots
-from dm_env_rpc_client.displays.leaves import named_leaves
-from dm_env_rpc_client.displays.values import image_html, show_value
+from dm_env_rpc_client.tensors.displays import images, markup, plots
+from dm_env_rpc_client.tensors.displays.leaves import named_leaves
+from dm_env_rpc_client.tensors.displays.values import image_html, show_value
 
 _MAX_FRAMES, _LARGE_FRAME = 8, 100
 _MAX_LINES = 8

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.displays import markup, plots
-from dm_env_rpc_client.displays.leaves import named_leaves
+from dm_env_rpc_client.tensors.displays import markup, plots
+from dm_env_rpc_client.tensors.displays.leaves import named_leaves
 
 _COLUMNS = ("name", "dtype", "shape", "values")
 _MAX_LEAVES = 1000

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import PIL.Image
 import pytest
 
-from dm_env_rpc_client.displays import images
+from dm_env_rpc_client.tensors.displays import images
 
 
 def pixels(picture: images.Picture) -> npt.NDArray[Any]:

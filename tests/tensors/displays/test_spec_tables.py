@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from dm_env_rpc_client.displays.spec_tables import (
+from dm_env_rpc_client.tensors.displays.spec_tables import (
     are_specs,
     bounds_text,
     dtype_text,

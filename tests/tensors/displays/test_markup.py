@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dm_env_rpc_client.displays import markup
+from dm_env_rpc_client.tensors.displays import markup
 
 ATTACK = """<img src=x onerror="alert('1')">"""
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client.displays import images, markup, plots
-from dm_env_rpc_client.displays.spec_tables import Range
+from dm_env_rpc_client.tensors.displays import images, markup, plots
+from dm_env_rpc_client.tensors.displays.spec_tables import Range
 
 IMAGE_SIDE = 240
 """The length of the longer side of an image on the page, in pixels."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dm_env_rpc_client.displays import markup
-from dm_env_rpc_client.displays.spec_tables import spec_table
+from dm_env_rpc_client.tensors.displays import markup
+from dm_env_rpc_client.tensors.displays.spec_tables import spec_table
 
 
 def show_facts(title: str, facts: Mapping[str, Any]) -> str:

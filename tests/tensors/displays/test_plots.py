@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.displays import plots
+from dm_env_rpc_client.tensors.displays import plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 
