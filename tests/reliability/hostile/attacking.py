@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, NamedTuple
 
@@ -93,7 +93,8 @@ class Comparison:
         self._honest = honest
         self._where = where
         self._scale = scale
-        self._neighbour, _ = self._during(honest_steps)
+        with self._apart():
+            self._neighbour, _ = self._during(honest_steps)
 
     def beside(self, attack: Attack, seen: Seen) -> tuple[list[Outcome], list[str]]:
         """Attacks.
@@ -101,20 +102,17 @@ class Comparison:
         Returns:
           How the attacker's connections ended, and a text for each bound that was broken.
         """
-        honest, scale = self._honest, self._scale
+        scale = self._scale
         before = self._server.watch_memory()
         outcomes: list[Outcome] = []
         measured: list[Measured] = []
         # What one look at the 99th percentile says against a server may be of the machine: of
         # five, the middle one counts.
-        while not measured or (len(measured) < _ROUNDS and not measured[0].is_fair(scale)):
-            quiet = honest.p99(_QUIET_STEPS)
-            if scale == 1:
-                self._neighbour, _ = self._during(honest_steps)
-            loud, ended = self._during(attack)
-            outcomes += ended
-            quiet = max(quiet, honest.p99(_QUIET_STEPS))
-            measured.append(Measured(quiet, self._neighbour, loud))
+        with self._apart():
+            while not measured or (len(measured) < _ROUNDS and not measured[0].is_fair(scale)):
+                found, ended = self._measure(attack)
+                measured.append(found)
+                outcomes += ended
         grown = self._server.peak() - before
         middle = sorted(measured, key=Measured.excess)[len(measured) // 2]
         quiet, neighbour, loud = middle
@@ -132,6 +130,36 @@ class Comparison:
             p99_beside_another_client_ms=neighbour * 1e3,
         )
         return outcomes, [said] if grown > SLACK or not middle.is_fair(scale) else []
+
+    def _measure(self, attack: Attack) -> tuple[Measured, list[Outcome]]:
+        quiet = self._honest.p99(_QUIET_STEPS)
+        if self._scale == 1:
+            self._neighbour, _ = self._during(honest_steps)
+        loud, ended = self._during(attack)
+        quiet = max(quiet, self._honest.p99(_QUIET_STEPS))
+        return Measured(quiet, self._neighbour, loud), ended
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Gives the server a processor of its own, where durations are measured.
+
+        The honest client and the attacker share the other one, where the attacker runs while the
+        client has nothing to do. Otherwise the system lets the client wait behind the server while
+        the attacker computes on the other one: 1.2 to 2 ms beside empty DATA, 0.12 with this.
+        """
+        every = sorted(os.sched_getaffinity(0))
+        if self._scale > 1 or len(every) < 2:
+            yield
+            return
+        self._server.run_on(every[:1])
+        self._program.run_on(every[1:2])
+        os.sched_setaffinity(0, every[1:2])
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, every)
+            self._program.run_on(every)
+            self._server.run_on(every)
 
     def _during(self, attack: Attack) -> tuple[float, list[Outcome]]:
         """The honest client's p99 while another one does something."""
@@ -180,6 +208,10 @@ class _Attacker:
 
     def begin(self, attack: Attack, where: Any, count: int) -> None:
         self._told.send((attack, where, count))
+
+    def run_on(self, processors: Collection[int]) -> None:
+        assert self._process.pid is not None
+        os.sched_setaffinity(self._process.pid, processors)
 
     def is_done(self) -> bool:
         return self._told.poll()

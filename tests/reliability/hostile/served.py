@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +58,13 @@ class Served(NamedTuple):
     def descriptors(self) -> int:
         """How many descriptors its processes have open."""
         return sum(len(list((process / "fd").iterdir())) for process in self._processes())
+
+    def run_on(self, processors: Collection[int]) -> None:
+        """Has its threads run on these processors only, and the threads that they start."""
+        for process in self._processes():
+            for thread in (process / "task").iterdir():
+                with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
+                    os.sched_setaffinity(int(thread.name), processors)
 
     def _processes(self) -> list[Path]:
         """The server's own process and its workers."""

@@ -1,19 +1,24 @@
 """Handshakes of TLS, in a thread of their own: each computes for up to some milliseconds.
 
 Anybody who can connect can begin as many as there may be connections. Meanwhile the thread that
-leads goes on with those that play; the interpreter is free while a handshake computes.
+leads goes on with those that play; the interpreter is free while a handshake computes. The thread
+rests after each handshake for as long as that took.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import logging
+import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 
 _log = logging.getLogger(__name__)
+
+_LONGEST_REST = 0.002
+"""Seconds that the thread rests at most after a handshake."""
 
 
 class Handshakes:
@@ -44,6 +49,7 @@ class Handshakes:
         self._thread.shutdown(wait=False)
 
     def _encrypt(self, connection: ServerConnection) -> None:
+        begun = time.perf_counter()
         try:
             with at_work(), connection.lock:
                 is_over = connection.is_open and connection.encrypt()
@@ -54,3 +60,7 @@ class Handshakes:
             is_over = False
         if is_over is False:
             self._failed(connection)
+        # A thread that always computes keeps its processor for some milliseconds while others wait
+        # for it. With rests they wait for one handshake: beside a flood of ClientHellos at two
+        # processes the 99th percentile of a step fell from 2.1 to 1.0 ms (row 50).
+        time.sleep(min(time.perf_counter() - begun, _LONGEST_REST))
