@@ -101,7 +101,9 @@ class VectorRows:
         was_lost = self._environments[index].interruption is not None
         is_last = timestep.step_type is dm_env.StepType.LAST
         terminated = is_last and is_terminated(self._environments[index], timestep)
-        return self._put(index, timestep, was_lost, terminated)
+        begins_again = self._put(index, timestep, was_lost, terminated)
+        self._mid_count += timestep.step_type is dm_env.StepType.MID
+        return begins_again
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
         """Stores the last TimeStep of an environment whose world was lost."""

@@ -125,10 +125,7 @@ class BatchWorlds:
         put = self._consumer(consume)
         try:
             with self._failing():
-                if len(sent) == 1 and not self.adaptors[0]._is_lost:
-                    self._step_alone(sent[0], put)
-                else:
-                    self.pool.step(sent, put)
+                self.pool.step(sent, put)
         except SpecError:
             self._blame(sent, dict(enumerate(self.groups)))
             raise
@@ -277,20 +274,6 @@ class BatchWorlds:
             raise SpecError(
                 f"environments {busy} have steps under way; receive them first, or reset them"
             )
-
-    def _step_alone(self, action: Actions, consume: Consumer) -> None:
-        """Steps a world that has all rows, without what several need."""
-        adaptor = self.adaptors[0]
-        prepared = adaptor._prepare_step(action)
-        while True:
-            try:
-                timestep = adaptor._finish_step(adaptor._start_step(prepared))
-                if not consume.put(0, timestep):
-                    return
-                prepared = adaptor._prepare_step(NO_ACTION)
-            except Exception as error:
-                at = {0: self.pool.addresses[0]}
-                raise EnvironmentsFailedError({0: error}, at) from error
 
     def _batch(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
