@@ -3,6 +3,9 @@
 A task reads for as long as the stream is open, also while no request is pending, so that an
 answer that nobody asked for is noticed at once. The tasks refer to the pipeline and not to the
 connection, so a connection that nobody refers to can be freed.
+
+It does not use the pipeline for threads: a step by way of `submit_step` and `asyncio.wrap_future`
+takes 1.5 of the time of one here, 1.9 with 16 at once (115 and 77 us, 111 and 58 us in one run).
 """
 
 from __future__ import annotations
