@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-__all__ = ["process", "served"]
+__all__ = ["process", "serving"]
 
 # Forks of a process that uses grpcio, as the reference does, may crash.
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -44,7 +44,7 @@ def _serve(
 
 
 @contextlib.contextmanager
-def served(
+def serving(
     serve: Callable[..., AbstractContextManager[Any]], *arguments: Any, **keywords: Any
 ) -> Iterator[str]:
     """Serves in another process; gives the address.
