@@ -48,7 +48,7 @@ PLAIN_TCP = "plain TCP"
 TRANSPORTS: tuple[str, ...] = tuple(
     name for name in typing.get_args(connection.Transport) if name != "auto"
 )
-BEST = "http2" if "http2" in TRANSPORTS else "grpc"
+BEST = "http2"
 """The transport that the targets are about."""
 
 _WARM_UP = 2
