@@ -8,6 +8,7 @@ costs.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import selectors
 from collections.abc import Iterator, Mapping
@@ -53,8 +54,8 @@ _RESPONSE = hpack.Encoder().encode(
     [(":status", "200", True), ("content-type", "application/grpc", True)]
 )
 _TRAILERS = hpack.Encoder().encode([("grpc-status", "0", True)])
-_AT_ONCE = 64
-"""Answers that are joined before they are sent."""
+_AT_ONCE = 1 << 18
+"""Bytes up to which answers are joined before they are sent."""
 
 
 def _tag(name: str) -> int:
@@ -111,6 +112,9 @@ class _Client(asyncio.Protocol):
     def __init__(self, answering: _Answering):
         self._answering = answering
         self._rest = b""
+        # Streams whose Steps are to be answered, while the client reads more slowly than that.
+        self._due: collections.deque[int] = collections.deque()
+        self._is_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -152,12 +156,20 @@ class _Client(asyncio.Protocol):
                 write(header_frames(_TRAILERS, stream, END_STREAM))
 
     def _answer_steps(self, streams: list[int]) -> None:
+        self._due.extend(streams)
         answer = self._answering.messages[_STEP]
-        for begin in range(0, len(streams), _AT_ONCE):
+        while self._due and not self._is_paused:
             parts: list[bytes] = []
-            for stream in streams[begin : begin + _AT_ONCE]:
-                parts += (frame_header(len(answer), DATA, 0, stream), answer)
+            for _ in range(min(len(self._due), 1 + _AT_ONCE // len(answer))):
+                parts += (frame_header(len(answer), DATA, 0, self._due.popleft()), answer)
             self._transport.write(b"".join(parts))
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._answer_steps([])
 
 
 def _be_a_fake(told: Pipe, answers: Mapping[int, bytes]) -> None:
