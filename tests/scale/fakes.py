@@ -72,8 +72,8 @@ def _recorded(payload: str) -> dict[int, bytes]:
     with serve(Cheap) as server, connect(server.address) as connection:
 
         def ask(name: str, **fields: Any) -> Any:
-            request = getattr(dm_env_rpc_pb2, _REQUESTS[name].message_type.name)(**fields)
-            answer: Any = connection.send(request)
+            request = dm_env_rpc_pb2.EnvironmentRequest(**{name: fields})
+            answer: Any = connection.send(getattr(request, name))
             response = dm_env_rpc_pb2.EnvironmentResponse(**{name: answer})
             answers[_tag(name)] = response.SerializeToString()
             return answer
