@@ -22,6 +22,19 @@ class Row:
         """How many times as long the one takes as the other."""
         return self.samples[slower].median / self.samples[faster].median
 
+    def at_most(
+        self, who: str, other: str, limit: float, times: str = "times as long as"
+    ) -> Target:
+        """What a contender may take, as a multiple of what another takes."""
+        text = f"{who}, {self.name}: {times} {other}"
+        return Target(text, self.ratio(who, other), limit, is_minimum=False)
+
+    def at_least(
+        self, who: str, other: str, limit: float, times: str = "times as fast as"
+    ) -> Target:
+        """What a contender is to reach, as a multiple of what another reaches."""
+        return Target(f"{who}, {self.name}: {times} {other}", self.ratio(other, who), limit)
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -74,13 +87,6 @@ class Section:
                 for row in self.rows
             ],
             "targets": [
-                {
-                    "text": target.text,
-                    "value": target.value,
-                    "limit": target.limit,
-                    "is_minimum": target.is_minimum,
-                    "is_met": target.is_met,
-                }
-                for target in self.targets
+                {**dataclasses.asdict(target), "is_met": target.is_met} for target in self.targets
             ],
         }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+
+from tests.benchmarks.results import Row
+from tests.benchmarks.rounds import Contender, alternate
 
 __all__ = ["Settings"]
 
@@ -34,14 +37,27 @@ class Settings:
         if self.shows_progress:
             print(what, file=sys.stderr, flush=True)
 
-    def progress(self, what: str, rounds: int | None = None) -> Callable[[int], None]:
-        """Returns what tells of the rounds that are done, in one line."""
+    def row(
+        self,
+        name: str,
+        contenders: Mapping[str, Contender],
+        what: str | None = None,
+        rounds: int | None = None,
+    ) -> Row:
+        """Has contenders take turns, and tells of the rounds that are done, in one line.
+
+        Args:
+          name: of the row.
+          contenders: by name.
+          what: is measured; None for the name.
+          rounds: how many turns each has, if not as many as in other rows.
+        """
         total = rounds or self.rounds
 
-        def tell(done: int) -> None:
+        def progress(done: int) -> None:
             if done == total:
-                self.tell(f"\r{what}: {done} rounds")
+                self.tell(f"\r{what or name}: {done} rounds")
             elif self.shows_progress and sys.stderr.isatty():
-                print(f"\r{what}: {done}/{total}", end="", file=sys.stderr, flush=True)
+                print(f"\r{what or name}: {done}/{total}", end="", file=sys.stderr, flush=True)
 
-        return tell
+        return Row(name, alternate(contenders, total, progress))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
-import subprocess
 import sys
 import threading
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import dm_env_rpc_client
 from dm_env_rpc_client.server import Catch, serve
+from tests.benchmarks.processes import process
 
 _OWN = str(Path(dm_env_rpc_client.__file__).parent)
 _WARM_UP = 200
@@ -39,41 +39,35 @@ class _Calls:
             self.counts[f"{where}:{frame.f_code.co_name}"] += 1
 
 
-def _serve() -> None:
-    """Serves; answers each line on standard input with the counts so far."""
+def _serve(told: Pipe) -> None:
+    """Serves; answers each question with the counts so far."""
     calls = _Calls()
     threading.setprofile(calls)
     with serve(Catch) as server:
-        print(server.address, flush=True)
-        for _ in sys.stdin:
-            print(json.dumps(calls.counts), flush=True)
+        told.send(server.address)
+        while told.recv() is not None:
+            told.send(calls.counts)
 
 
 def counted(steps: int = _STEPS) -> tuple[Counts, Counts, int]:
     """Returns the calls of all steps, at the client and at the server, and how many steps."""
-    command = [sys.executable, "-m", "tests.benchmarks.step_calls", "--serve"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
+    calls = _Calls()
+    with process(_serve) as server, dm_env_rpc_client.make(server.recv()) as env:
 
         def server_counts() -> Counts:
-            print(file=server.stdin, flush=True)
-            return collections.Counter(json.loads(server.stdout.readline()))  # type: ignore[union-attr]
+            server.send("counts")
+            found: Counts = server.recv()
+            return found
 
-        calls = _Calls()
-        with dm_env_rpc_client.make(server.stdout.readline().strip()) as env:
-            env.reset()
-            for _ in range(_WARM_UP):
-                env.step({"paddle": 1})
-            before = server_counts()
-            sys.setprofile(calls)
-            for _ in range(steps):
-                env.step({"paddle": 1})
-            sys.setprofile(None)
-            after = server_counts()
-        server.stdin.close()
+        env.reset()
+        for _ in range(_WARM_UP):
+            env.step({"paddle": 1})
+        before = server_counts()
+        sys.setprofile(calls)
+        for _ in range(steps):
+            env.step({"paddle": 1})
+        sys.setprofile(None)
+        after = server_counts()
     return calls.counts, after - before, steps
 
 
@@ -81,11 +75,7 @@ def main() -> None:
     """Prints the counts."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.step_calls")
     parser.add_argument("--list", action="store_true", help="name the functions")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        _serve()
-        return
     client, server, steps = counted()
     for end, counts in (("client", client), ("server", server)):
         files = {name.split(":")[0] for name in counts}

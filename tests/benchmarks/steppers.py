@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import grpc
+import numpy as np
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
-from dm_env_rpc_client import dm_env_rpc_pb2, make
+from dm_env_rpc_client import dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.client import connection
 from tests.peers import cpp_peers
 
@@ -47,7 +48,7 @@ PLAIN_TCP = "plain TCP"
 TRANSPORTS: tuple[str, ...] = tuple(
     name for name in typing.get_args(connection.Transport) if name != "auto"
 )
-BEST = "http2" if "http2" in TRANSPORTS else "grpc"
+BEST = "http2"
 """The transport that the targets are about."""
 
 _WARM_UP = 2
@@ -78,12 +79,10 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-class Reference:
-    """The adaptor of PyPI's dm-env-rpc."""
+class _Adaptor:
+    """Steps an adaptor, which is `_env`."""
 
-    def __init__(self, address: str, settings: Mapping[str, Any]):
-        self._connection = reference_connection.create_secure_channel_and_connect(address)
-        self._env, _ = reference_adaptor.create_and_join_world(self._connection, settings, {})
+    _env: Any
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -92,6 +91,14 @@ class Reference:
     def wait(self, count: int) -> float:
         self.step(_WARM_UP)
         return _timed(lambda: self.step(count))
+
+
+class Reference(_Adaptor):
+    """The adaptor of PyPI's dm-env-rpc."""
+
+    def __init__(self, address: str, settings: Mapping[str, Any]):
+        self._connection = reference_connection.create_secure_channel_and_connect(address)
+        self._env, _ = reference_adaptor.create_and_join_world(self._connection, settings, {})
 
     def ahead(self, count: int, depth: int) -> float:
         raise NotImplementedError("it has no way to send a step before it has the last answer")
@@ -103,22 +110,14 @@ class Reference:
         self._connection.close()
 
 
-class Ours:
+class Ours(_Adaptor):
     """The adaptor of this package."""
 
     def __init__(self, address: str, settings: Mapping[str, Any], transport: str):
         self._env = make(address, settings, transport=cast("connection.Transport", transport))
 
-    def _step(self, count: int) -> None:
-        for _ in range(count):
-            self._env.step({"action": 1})
-
-    def wait(self, count: int) -> float:
-        self._step(_WARM_UP)
-        return _timed(lambda: self._step(count))
-
     def ahead(self, count: int, depth: int) -> float:
-        self._step(_WARM_UP)
+        self.step(_WARM_UP)
         actions = itertools.repeat({"action": 1}, count)
         return _timed(lambda: collections.deque(self._env.rollout(actions, depth), maxlen=0))
 
@@ -133,7 +132,7 @@ class _Bare:
     """
 
     write: Callable[[], object]
-    read: Callable[[], object]
+    read: Callable[[], Any]
 
     def wait(self, count: int) -> float:
         return self.ahead(count, 1)
@@ -174,16 +173,11 @@ class BareGrpcio(_Bare):
         assert not answer.HasField("error"), answer
         return answer
 
-    def answer_size(self) -> int:
-        """The bytes of the answer to a step."""
-        self._requests.put(STEP)
-        return len(next(self._answers))
-
     def write(self) -> None:
         self._requests.put(STEP)
 
-    def read(self) -> None:
-        next(self._answers)
+    def read(self) -> Any:
+        return next(self._answers)
 
     def close(self) -> None:
         self._requests.put(None)
@@ -232,18 +226,9 @@ class PlainTcp(_Bare):
         self._socket.close()
 
 
-def _tensor(value: str | int) -> dm_env_rpc_pb2.Tensor:
-    if isinstance(value, str):
-        return dm_env_rpc_pb2.Tensor(strings=dm_env_rpc_pb2.Tensor.StringArray(array=[value]))
-    return dm_env_rpc_pb2.Tensor(int64s=dm_env_rpc_pb2.Tensor.Int64Array(array=[value]))
-
-
 STEP = dm_env_rpc_pb2.EnvironmentRequest(
     step=dm_env_rpc_pb2.StepRequest(
-        actions={
-            1: dm_env_rpc_pb2.Tensor(int32s=dm_env_rpc_pb2.Tensor.Int32Array(array=[1])),
-        },
-        requested_observations=[1],
+        actions={1: pack_tensor(np.int32(1))}, requested_observations=[1]
     )
 ).SerializeToString()
 
@@ -261,13 +246,14 @@ def steppers(
       size: the bytes of the payload "bytes".
     """
     settings: dict[str, str | int] = {"payload": payload, "bytes": size}
-    bare = BareGrpcio(address, {name: _tensor(value) for name, value in settings.items()})
+    bare = BareGrpcio(address, {name: pack_tensor(value) for name, value in settings.items()})
     all_of_them: dict[str, Stepper] = {REFERENCE: Reference(address, settings)}
     for transport in TRANSPORTS:
         all_of_them[our_name(transport)] = Ours(address, settings, transport)
     all_of_them[BARE_GRPCIO] = bare
     all_of_them[BARE_CPP] = BareCpp(address, payload, size)
-    all_of_them[PLAIN_TCP] = PlainTcp(tcp_address, len(STEP), bare.answer_size())
+    bare.write()
+    all_of_them[PLAIN_TCP] = PlainTcp(tcp_address, len(STEP), len(bare.read()))
     for stepper in all_of_them.values():
         stack.callback(stepper.close)
     return all_of_them

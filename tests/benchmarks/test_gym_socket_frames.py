@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import socket
 import statistics
-import subprocess
-import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
 
 import numpy as np
 import pytest
 
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, packet_codec, packets
 from dm_env_rpc_client.transports.addresses import parse_host_port
+from tests.benchmarks.processes import process
 
 SHAPE = (84, 84, 3)
 PIXELS = {"type": "Box", "shape": list(SHAPE), "low": [0] * 21168, "high": [255] * 21168}
@@ -31,54 +31,28 @@ STEPPED = packet_codec.encode_step_answer(
 ROUNDS = 7
 SECONDS = 0.5
 
-# Knows the packets by their length alone, and sends what it was given beforehand.
-SERVER = """
-import socket, sys
-handshake, *answers = [sys.stdin.buffer.read(int(size)) for size in sys.argv[1].split(",")]
-by_size = {size: answer for size, answer in zip(map(int, sys.argv[2].split(",")), answers)}
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-while True:
-    connected, _ = listener.accept()
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    spaces = iter((answers[0], answers[1]))
-    while len(data := connected.recv(64)):
-        if len(data) > 10:
-            connected.sendall(handshake)
-        elif len(data) == 2:
-            connected.sendall(next(spaces))
-        else:
-            connected.sendall(by_size[len(data)])
-"""
+SPACES = [packet_codec.encode_space(space) for space in ({"type": "Discrete", "n": 2}, PIXELS)]
+BY_SIZE = {1: FRAME, len(STEP): STEPPED}
 
 
-@contextmanager
-def idle_server() -> Iterator[str]:
-    """A process that answers without looking, so that the client alone is measured."""
-    answers = [
-        packet_codec.encode_error(""),
-        packet_codec.encode_space({"type": "Discrete", "n": 2}),
-        packet_codec.encode_space(PIXELS),
-        FRAME,
-        STEPPED,
-    ]
-    sizes = ",".join(str(len(answer)) for answer in answers)
-    requests = ",".join(map(str, (2, 2, 1, len(STEP))))
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, sizes, requests],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        with process.stdin, process.stdout:
-            process.stdin.write(b"".join(answers))
-            process.stdin.flush()
-            yield f"localhost:{int(process.stdout.readline())}"
-    finally:
-        process.kill()
-        process.wait()
+def _answer(listener: socket.socket) -> None:
+    """Knows the packets by their length alone, and sends what is encoded already."""
+    while True:
+        connected, _ = listener.accept()
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        spaces = iter(SPACES)
+        while data := connected.recv(64):
+            if len(data) == len(HANDSHAKE):
+                connected.sendall(packet_codec.encode_error(""))
+            else:
+                connected.sendall(next(spaces) if len(data) == 2 else BY_SIZE[len(data)])
+
+
+def _be_a_server(told: Pipe) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=_answer, args=(listener,), daemon=True).start()
+    told.send(f"localhost:{listener.getsockname()[1]}")
+    told.recv()
 
 
 def per_second(step: Callable[[], object]) -> float:
@@ -120,7 +94,8 @@ def ping_pong_rate(address: str) -> float:
 
 def measure() -> list[tuple[float, float]]:
     """Steps per second of the bridge and of the plain ping-pong, round by round."""
-    with idle_server() as address:
+    with process(_be_a_server) as told:
+        address = told.recv()
         return [(bridge_rate(address), ping_pong_rate(address)) for _ in range(ROUNDS)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -224,14 +225,9 @@ def _tensors(parent: message.Message) -> Iterator[Any]:
     for described, value in parent.ListFields():
         if described.message_type is None:
             continue
-        if isinstance(value, message.Message):
-            yield from _tensors(value)
-        elif hasattr(value, "values"):
-            for each in value.values():
-                if isinstance(each, message.Message):
-                    yield from _tensors(each)
-        else:
-            for each in value:
+        one_or_more = [value] if isinstance(value, message.Message) else value
+        for each in one_or_more.values() if hasattr(one_or_more, "values") else one_or_more:
+            if isinstance(each, message.Message):
                 yield from _tensors(each)
 
 
@@ -285,35 +281,25 @@ def _check_step(case: Case, contents: bytes) -> str:
     return "refused"
 
 
-class _NoListener:
-    """In the place of a listener: keeps what opens streams."""
-
-    address = "localhost:1"
-
-    def __init__(self, open_stream: OpenStream):
-        self.open_stream = open_stream
-
-    def abort(self) -> None:
-        """Nothing listens."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Nothing listens."""
-        return True
-
-    def stop(self, grace: float) -> None:
-        """Nothing listens."""
+_NO_LISTENER = SimpleNamespace(
+    address="localhost:1",
+    abort=lambda: None,
+    wait=lambda timeout=None: True,
+    stop=lambda grace: None,
+)
+"""In the place of a listener: nothing listens."""
 
 
 def _serve() -> tuple[Server, ServerStream]:
-    listeners: list[_NoListener] = []
+    opened: list[OpenStream] = []
 
-    def listener(options: ListenerOptions, *_: Any) -> _NoListener:
-        listeners.append(_NoListener(options.open_stream))
-        return listeners[-1]
+    def listener(options: ListenerOptions, *_: Any) -> Any:
+        opened.append(options.open_stream)
+        return _NO_LISTENER
 
     with mock.patch("dm_env_rpc_client.server.hosting.open_listener", listener):
         server = serve(Fixed, max_worlds=4)
-    return server, listeners[0].open_stream(Peer("ipv4:192.0.2.1:1"))
+    return server, opened[0](Peer("ipv4:192.0.2.1:1"))
 
 
 def _check_requests(requests: list[bytes]) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import random
 import struct
-from typing import Any
 
 import hpack
 
 from dm_env_rpc_client import DmEnvRpcClientError
 from tests.fuzz.wire import flipped
 from tests.transports import frames
-from tests.transports.client_call import ClientCall, feed
+from tests.transports.client_call import ClientCall, feed, received, take_outbound
 from tests.transports.frames import frame
 
 __all__ = ["check", "generate"]
@@ -106,26 +105,26 @@ def _text(failure: BaseException | None) -> str:
     return str(failure).partition("it speaks")[0]
 
 
-def _outcome(contents: bytes, piece: int) -> tuple[list[bytes], Any, ClientCall]:
+def _given(contents: bytes, piece: int) -> ClientCall:
     client = ClientCall(frames.REQUEST, "localhost:1", LIMIT)
     client.send(b"request")
     for begin in range(0, len(contents), piece or max(1, len(contents))):
         feed(client, contents[begin : begin + (piece or len(contents))])
-        sent = sum(len(part) for part in client.outbound)
-        client.sent(sent)
-    messages = [bytes(each) for each in client.messages]
-    return messages, client.failure, client
+        take_outbound(client)
+    return client
 
 
 def check(contents: bytes) -> str:
     """Gives a stream of frames to a client, whole and in pieces."""
     piece, stream = (contents + b"\0")[0], contents[1:]
-    messages, failure, client = _outcome(stream, 0)
+    client = _given(stream, 0)
+    messages, failure = received(client), client.failure
     assert all(len(message) <= LIMIT for message in messages)
     assert failure is None or isinstance(failure, DmEnvRpcClientError), failure
     if piece:
         piece = max(piece, len(stream) // 1000)  # Single bytes of long streams take too long.
-        again, other, _ = _outcome(stream, piece)
+        in_pieces = _given(stream, piece)
+        again, other = received(in_pieces), in_pieces.failure
         assert again == messages, (again, messages)
         assert (type(other), _text(other)) == (type(failure), _text(failure)), (other, failure)
     if failure is not None:

@@ -1,34 +1,30 @@
-"""How many environments: measured, calculated, and the one held against the other.
+"""How many environments, measured: their costs, and the steps per second of up to 1,000.
 
-    python -m tests.scale                             # takes some ten minutes
-    python -m tests.scale --quick                     # few environments, short turns
-    python -m tests.scale --json run.json --markdown run.md --plot run.svg
-    python -m tests.scale --from run.json --plot run.png    # of an earlier run; measures nothing
+    python -m tests.scale            # takes some ten minutes
+    python -m tests.scale --quick    # few environments, few turns
 
-The costs of a step are measured with few environments. From them the command calculates what many
-environments should reach, and measures that, with up to 1,000 environments on fake servers that
-answer after 1, 5 and 20 ms. It exits with 1 if the two are more than 15 % apart with 1,000.
-Nothing else should run beside it.
+Prints the tables of the guide to scale. Nothing else should run beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import os
+import platform
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from tests.benchmarks.cheap import PAYLOADS
-from tests.scale import costs, plot, report, simulation
-from tests.scale.processes import on_one_core
-from tests.scale.report import Run
-from tests.scale.simulation import Outcome
+from tests.scale.fakes import fake
+from tests.scale.measuring import COMPUTES, WAITS, costs, real_rate, served, simulated_rates
 
-_ROUNDS, _QUICK_ROUNDS = 100, 5
-_PATIENCE, _QUICK_PATIENCE = 5.0, 0.0
-_QUICK_COUNTS = (64,)
-_MOST_APART = 0.15
-_HELD_FROM = 1000
+_COUNTS, _QUICK_COUNTS = (16, 64, 256, 1000), (64,)
+_TURNS, _QUICK_TURNS = 40, 3
+_REAL = ((COMPUTES, 16, 0.0), (COMPUTES, 16, 0.001), (COMPUTES, 16, 0.020), (WAITS, 64, 0.020))
+"""What environments of a real server do in a step, how many they are, and for how many seconds."""
+
+_KIB = 1 << 10
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,62 +34,72 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="few environments, short turns")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=_PATIENCE,
-        metavar="SECONDS",
-        help="how long to look for turns without other programs, in each case; %(default)s",
-    )
+    parser.add_argument("--quick", action="store_true", help="few environments, few turns")
     parser.add_argument("--only", choices=list(PAYLOADS), action="append", help="repeatable")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the plot, SVG or PNG")
-    parser.add_argument(
-        "--from", dest="earlier", type=Path, metavar="FILE", help="what --json wrote, to show"
-    )
     options = parser.parse_args(arguments)
-    if options.earlier is not None:
-        run = report.read(options.earlier)
-    else:
-        run = Run(report.facts())
-        for payload in options.only or PAYLOADS:
-            with on_one_core():
-                _measure(run, payload, options.quick, options.patience)
-            # After each, so that a run that is broken off has written what it found.
-            if options.json is not None:
-                options.json.write_text(report.as_json(run))
-    if options.markdown is not None:
-        options.markdown.write_text(report.markdown(run))
-    if options.plot is not None:
-        plot.draw(run, options.plot)
-    if options.json is None and options.markdown is None and options.plot is None:
-        print(report.markdown(run))
-    print(report.summary(run))
-    held = [outcome for outcome in run.simulated if outcome.environments >= _HELD_FROM]
-    return 0 if all(abs(outcome.error) <= _MOST_APART for outcome in held) else 1
+    payloads = options.only or list(PAYLOADS)
+    turns = _QUICK_TURNS if options.quick else _TURNS
+    counts = _QUICK_COUNTS if options.quick else _COUNTS
+    print(_facts())
+    print(_costs(payloads, turns))
+    print(_simulated(payloads, counts, turns))
+    print(_real(payloads, turns))
+    return 0
 
 
-def _measure(run: Run, payload: str, is_quick: bool, patience: float) -> None:
-    rounds = _ROUNDS
-    counts: Sequence[int] = simulation.COUNTS
-    if is_quick:
-        rounds, counts, patience = _QUICK_ROUNDS, _QUICK_COUNTS, _QUICK_PATIENCE
-    with costs.gauge(payload) as gauge:
-        run.costs[payload] = found = costs.measure(payload, rounds, gauge, _tell)
-        simulated = simulation.simulate(payload, found, gauge, patience, _tell, counts)
-        _keep(run.simulated, simulated)
-        _keep(run.served, simulation.serve(payload, found, gauge, patience, _tell))
+def _facts() -> str:
+    """Says where and when this runs."""
+    return (
+        f"date: {datetime.date.today()}; Python: {platform.python_version()}; "
+        f"system: {platform.system()} {platform.machine()}; "
+        f"cores: {len(os.sched_getaffinity(0))}"
+    )
 
 
-def _keep(kept: list[Outcome], found: Iterable[Outcome]) -> None:
-    for outcome in found:
-        _tell(
-            f"  {outcome.measured:,.0f} steps/s, {outcome.error:+.0%}, "
-            f"{outcome.disturbance:.1%} disturbed"
-        )
-        kept.append(outcome)
+def _costs(payloads: Sequence[str], turns: int) -> str:
+    rows = []
+    for payload in payloads:
+        _tell(f"{payload}: what an environment costs")
+        found = costs(payload, turns)
+        micro = [_number(seconds * 1e6) for seconds in (found.client, found.server)]
+        memory = [f"{size / _KIB:,.0f}" for size in (found.client_bytes, found.server_bytes)]
+        rows.append([payload, *micro, *memory])
+    return _table(["observation", "client, us", "server, us", "client, KiB", "server, KiB"], rows)
+
+
+def _simulated(payloads: Sequence[str], counts: Sequence[int], turns: int) -> str:
+    cells: dict[tuple[str, str, str], list[str]] = {}
+    for payload in payloads:
+        with fake(payload) as server:
+            for count in counts:
+                _tell(f"{payload}: {count} environments of a fake server")
+                for latency, mode, rate in simulated_rates(server, payload, count, turns):
+                    row = payload, f"{latency * 1000:g} ms", f"`{mode}`"
+                    cells.setdefault(row, []).append(_number(rate))
+    rows = [[*row, *rates] for row, rates in cells.items()]
+    return _table(["observation", "latency", "", *(f"{count:,}" for count in counts)], rows)
+
+
+def _real(payloads: Sequence[str], turns: int) -> str:
+    names = [f"{count}, each {does} for {seconds * 1000:g} ms" for does, count, seconds in _REAL]
+    rows = []
+    for payload in payloads:
+        rows.append([payload])
+        with served() as server:
+            for name, case in zip(names, _REAL, strict=True):
+                _tell(f"{payload}: {name}")
+                rows[-1].append(_number(real_rate(server, payload, *case, turns)))
+    return _table(["observation", *names], rows)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _number(value: float) -> str:
+    """Returns three digits of a number."""
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _tell(what: str) -> None:

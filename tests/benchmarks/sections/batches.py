@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
-from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 import gymnasium
@@ -22,9 +20,10 @@ from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
 from tests.benchmarks.cheap import Cheap
-from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate, timed
-from tests.benchmarks.sections.serving import ASYNC, BATCHED, VECTOR, CheapGym, process
+from tests.benchmarks.processes import serving
+from tests.benchmarks.results import Section, Target
+from tests.benchmarks.rounds import Contender, timed
+from tests.benchmarks.sections.serving import ASYNC, BATCHED, VECTOR, CheapGym, vector_step
 from tests.benchmarks.settings import Settings
 
 __all__ = ["batched", "batched_rate", "batched_single"]
@@ -49,6 +48,7 @@ _MOST_OF_ASYNC = {
 
 _QUICK = ((16, "scalar"), (4, CART_POLE))
 _MOST_OF_ONE = 1.0
+_TIMES = "times the cost of"
 _STEPS = 2560
 """Environment steps of one turn, at most `_MOST_STEPS` of all environments."""
 
@@ -61,26 +61,6 @@ def _world(name: str) -> gymnasium.Env[Any, Any]:
     if name in _SHORT:
         return CheapGym(_SHORT[name])
     return gymnasium.make("CartPole-v1")
-
-
-def _be_a_server(told: Pipe, factory: Callable[..., Any]) -> None:
-    with serve(factory) as server:
-        told.send(server.address)
-        told.recv()
-
-
-def _served(stack: contextlib.ExitStack, factory: Callable[..., Any]) -> str:
-    address: str = stack.enter_context(process(_be_a_server, factory)).recv()
-    return address
-
-
-def _stepping(
-    stack: contextlib.ExitStack, envs: gymnasium.vector.VectorEnv[Any, Any, Any], count: int
-) -> Contender:
-    stack.callback(envs.close)
-    envs.reset(seed=0)
-    actions = np.resize(np.array([0, 1]), count)
-    return timed(lambda: envs.step(actions), max(2, min(_MOST_STEPS, _STEPS // count)), count)
 
 
 def _proxy(stack: contextlib.ExitStack, address: str, name: str) -> Contender:
@@ -102,13 +82,15 @@ def _contenders(
 ) -> dict[str, Contender]:
     mode = AutoresetMode.SAME_STEP if name == SAME_STEP else AutoresetMode.NEXT_STEP
     makers = [functools.partial(_world, name)] * count
-    # Forks of a process that uses grpcio may crash.
-    others = AsyncVectorEnv(makers, shared_memory=True, context="spawn", autoreset_mode=mode)
-    ours = RemoteVectorEnv(address, count, {"name": name}, autoreset_mode=mode)
+    steps = max(2, min(_MOST_STEPS, _STEPS // count))
+    every: dict[str, gymnasium.vector.VectorEnv[Any, Any, Any]] = {
+        # Forks of a process that uses grpcio may crash.
+        ASYNC: AsyncVectorEnv(makers, shared_memory=True, context="spawn", autoreset_mode=mode),
+        VECTOR: RemoteVectorEnv(address, count, {"name": name}, autoreset_mode=mode),
+        SYNC: SyncVectorEnv(makers, autoreset_mode=mode),
+    }
     return {
-        ASYNC: _stepping(stack, others, count),
-        VECTOR: _stepping(stack, ours, count),
-        SYNC: _stepping(stack, SyncVectorEnv(makers, autoreset_mode=mode), count),
+        who: timed(vector_step(stack, envs, seed=0), steps, count) for who, envs in every.items()
     }
 
 
@@ -118,10 +100,10 @@ def batched(settings: Settings) -> Section:
     for count, name in _QUICK if settings.is_quick else _MOST_OF_ASYNC:
         title = f"{count} {name}"
         with contextlib.ExitStack() as stack:
-            contenders = _contenders(stack, _served(stack, _world), count, name)
-            progress = settings.progress(title)
-            rows.append(Row(title, alternate(contenders, settings.rounds, progress)))
-        targets.append(_target(rows[-1], VECTOR, _MOST_OF_ASYNC.get((count, name), _MOST_OF_ONE)))
+            address = stack.enter_context(serving(serve, _world))
+            rows.append(settings.row(title, _contenders(stack, address, count, name)))
+        limit = _MOST_OF_ASYNC.get((count, name), _MOST_OF_ONE)
+        targets.append(rows[-1].at_most(VECTOR, ASYNC, limit, _TIMES))
     title = "A step of one environment of several, in another process"
     return Section("batched", title, rows, targets)
 
@@ -129,18 +111,12 @@ def batched(settings: Settings) -> Section:
 def batched_single(settings: Settings) -> Section:
     """One environment of Gymnasium, against AsyncVectorEnv with one."""
     with contextlib.ExitStack() as stack:
-        address = _served(stack, _world)
+        address = stack.enter_context(serving(serve, _world))
         contenders = _contenders(stack, address, 1, CART_POLE)
         contenders[PROXY] = _proxy(stack, address, CART_POLE)
-        progress = settings.progress(f"1 {CART_POLE}")
-        row = Row(CART_POLE, alternate(contenders, settings.rounds, progress))
-    targets = [_target(row, name, _MOST_OF_ONE) for name in (VECTOR, PROXY)]
+        row = settings.row(CART_POLE, contenders, f"1 {CART_POLE}")
+    targets = [row.at_most(name, ASYNC, _MOST_OF_ONE, _TIMES) for name in (VECTOR, PROXY)]
     return Section("batched-single", "A step of an environment in another process", [row], targets)
-
-
-def _target(row: Row, name: str, most: float) -> Target:
-    text = f"{name}, {row.name}: times the cost of {ASYNC}"
-    return Target(text, row.ratio(name, ASYNC), most, is_minimum=False)
 
 
 class _Nothing(Cheap):
@@ -180,13 +156,13 @@ def batched_rate(settings: Settings) -> Section:
     with contextlib.ExitStack() as stack:
         contenders = {}
         for kind, factory in _RATES.items():
-            envs = stack.enter_context(BatchedEnvironment(_served(stack, factory), _ROWS))
+            address = stack.enter_context(serving(serve, factory))
+            envs = stack.enter_context(BatchedEnvironment(address, _ROWS))
             envs.reset()
             ((name, spec),) = envs.action_spec().items()
             step = functools.partial(envs.step, {name: np.ones(_ROWS, spec.dtype)})
             contenders[f"{BATCHED}, {kind}"] = timed(step, 10, _ROWS)
-        progress = settings.progress(f"{_ROWS} environments that compute nothing")
-        row = Row("a step", alternate(contenders, settings.rounds, progress))
+        row = settings.row("a step", contenders, f"{_ROWS} environments that compute nothing")
     targets = [
         Target(f"{name}, {_ROWS}: steps/s", 1 / row.samples[name].median, _LEAST_RATE)
         for name in contenders

@@ -18,7 +18,7 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client import SpecManager, dm_env_rpc_pb2, pack_tensor, unpack_tensor
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate, timed
+from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE
 
@@ -71,8 +71,9 @@ def _calls(dtype: str, shape: tuple[int, ...]) -> dict[str, Callable[[], object]
     """Each operation of each side, by name."""
     value = _values(dtype, shape)
     value = value if shape else value[()]
-    spec = dm_env_rpc_pb2.TensorSpec(name="x", dtype=_data_type(dtype), shape=shape)
-    tensor = tensor_utils.pack_tensor(value, dtype=_data_type(dtype))
+    data_type = _data_type(dtype)
+    spec = dm_env_rpc_pb2.TensorSpec(name="x", dtype=data_type, shape=shape)
+    tensor = tensor_utils.pack_tensor(value, dtype=data_type)
     response = dm_env_rpc_pb2.EnvironmentResponse(
         step=dm_env_rpc_pb2.StepResponse(state=dm_env_rpc_pb2.RUNNING, observations={1: tensor})
     ).SerializeToString()
@@ -100,7 +101,6 @@ def _calls(dtype: str, shape: tuple[int, ...]) -> dict[str, Callable[[], object]
     parsed = dm_env_rpc_pb2.EnvironmentRequest.FromString
     if parsed(reference_encode()) != parsed(ours.encode(action).message):
         raise AssertionError(f"the two write something else for {dtype}{list(shape)}")
-    data_type = _data_type(dtype)
     return {
         f"{ENCODE}, {REFERENCE}": reference_encode,
         f"{ENCODE}, {OURS}": lambda: ours.encode(action).message,
@@ -151,8 +151,7 @@ def _rows(settings: Settings, *operations: str) -> list[Row]:
             for who, call in _calls(dtype, shape).items()
             if who.startswith(operations)
         }
-        samples = alternate(contenders, settings.rounds, settings.progress(f"codec, {name}"))
-        rows.append(Row(name, samples))
+        rows.append(settings.row(name, contenders, f"codec, {name}"))
     return rows
 
 

@@ -9,8 +9,7 @@ contenders take turns in one run; medians.
 from __future__ import annotations
 
 import ctypes
-import statistics
-import time
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
+from tests.benchmarks.rounds import alternate, timed
 from tests.bridges.env_c_api.compiling import compile_library
 
 ROUNDS = 60
@@ -39,47 +39,35 @@ def direct(path: str, copy: bool) -> Callable[[], None]:
     reward, observation = ffi.new("double*"), ffi.new("EnvCApi_Observation*")
     size = int(np.prod(SHAPE))
 
-    def run() -> None:
-        for _ in range(STEPS):
-            act(handle, [1])
-            advance(handle, 1, reward)
-            event_count(handle)
-            observe(handle, 0, observation)
-            if copy:
-                np.frombuffer(ffi.buffer(observation.payload.bytes, size), np.uint8).copy()
+    def step() -> None:
+        act(handle, [1])
+        advance(handle, 1, reward)
+        event_count(handle)
+        observe(handle, 0, observation)
+        if copy:
+            np.frombuffer(ffi.buffer(observation.payload.bytes, size), np.uint8).copy()
 
-    return run
+    return step
 
 
-def bridged(path: str, **kwargs: Any) -> Callable[[], None]:
+def bridged(path: str, **kwargs: Any) -> Callable[[], object]:
     """Steps the environment."""
     environment = EnvCApiEnvironment(path, "lean_connect", **kwargs)
     environment.reset()
-    action = {"move": 1}
-
-    def run() -> None:
-        for _ in range(STEPS):
-            environment.step(action)
-
-    return run
+    return functools.partial(environment.step, {"move": 1})
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, float]:
     """Returns the microseconds of one step by contender."""
     path = compile_library("lean", "1.4", "-O2")
-    contenders = {
+    steps = {
         "the C functions": direct(path, copy=False),
         "the C functions and one copy": direct(path, copy=True),
         "EnvCApiEnvironment": bridged(path),
         "EnvCApiEnvironment in a child process": bridged(path, isolated=True),
     }
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, run in contenders.items():
-            begin = time.perf_counter()
-            run()
-            times[name].append((time.perf_counter() - begin) / STEPS * 1e6)
-    return {name: statistics.median(of_one) for name, of_one in times.items()}
+    contenders = {name: timed(step, STEPS) for name, step in steps.items()}
+    return {name: found.median * 1e6 for name, found in alternate(contenders, rounds).items()}
 
 
 def main() -> None:

@@ -10,17 +10,16 @@ import contextlib
 import functools
 import importlib.util
 from collections.abc import Callable
-from multiprocessing.connection import Connection as Pipe
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import serve
-from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate, timed
-from tests.benchmarks.sections.serving import process
+from dm_env_rpc_client.server import Server, serve
+from tests.benchmarks.processes import serving
+from tests.benchmarks.results import Section, Target
+from tests.benchmarks.rounds import timed
+from tests.benchmarks.sections.serving import vector_step
 from tests.benchmarks.settings import Settings
 
 __all__ = ["foreign"]
@@ -76,20 +75,11 @@ _KINDS = {
 }
 
 
-def _be_a_server(told: Pipe, make: Callable[..., Any], count: int) -> None:
+def _serve(make: Callable[..., Any], count: int) -> Server:
     # ALE keeps the interpreter while it makes an environment, for so long that a client may take
     # the server for lost.
     made = make(count)
-    with serve(lambda: made) as server:
-        told.send(server.address)
-        told.recv()
-
-
-def _stepping(stack: contextlib.ExitStack, envs: Any) -> Contender:
-    stack.callback(envs.close)
-    envs.reset()
-    actions = np.resize(np.array([0, 1]), envs.num_envs)
-    return timed(lambda: envs.step(actions), _STEPS, envs.num_envs)
+    return serve(lambda: made)
 
 
 def foreign(settings: Settings) -> Section:
@@ -103,13 +93,12 @@ def foreign(settings: Settings) -> Section:
             missing.append(f"{name} (pip install {kind.package.replace('_', '-')})")
             continue
         with contextlib.ExitStack() as stack:
-            address = stack.enter_context(process(_be_a_server, kind.make, count)).recv()
+            address = stack.enter_context(serving(_serve, kind.make, count))
+            both = {OURS: RemoteVectorEnv(address, count), OWN: kind.make(count)}
             contenders = {
-                OURS: _stepping(stack, RemoteVectorEnv(address, count)),
-                OWN: _stepping(stack, kind.make(count)),
+                who: timed(vector_step(stack, envs), _STEPS, count) for who, envs in both.items()
             }
-            progress = settings.progress(title)
-            row = Row(title, alternate(contenders, settings.rounds, progress))
+            row = settings.row(title, contenders)
         rows.append(row)
         ratio, rate = row.ratio(OURS, OWN), 1 / row.samples[OURS].median
         if kind.least_rate is not None and rate >= kind.least_rate:

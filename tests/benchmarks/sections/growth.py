@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.results import Section, Target
+from tests.benchmarks.rounds import Contender
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_GRPCIO, BEST, Stepper, our_name, steppers
 
@@ -32,17 +32,17 @@ def _contender(stepper: Stepper, size: int) -> Contender:
 def growth(settings: Settings) -> Section:
     """One step, waiting for each answer, by the size of its observation."""
     rows = []
-    for size in _QUICK_SIZES if settings.is_quick else _SIZES:
+    sizes = _QUICK_SIZES if settings.is_quick else _SIZES
+    for size in sizes:
         with contextlib.ExitStack() as stack:
             everybody = steppers(stack, settings.address, settings.tcp_address, "bytes", size)
             del everybody[BARE_GRPCIO]
             contenders = {who: _contender(stepper, size) for who, stepper in everybody.items()}
             rounds = max(3, settings.rounds // 4)
-            samples = alternate(contenders, rounds, settings.progress(_name(size), rounds))
-        rows.append(Row(_name(size), samples))
+            rows.append(settings.row(_name(size), contenders, rounds=rounds))
     section = Section("growth", "One step by the size of its observation", rows, [])
     base, largest = section.row(_name(_BASE)), rows[-1]
-    times = (_QUICK_SIZES if settings.is_quick else _SIZES)[-1] / _BASE
+    times = sizes[-1] / _BASE
     who = our_name(BEST)
     ratio = largest.samples[who].median / base.samples[who].median / times
     text = f"{who}: a byte of {largest.name}, times the cost of one of {base.name}"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate, timed
+from tests.benchmarks.results import Section, Target
+from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BEST, REFERENCE, TRANSPORTS, Reference, our_name
@@ -34,14 +34,7 @@ def vector_name(transport: str) -> str:
     return f"RemoteVectorEnv, {our_name(transport)}"
 
 
-def _vector(
-    stack: contextlib.ExitStack, address: str, number: int, payload: str, transport: str
-) -> RemoteVectorEnv:
-    options: dict[str, Any] = {"transport": transport}
-    envs = RemoteVectorEnv(address, number, {"payload": payload}, **options)
-    stack.callback(envs.close)
-    envs.reset()
-    return envs
+_CPU = f"{vector_name(BEST)}, CPU of the caller"
 
 
 def _loop(stack: contextlib.ExitStack, address: str, number: int, payload: str) -> Contender:
@@ -63,20 +56,19 @@ def _steps(number: int) -> int:
     return max(1, 160 // number)
 
 
-def _cpu_name(transport: str) -> str:
-    return f"{vector_name(transport)}, CPU of the caller"
-
-
 def _contenders(
     stack: contextlib.ExitStack, settings: Settings, number: int, payload: str
 ) -> dict[str, Contender]:
     made: dict[str, Contender] = {LOOP: _loop(stack, settings.address, number, payload)}
     for transport in TRANSPORTS:
-        envs = _vector(stack, settings.address, number, payload, transport)
+        options: dict[str, Any] = {"transport": transport}
+        envs = RemoteVectorEnv(settings.address, number, {"payload": payload}, **options)
+        stack.callback(envs.close)
+        envs.reset()
         step, steps = functools.partial(envs.step, np.ones(number, np.int32)), _steps(number)
         made[vector_name(transport)] = timed(step, steps, number)
         if transport == BEST:
-            made[_cpu_name(BEST)] = timed(step, steps, number, time.thread_time)
+            made[_CPU] = timed(step, steps, number, time.thread_time)
     return made
 
 
@@ -87,14 +79,10 @@ def environments(settings: Settings) -> Section:
         name = PAYLOADS[payload]
         with contextlib.ExitStack() as stack:
             contenders = _contenders(stack, settings, _NUMBER, payload)
-            del contenders[_cpu_name(BEST)]
-            progress = settings.progress(f"{_NUMBER} environments, {name}")
-            rows.append(Row(name, alternate(contenders, settings.rounds, progress)))
+            del contenders[_CPU]
+            rows.append(settings.row(name, contenders, f"{_NUMBER} environments, {name}"))
     best = vector_name(BEST)
-    targets = [
-        Target(f"{best}, {row.name}: times the steps/s of {LOOP}", row.ratio(LOOP, best), _FASTER)
-        for row in rows
-    ]
+    targets = [row.at_least(best, LOOP, _FASTER, "times the steps/s of") for row in rows]
     title = f"A step of one of {_NUMBER} environments behind one address"
     return Section("environments", title, rows, targets)
 
@@ -105,12 +93,11 @@ def growth_by_environments(settings: Settings) -> Section:
     for number in _QUICK_COUNTS if settings.is_quick else _COUNTS:
         with contextlib.ExitStack() as stack:
             contenders = _contenders(stack, settings, number, "scalar")
-            progress = settings.progress(f"{number} environments")
-            rows.append(Row(str(number), alternate(contenders, settings.rounds, progress)))
+            rows.append(settings.row(str(number), contenders, f"{number} environments"))
     title = "A step of one of N environments, float32 scalar"
     section = Section("growth-environments", title, rows, [])
     few, most = section.row("16"), rows[-1]
-    for name in (vector_name(BEST), _cpu_name(BEST)):
+    for name in (vector_name(BEST), _CPU):
         ratio = most.samples[name].median / few.samples[name].median
         text = f"{name}: an environment of {most.name}, times the cost of one of {few.name}"
         section.targets.append(Target(text, ratio, _LINEAR, is_minimum=False))

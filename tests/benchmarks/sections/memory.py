@@ -1,18 +1,13 @@
-"""The memory that steps hold on to, measured in a process that does nothing else.
-
-python -m tests.benchmarks.sections.memory ADDRESS TRANSPORT STEPS
-"""
+"""The memory that steps hold on to, measured in a process that does nothing else."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from dm_env_rpc_client import make
-from dm_env_rpc_client.client import connection
+from tests.benchmarks.processes import process
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Sample
 from tests.benchmarks.settings import Settings
@@ -37,10 +32,9 @@ def _status(field: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def measure(address: str, transport: str, steps: int) -> float:
-    """Returns the peak of memory over so many steps, less the start, in frames."""
-    chosen = cast("connection.Transport", transport)
-    with make(address, {"payload": "video"}, transport=chosen) as env:
+def _measure(told: Pipe, address: str, transport: Any, steps: int) -> None:
+    """Says the peak of memory over so many steps, less the start, in frames."""
+    with make(address, {"payload": "video"}, transport=transport) as env:
         start = _status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # The peak is from now on.
         timestep = env.reset()
@@ -48,7 +42,7 @@ def measure(address: str, transport: str, steps: int) -> float:
             timestep = env.step({"action": 1})
             if timestep.observation["payload"][0, 0, 0] != step % 100:
                 raise AssertionError(f"step {step} has the frame of another")
-        return (_status("VmHWM") - start) / FRAME_BYTES
+        told.send((_status("VmHWM") - start) / FRAME_BYTES)
 
 
 def memory(settings: Settings) -> Section:
@@ -57,21 +51,12 @@ def memory(settings: Settings) -> Section:
     samples = {}
     for transport in TRANSPORTS:
         settings.tell(f"memory of {steps} frames, {our_name(transport)}")
-        finished = subprocess.run(
-            [sys.executable, "-m", __name__, settings.address, transport, str(steps)],
-            cwd=Path(__file__).parents[3],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=60 + steps * _SECONDS_PER_STEP,
-        )
-        samples[our_name(transport)] = Sample.of([json.loads(finished.stdout)])
+        with process(_measure, settings.address, transport, steps) as told:
+            if not told.poll(60 + steps * _SECONDS_PER_STEP):
+                raise TimeoutError(f"{steps} steps over {transport} have not ended")
+            samples[our_name(transport)] = Sample.of([told.recv()])
     row = Row(f"{steps} steps", samples)
     who = our_name(BEST)
     text = f"{who}: frames held beyond the start"
     targets = [Target(text, samples[who].median, MAX_FRAMES, is_minimum=False)]
     return Section("memory", "Memory of uint8 1080x1920x3 steps", [row], targets, "frames", 1.0)
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

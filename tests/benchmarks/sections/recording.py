@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.recording import proxy
-from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate, timed
-from tests.benchmarks.sections.serving import process
+from tests.benchmarks.processes import serving
+from tests.benchmarks.results import Section, Target
+from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
 
@@ -29,12 +28,6 @@ _STEPS = 300
 _MOST = 1.1
 
 
-def _be_a_proxy(told: Pipe, upstream: str, path: str) -> None:
-    with proxy(upstream, path) as running:
-        told.send(running.address)
-        told.recv()
-
-
 def _contender(
     stack: contextlib.ExitStack, address: str, payload: str, record: Path | None = None
 ) -> Contender:
@@ -50,15 +43,14 @@ def recording(settings: Settings) -> Section:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             path = str(folder / "proxy.mcap")
-            running = stack.enter_context(process(_be_a_proxy, settings.address, path))
+            through = stack.enter_context(serving(proxy, settings.address, path))
             contenders = {
                 PLAIN: _contender(stack, settings.address, payload),
                 RECORDED: _contender(stack, settings.address, payload, folder / "run.mcap"),
-                PROXY: _contender(stack, running.recv(), payload),
+                PROXY: _contender(stack, through, payload),
             }
             name = PAYLOADS[payload]
-            progress = settings.progress(f"recording, {name}")
-            rows.append(Row(name, alternate(contenders, settings.rounds, progress)))
+            rows.append(settings.row(name, contenders, f"recording, {name}"))
     scalar = rows[0]
     target = Target(
         f"{scalar.name}: a recorded step, times one that is not",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,13 +60,13 @@ class _Servicer(dm_env_rpc_pb2_grpc.EnvironmentServicer):
 
 
 @contextlib.contextmanager
-def serve_reference(environment: dm_env.Environment) -> Iterator[str]:
-    """Serves an environment; gives the address."""
+def serve_reference(environment: dm_env.Environment) -> Iterator[types.SimpleNamespace]:
+    """Serves an environment; gives its `address`."""
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), options=_ALL_SIZES)
     dm_env_rpc_pb2_grpc.add_EnvironmentServicer_to_server(_Servicer(environment), server)
     port = server.add_secure_port("localhost:0", grpc.local_server_credentials())
     server.start()
     try:
-        yield f"localhost:{port}"
+        yield types.SimpleNamespace(address=f"localhost:{port}")
     finally:
         server.stop(0).wait()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
 import tempfile
 import timeit
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
@@ -24,15 +24,14 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
 from tests.benchmarks.cheap import PAYLOADS, Cheap, compute
-from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate, timed
+from tests.benchmarks.processes import process, serving
+from tests.benchmarks.results import Section, Target
+from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.sections.reference_serving import serve_reference
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE, BareCpp, Reference
 
-__all__ = ["process", "served", "served_computing", "served_to_cpp", "served_together"]
-
-_CONTEXT = multiprocessing.get_context("spawn")
+__all__ = ["served", "served_computing", "served_to_cpp", "served_together", "vector_step"]
 
 OURS = "dm_env_rpc_client, both ends"
 OURS_UNIX = "dm_env_rpc_client, a unix socket"
@@ -97,24 +96,6 @@ def _cheap(payload: str, bytes: int = 0) -> Cheap:
     return Cheap({"scalar": "float32 [1]"}.get(payload, payload))
 
 
-def _be_our_server(told: Pipe, address: str, transport: Any) -> None:
-    with serve(_cheap, address, transport=transport, max_connections=64) as server:
-        told.send(server.address)
-        told.recv()
-
-
-def _be_one_file(told: Pipe) -> None:
-    with dm_env_rpc_server.serve(_cheap, "localhost:0") as server:
-        told.send(server.address)
-        told.recv()
-
-
-def _be_the_reference_server(told: Pipe, payload: str) -> None:
-    with serve_reference(Cheap(payload)) as address:
-        told.send(address)
-        told.recv()
-
-
 def _be_behind_a_pipe(told: Pipe, payload: str) -> None:
     environment = CheapGym(payload)
     told.send("ready")
@@ -122,24 +103,7 @@ def _be_behind_a_pipe(told: Pipe, payload: str) -> None:
         told.send(environment.step(action))
 
 
-@contextlib.contextmanager
-def process(target: Callable[..., None], *arguments: Any) -> Iterator[Pipe]:
-    """A process; ends it. What it says first is left to be read."""
-    mine, its = _CONTEXT.Pipe()
-    process = _CONTEXT.Process(target=target, args=(its, *arguments), daemon=True)
-    process.start()
-    its.close()
-    try:
-        yield mine
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            mine.send(None)
-        process.join(10)
-        process.kill()
-        mine.close()
-
-
-def _through_a_pipe(stack: contextlib.ExitStack, payload: str) -> Callable[[], Any]:
+def _through_a_pipe(stack: contextlib.ExitStack, payload: str) -> Callable[[], object]:
     pipe = stack.enter_context(process(_be_behind_a_pipe, payload))
     pipe.recv()
 
@@ -150,16 +114,44 @@ def _through_a_pipe(stack: contextlib.ExitStack, payload: str) -> Callable[[], A
     return step
 
 
+def vector_step(
+    stack: contextlib.ExitStack, envs: Any, seed: int | None = None
+) -> Callable[[], object]:
+    """Returns what steps a vector environment, which the stack closes, with the actions 0 and 1."""
+    stack.callback(envs.close)
+    if seed is None:
+        envs.reset()  # EnvPool takes no seed.
+    else:
+        envs.reset(seed=seed)
+    actions = np.resize(np.array([0, 1]), envs.num_envs)
+    return lambda: envs.step(actions)
+
+
 def _async_vector(
     stack: contextlib.ExitStack, payload: str, count: int, work: int = 0
-) -> Callable[[], Any]:
+) -> Callable[[], object]:
     # Forks of a process that uses grpcio, as the reference does, may crash.
     makers = [functools.partial(CheapGym, payload, work)] * count
-    envs = AsyncVectorEnv(makers, shared_memory=True, context="spawn")
-    stack.callback(envs.close)
-    envs.reset()
-    actions = np.ones(count, np.int64)
-    return lambda: envs.step(actions)
+    return vector_step(stack, AsyncVectorEnv(makers, shared_memory=True, context="spawn"))
+
+
+def _together(
+    stack: contextlib.ExitStack, address: str, count: int, **created: Any
+) -> dict[str, Callable[[], object]]:
+    """Steps of a BatchedEnvironment and of a RemoteVectorEnv, by their names."""
+    batched = stack.enter_context(BatchedEnvironment(address, count, created))
+    vector = stack.enter_context(RemoteVectorEnv(address, count, created))
+    batched.reset()
+    vector.reset()
+    actions = np.ones(count, np.int32)
+    return {
+        BATCHED: functools.partial(batched.step, {"action": actions}),
+        VECTOR: functools.partial(vector.step, actions),
+    }
+
+
+def _ours(address: str = "localhost:0", transport: str = "http2") -> AbstractContextManager[str]:
+    return serving(serve, _cheap, address, transport=transport, max_connections=64)
 
 
 def _payloads(settings: Settings) -> Iterable[str]:
@@ -172,59 +164,52 @@ def served(settings: Settings) -> Section:
     with contextlib.ExitStack() as servers:
         folder = servers.enter_context(tempfile.TemporaryDirectory())
         addresses = {
-            name: servers.enter_context(process(_be_our_server, *where)).recv()
-            for name, where in {
-                OURS: ("localhost:0", "http2"),
-                OURS_UNIX: (f"unix:{folder}/server", "http2"),
-                OURS_GRPC: ("localhost:0", "grpc"),
+            name: servers.enter_context(server)
+            for name, server in {
+                OURS: _ours(),
+                OURS_UNIX: _ours(f"unix:{folder}/server"),
+                OURS_GRPC: _ours(transport="grpc"),
+                ONE_FILE: serving(dm_env_rpc_server.serve, _cheap, "localhost:0"),
             }.items()
         }
-        addresses[ONE_FILE] = servers.enter_context(process(_be_one_file)).recv()
         for payload in _payloads(settings):
             with contextlib.ExitStack() as stack:
                 contenders: dict[str, Contender] = {}
                 for name, address in addresses.items():
-                    env = make(address, {"payload": payload})
-                    stack.callback(env.close)
+                    env = stack.enter_context(make(address, {"payload": payload}))
                     env.reset()
                     step = functools.partial(env.step, {"action": 1})
                     contenders[name] = timed(step, _STEPS)
-                pipe = stack.enter_context(process(_be_the_reference_server, payload))
-                reference = Reference(pipe.recv(), {})
+                address = stack.enter_context(serving(serve_reference, Cheap(payload)))
+                reference = Reference(address, {})
                 stack.callback(reference.close)
                 contenders[REFERENCE_PAIR] = timed(reference.step, _STEPS // 4)
                 contenders[ASYNC] = timed(_async_vector(stack, payload, 1), _STEPS)
                 contenders[PIPE] = timed(_through_a_pipe(stack, payload), _STEPS)
-                progress = settings.progress(f"served, {payload}")
-                rows.append(Row(payload, alternate(contenders, settings.rounds, progress)))
+                rows.append(settings.row(payload, contenders, f"served, {payload}"))
     targets = []
     for row in rows:
-        text = f"{OURS}, {row.name}: times as long as {ASYNC}"
-        targets.append(Target(text, row.ratio(OURS, ASYNC), _MOST_OF_ASYNC[row.name], False))
-        text = f"{OURS}, {row.name}: times as fast as {REFERENCE_PAIR}"
-        ratio = row.ratio(REFERENCE_PAIR, OURS)
-        targets.append(Target(text, ratio, _LEAST_OF_REFERENCE[row.name]))
-        for other, most in ((OURS, _MOST_OF_SERVE), (REFERENCE_PAIR, 1.0)):
-            text = f"{ONE_FILE}, {row.name}: times as long as {other}"
-            targets.append(Target(text, row.ratio(ONE_FILE, other), most, False))
-    text = f"{OURS}, {rows[0].name}: times as long as {PIPE}"
-    targets.append(Target(text, rows[0].ratio(OURS, PIPE), _MOST_OF_PIPE, False))
+        targets += [
+            row.at_most(OURS, ASYNC, _MOST_OF_ASYNC[row.name]),
+            row.at_least(OURS, REFERENCE_PAIR, _LEAST_OF_REFERENCE[row.name]),
+            row.at_most(ONE_FILE, OURS, _MOST_OF_SERVE),
+            row.at_most(ONE_FILE, REFERENCE_PAIR, 1.0),
+        ]
+    targets.append(rows[0].at_most(OURS, PIPE, _MOST_OF_PIPE))
     return Section("served", "A step of a Python environment in another process", rows, targets)
 
 
 def served_to_cpp(settings: Settings) -> Section:
     """A step of a client in C++, with this package's server and with one in C++."""
     with contextlib.ExitStack() as stack:
-        pipe = stack.enter_context(process(_be_our_server, "localhost:0", "http2"))
+        ours = stack.enter_context(_ours())
         contenders: dict[str, Contender] = {}
-        for name, address in {OURS: pipe.recv(), CPP: settings.address}.items():
+        for name, address in {OURS: ours, CPP: settings.address}.items():
             client = BareCpp(address, "scalar", 0)
             stack.callback(client.close)
             contenders[name] = functools.partial(_mean, client)
-        progress = settings.progress("served to C++")
-        row = Row("scalar", alternate(contenders, settings.rounds, progress))
-    text = f"{OURS}, scalar: times as long as {CPP}"
-    target = Target(text, row.ratio(OURS, CPP), _MOST_OF_CPP, is_minimum=False)
+        row = settings.row("scalar", contenders, "served to C++")
+    target = row.at_most(OURS, CPP, _MOST_OF_CPP)
     return Section("served-to-cpp", "A step of a client in C++, by its server", [row], [target])
 
 
@@ -236,34 +221,17 @@ def served_together(settings: Settings) -> Section:
     """A step of one of many environments in other processes; one server process has all of ours."""
     rows = []
     count = _QUICK_TOGETHER if settings.is_quick else _TOGETHER
-    with process(_be_our_server, "localhost:0", "http2") as pipe:
-        address = pipe.recv()
+    with _ours() as address:
         for payload in _payloads(settings):
             with contextlib.ExitStack() as stack:
-                batched = BatchedEnvironment(address, count, {"payload": payload})
-                stack.callback(batched.close)
-                vector = RemoteVectorEnv(address, count, {"payload": payload})
-                stack.callback(vector.close)
-                batched.reset()
-                vector.reset()
-                actions = np.ones(count, np.int32)
-                steps: dict[str, Callable[[], Any]] = {
-                    BATCHED: functools.partial(batched.step, {"action": actions}),
-                    VECTOR: functools.partial(vector.step, actions),
-                    ASYNC: _async_vector(stack, payload, count),
-                }
+                steps = _together(stack, address, count, payload=payload)
+                steps[ASYNC] = _async_vector(stack, payload, count)
                 contenders = {
                     name: timed(step, _STEPS_TOGETHER, count) for name, step in steps.items()
                 }
-                progress = settings.progress(f"served together, {payload}")
-                rows.append(Row(payload, alternate(contenders, settings.rounds, progress)))
+                rows.append(settings.row(payload, contenders, f"served together, {payload}"))
     targets = [
-        Target(
-            f"{name}, {row.name}: times as long as {ASYNC}",
-            row.ratio(name, ASYNC),
-            _MOST_TOGETHER[row.name],
-            is_minimum=False,
-        )
+        row.at_most(name, ASYNC, _MOST_TOGETHER[row.name])
         for row in rows
         for name in (BATCHED, VECTOR)
     ]
@@ -275,26 +243,17 @@ def served_computing(settings: Settings) -> Section:
     """A step of one of 8 environments that compute in Python, in other processes."""
     (payload, *_) = PAYLOADS
     work = _work_of(_COMPUTED_SECONDS)
-    steps: dict[str, Callable[[], Any]] = {}
+    steps: dict[str, Callable[[], object]] = {}
     with contextlib.ExitStack() as stack:
         for processes in (1, 2):
             server = stack.enter_context(serve(Cheap, processes=processes))
-            created = {"payload": payload, "work": work}
-            batched = BatchedEnvironment(server.address, _COMPUTING, created)
-            stack.callback(batched.close)
-            vector = RemoteVectorEnv(server.address, _COMPUTING, created)
-            stack.callback(vector.close)
-            batched.reset()
-            vector.reset()
-            actions = np.ones(_COMPUTING, np.int32)
-            steps[_of(BATCHED, processes)] = functools.partial(batched.step, {"action": actions})
-            steps[_of(VECTOR, processes)] = functools.partial(vector.step, actions)
+            pair = _together(stack, server.address, _COMPUTING, payload=payload, work=work)
+            steps |= {_of(name, processes): step for name, step in pair.items()}
         steps[ASYNC] = _async_vector(stack, payload, _COMPUTING, work)
         contenders = {
             name: timed(step, _STEPS_COMPUTING, _COMPUTING) for name, step in steps.items()
         }
-        progress = settings.progress("served, computing")
-        row = Row("1 ms in Python", alternate(contenders, settings.rounds, progress))
+        row = settings.row("1 ms in Python", contenders, "served, computing")
     targets = []
     for name in (BATCHED, VECTOR):
         ours = _of(name, 2)

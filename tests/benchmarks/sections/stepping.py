@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.rounds import Contender
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import (
     BARE_CPP,
@@ -38,6 +38,9 @@ _STEPS = {"scalar": 60, "vector": 60, "int32": 30, "uint8": 40, "float32": 20, "
 _FASTER = {"scalar": 3.5, "uint8": 2.5, "float32": 8.0, "video": 5.0}
 """How many times as fast as the reference a step is to be."""
 
+_SLOWER = (("scalar", BARE_CPP, 1.5), ("video", BARE_CPP, 1.0), ("video", PLAIN_TCP, 1.4))
+"""How many times as long as others a step may take."""
+
 _FASTER_AHEAD = {"scalar": 8.0, "float32": 25.0}
 """How many times the reference's waiting rate 16 in flight are to reach."""
 
@@ -64,8 +67,7 @@ def waiting(settings: Settings) -> Section:
             contenders = {
                 who: _contender(stepper.wait, _STEPS[payload]) for who, stepper in everybody.items()
             }
-            samples = alternate(contenders, settings.rounds, settings.progress(f"waiting, {name}"))
-        rows.append(Row(name, samples))
+            rows.append(settings.row(name, contenders, f"waiting, {name}"))
     targets = _waiting_targets(dict(zip(payloads, rows, strict=True)))
     return Section("waiting", "One step, waiting for each answer", rows, targets)
 
@@ -73,28 +75,16 @@ def waiting(settings: Settings) -> Section:
 def _waiting_targets(by_payload: dict[str, Row]) -> list[Target]:
     best = our_name(BEST)
     targets = [
-        Target(
-            f"{best}, {PAYLOADS[payload]}: times as fast as {REFERENCE}",
-            by_payload[payload].ratio(REFERENCE, best),
-            limit,
-        )
+        by_payload[payload].at_least(best, REFERENCE, limit)
         for payload, limit in _FASTER.items()
         if payload in by_payload
     ]
-    for payload, other, limit in (
-        ("scalar", BARE_CPP, 1.5),
-        ("video", BARE_CPP, 1.0),
-        ("video", PLAIN_TCP, 1.4),
-    ):
-        if payload not in by_payload:
-            continue
-        text = f"{best}, {PAYLOADS[payload]}: times as long as {other}"
-        targets.append(Target(text, by_payload[payload].ratio(best, other), limit, False))
-    for payload, row in by_payload.items():
-        grpc = our_name("grpc")
-        text = f"{grpc}, {PAYLOADS[payload]}: times as fast as {REFERENCE}"
-        targets.append(Target(text, row.ratio(REFERENCE, grpc), 1.0))
-    return targets
+    targets += [
+        by_payload[payload].at_most(best, other, limit)
+        for payload, other, limit in _SLOWER
+        if payload in by_payload
+    ]
+    return targets + [row.at_least(our_name("grpc"), REFERENCE, 1.0) for row in by_payload.values()]
 
 
 def pipelined(settings: Settings) -> Section:
@@ -111,10 +101,7 @@ def pipelined(settings: Settings) -> Section:
             }
             reference = everybody[REFERENCE]
             contenders[f"{REFERENCE}, waiting"] = _contender(reference.wait, _STEPS[payload])
-            samples = alternate(
-                contenders, settings.rounds, settings.progress(f"pipelined, {name}")
-            )
-        rows.append(Row(name, samples))
+            rows.append(settings.row(name, contenders, f"pipelined, {name}"))
     best = our_name(BEST)
     targets = [
         Target(
