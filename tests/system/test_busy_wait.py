@@ -7,18 +7,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
-import dm_env
 import pytest
 
-from dm_env_rpc_client import make
+from dm_env_rpc_client import DmEnvAdaptor, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system import busy_wait
 from dm_env_rpc_client.system.busy_wait import SPIN_SECONDS, BusyWait, at_work
-from tests.support import forks
+from tests.support.scripted import served_echo
 
 
 class Clock:
@@ -217,30 +215,13 @@ def test_threads_of_the_parent_are_not_those_of_a_forked_child() -> None:
 # At both ends.
 
 
-class Slow(Catch):
-    """Sleeps in its steps."""
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(0.01)  # It takes time to step.
-        return super().step(action)
-
-
-def _serve_slow(told: Connection) -> None:
-    with serve(Slow, transport="http2") as server:
-        told.send(server.address)
-        told.poll(None)
-
-
 @pytest.fixture
-def slow() -> Iterator[str]:
-    """The address of a server in another process whose steps take 10 ms."""
-    told, heard = forks.context.Pipe()
-    process = forks.context.Process(target=_serve_slow, args=(heard,), daemon=True)
-    process.start()
-    try:
-        yield told.recv()
-    finally:
-        forks.end(process)
+def slow() -> Iterator[DmEnvAdaptor]:
+    """An environment in another process whose steps take 10 ms."""
+    settings = {"seconds": 0.01}
+    with served_echo() as server, make(server.address, settings, transport="http2") as environment:
+        environment.reset()
+        yield environment
 
 
 @pytest.fixture
@@ -277,25 +258,20 @@ def test_ends_in_one_process_do_not_take_the_interpreter_from_each_other(
     assert threading.current_thread() not in looked
 
 
-def test_slow_servers_are_waited_for_asleep(slow: str, looks: list[float]) -> None:
-    with make(slow, transport="http2") as environment:
-        environment.reset()
-        looks.clear()
-        for _ in range(60):
-            environment.step({"paddle": 0})
-        assert len(looks) >= 50  # It is asked each time.
-        assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
+def test_slow_servers_are_waited_for_asleep(slow: DmEnvAdaptor, looks: list[float]) -> None:
+    for _ in range(60):
+        slow.step({"value": 0})
+    assert len(looks) >= 50  # It is asked each time.
+    assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
 
 
-def test_a_poll_does_not_look(slow: str, looks: list[float]) -> None:
-    with make(slow, transport="http2") as environment:
-        environment.reset()
-        environment.step({"paddle": 0})
-        pending = environment._start_step(environment._prepare_step({"paddle": 0}))
-        looks.clear()
-        polls = 0
-        while not environment.connection.poll(pending):
-            polls += 1
-        assert polls > 10
-        assert not looks
-        environment._finish_step(pending)
+def test_a_poll_does_not_look(slow: DmEnvAdaptor, looks: list[float]) -> None:
+    slow.step({"value": 0})
+    pending = slow._start_step(slow._prepare_step({"value": 0}))
+    looks.clear()
+    polls = 0
+    while not slow.connection.poll(pending):
+        polls += 1
+    assert polls > 10
+    assert not looks
+    slow._finish_step(pending)
