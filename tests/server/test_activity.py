@@ -19,7 +19,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Catch, Server, ServerStats, serve
 from tests.support.environments import Broken
-from tests.support.scripted import settles
+from tests.support.scripted import can_make, settles
 
 LOGGER = "dm_env_rpc_client.server"
 LOGGERS = (LOGGER, "dm_env_rpc_client.server.clients")
@@ -93,16 +93,8 @@ def test_clients_for_which_there_is_no_room_are_counted(
             stats = server.stats()
             assert (stats.streams, stats.all_streams, stats.refused_streams) == (2, 2, 3)
         assert settles(lambda: server.stats().streams == 0)
-
-        def is_served() -> bool:
-            try:
-                make(server.address).close()
-            except ConnectionLostError:
-                return False
-            return True
-
         # The server knows that the stream has ended a moment before there is room for another.
-        assert settles(is_served)
+        assert settles(lambda: can_make(server.address))
 
 
 def test_the_log_tells_of_clients_and_refusals_and_not_of_steps(

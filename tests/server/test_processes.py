@@ -7,8 +7,6 @@ import logging
 import multiprocessing
 import os
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -47,6 +45,7 @@ from tests.server.worker_processes import (
     workers_of,
 )
 from tests.support.certificates import self_signed
+from tests.support.programs import open_links, run_python
 from tests.support.scripted import settles
 
 LOGGER = "dm_env_rpc_client.server"
@@ -106,11 +105,7 @@ def own_forwarded(server: Server) -> int:
 
 def _unix_sockets(pid: int) -> int:
     inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
-    links = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            links.append(os.readlink(link))
-    return sum(link.removeprefix("socket:[").rstrip("]") in inodes for link in links)
+    return sum(link.removeprefix("socket:[").rstrip("]") in inodes for link in open_links(pid))
 
 
 def test_streams_on_one_connection_of_grpcio_are_spread_by_forwarding(server: Server) -> None:
@@ -332,16 +327,6 @@ def test_a_text_names_a_factory_without_processes_too() -> None:
         assert pid_of(env) == os.getpid()
 
 
-def run_program(text: str, *, as_script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = ["-c", text]
-    if as_script is not None:
-        as_script.write_text(text)
-        command = [str(as_script)]
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 _DEFINED_HERE = """
 import dm_env_rpc_client.server as s
 class Mine(s.Catch): pass
@@ -349,16 +334,14 @@ class Mine(s.Catch): pass
 
 
 def test_a_factory_of_an_interactive_session_is_refused_with_advice() -> None:
-    ended = run_program(_DEFINED_HERE + "s.serve(Mine, processes=1)")
-    assert ended.returncode == 1
+    ended = run_python(_DEFINED_HERE + "s.serve(Mine, processes=1)", code=1)
     assert "SpecError: a worker process cannot load what it is to serve" in ended.stderr
     assert "write it to a file" in ended.stderr
 
 
 def test_a_script_needs_its_guard(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
-    ended = run_program(_DEFINED_HERE + "s.serve(Mine, processes=1)", as_script=path)
-    assert ended.returncode == 1
+    ended = run_python(_DEFINED_HERE + "s.serve(Mine, processes=1)", as_script=path, code=1)
     assert "bootstrapping phase" in ended.stderr
     assert "ChildProcessError: a worker process ended with exit code 1" in ended.stderr
     guarded = """
@@ -367,8 +350,7 @@ if __name__ == "__main__":
     with s.serve(Mine, processes=1) as server, dm_env_rpc_client.make(server.address) as env:
         print(env.reset().step_type.name)
 """
-    ended = run_program(_DEFINED_HERE + guarded, as_script=path)
-    assert (ended.returncode, ended.stdout) == (0, "FIRST\n"), ended.stderr
+    assert run_python(_DEFINED_HERE + guarded, as_script=path).stdout == "FIRST\n"
 
 
 def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:

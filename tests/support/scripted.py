@@ -130,6 +130,17 @@ def served_echo() -> SignalledServer:
     return _ServedEcho()
 
 
+def can_make(address: str) -> bool:
+    """Whether an environment is served there, to one more client."""
+    from dm_env_rpc_client import ConnectionLostError, make
+
+    try:
+        make(address).close()
+    except ConnectionLostError:
+        return False
+    return True
+
+
 def own_seconds() -> float:
     """A clock that stands still while this thread waits for a processor that others have."""
     waited = Path("/proc/thread-self/schedstat").read_text().split()[1]

@@ -23,7 +23,6 @@ from tests.transports.frames import (
     PREFACE,
     RST_STREAM,
     SETTINGS,
-    WINDOW_UPDATE,
     Frame,
     frame,
     grpc_message,
@@ -45,10 +44,6 @@ def requests(stream: int, *messages: bytes, end: bool = False) -> bytes:
         frame(DATA, grpc_message(message), END_STREAM if end and index == 0 else 0, stream)
         for index, message in reversed(list(enumerate(reversed(messages))))
     )
-
-
-def window_update(stream: int, increment: int) -> bytes:
-    return frame(WINDOW_UPDATE, struct.pack(">I", increment), 0, stream)
 
 
 class RawClient:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import hpack
@@ -17,9 +16,9 @@ from tests.transports.frames import (
     END_STREAM,
     HEADERS,
     PREFACE,
-    RST_STREAM,
     SETTINGS,
     frame,
+    reset,
 )
 from tests.transports.raw_client import request
 
@@ -27,7 +26,7 @@ LIMIT = 1 << 20
 BEGIN = PREFACE + frames.settings() + frame(SETTINGS, flags=ACK)
 OPEN = BEGIN + request(1)
 HALF_CLOSED = OPEN + frame(DATA, b"", END_STREAM, 1)
-RESET = OPEN + frame(RST_STREAM, struct.pack(">I", 8), 0, 1)
+RESET = OPEN + reset(1)
 
 
 def headers(
@@ -79,9 +78,15 @@ class Server:
         self.outbound += said
         return said
 
-    def said(self) -> list[frames.Frame]:
+    def said(self, kind: int | None = None) -> list[frames.Frame]:
+        """The frames that were sent, of one kind or all."""
         self.take_outbound()
-        return frames.taken_apart(self.outbound)
+        found = frames.taken_apart(self.outbound)
+        return [one for one in found if kind in (None, one.kind)]
+
+    def of_stream(self, number: int) -> list[Any]:
+        """What happened on a stream."""
+        return [what for stream, what in self.happened if stream == number]
 
     def messages(self) -> list[bytes]:
         return [what for _, what in self.happened if isinstance(what, bytes)]

@@ -51,14 +51,13 @@ def works(incoming: Incoming) -> bool:
         return bool(env.reset().first() and env.step({"value": 3}).observation["value"] == 3)
 
 
+NO_OBJECTS = [b"\n", b"GET / HTTP/1.1\r\n", b"[1]\n", b"\xff\xfe{}\n", b"[" * 4000 + b"\n"]
+
+
 @pytest.mark.parametrize(
     ("said", "because"),
     [
-        (b"\n", "expected a line with an object of JSON"),
-        (b"GET / HTTP/1.1\r\n", "expected a line with an object of JSON"),
-        (b"[1]\n", "expected a line with an object of JSON"),
-        (b"\xff\xfe{}\n", "expected a line with an object of JSON"),
-        (b"[" * 4000 + b"\n", "expected a line with an object of JSON"),
+        *((each, "expected a line with an object of JSON") for each in NO_OBJECTS),
         (b"{}\n", "expected dm_env_rpc_dial 1"),
         (b'{"dm_env_rpc_dial": 2, "environments": 1}\n', "expected dm_env_rpc_dial 1"),
         (b'{"dm_env_rpc_dial": true, "environments": 1}\n', "expected dm_env_rpc_dial 1"),
@@ -122,13 +121,9 @@ def test_servers_that_are_gone_do_not_wait(incoming: Incoming) -> None:
 
 def test_a_server_that_is_gone_when_it_is_needed_is_passed_over(incoming: Incoming) -> None:
     def close_when_needed(connected: socket.socket) -> None:
-        lines = connected.makefile("rb")
-        assert [json.loads(lines.readline()) for _ in range(2)] == [
-            {"code": "OK"},
-            {"environments": 1},
-        ]
-        lines.close()
-        connected.close()
+        with connected, connected.makefile("rb") as lines:
+            said = [json.loads(lines.readline()) for _ in range(2)]
+        assert said == [{"code": "OK"}, {"environments": 1}]
 
     thread = threading.Thread(target=close_when_needed, args=(dial(incoming, HELLO),))
     thread.start()

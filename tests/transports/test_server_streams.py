@@ -108,6 +108,15 @@ class Call:
         return self.answers.code(), self.answers.details()
 
 
+def answers_to(channel: grpc.Channel, *messages: bytes, **options: Any) -> list[bytes]:
+    """What a call of its own gets that sends all and ends; its status is OK."""
+    call = Call(channel, **options)
+    call.send(*messages, None)
+    answers = list(call.answers)
+    assert call.answers.code() is grpc.StatusCode.OK
+    return answers
+
+
 def busy(channel: grpc.Channel, streams: Streams, message: bytes) -> tuple[Call, RecordingStream]:
     """Returns a call, and its stream that answers the message."""
     call = Call(channel)
@@ -136,10 +145,7 @@ def channel(listener: Listener) -> Iterator[grpc.Channel]:
 
 
 def test_requests_are_answered_in_order(channel: grpc.Channel, streams: Streams) -> None:
-    call = Call(channel)
-    call.send(b"a", b"b", b"", None)
-    assert list(call.answers) == [b"aa", b"bb", b""]
-    assert call.ended()[0] is grpc.StatusCode.OK
+    assert answers_to(channel, b"a", b"b", b"") == [b"aa", b"bb", b""]
     stream = streams.next()
     assert stream.closed.wait(WAIT_SECONDS)
     assert stream.peer.address
@@ -175,8 +181,7 @@ def test_a_grpcio_client_with_a_short_keepalive_waits_for_50_seconds(
     with grpc.insecure_channel(listener.address, options) as channel:
         call = Call(channel, seconds=80.0)
         call.send(b"block", None)
-        stream = streams.next()
-        timer = threading.Timer(50.0, stream.go_on.set)
+        timer = threading.Timer(50.0, streams.next().go_on.set)
         timer.start()
         assert list(call.answers) == [b"blockblock"]
         assert call.ended()[0] is grpc.StatusCode.OK
@@ -187,9 +192,7 @@ def test_the_metadata_of_a_call_belong_to_the_peer_and_no_text_shows_them(
     channel: grpc.Channel, streams: Streams
 ) -> None:
     metadata = (("authorization", "Bearer s3cret"), ("x-blob-bin", b"\0\xff"))
-    call = Call(channel, metadata=metadata)
-    call.send(b"a", None)
-    assert list(call.answers) == [b"aa"]
+    assert answers_to(channel, b"a", metadata=metadata) == [b"aa"]
     peer = streams.next().peer
     assert set(metadata) <= set(peer.metadata)
     assert "s3cret" not in f"{peer} {peer!r}"
@@ -202,18 +205,14 @@ def test_a_stream_that_is_not_opened_ends_with_its_status_before_any_request(
     # No request is sent.
     assert refused.answers.code() is grpc.StatusCode.UNAUTHENTICATED
     assert refused.ended()[1] == "not you"
-    other = Call(channel)
-    other.send(b"a", None)
-    assert list(other.answers) == [b"aa"]
+    assert answers_to(channel, b"a") == [b"aa"]
 
 
 def test_streams_of_one_connection_do_not_wait_for_each_other(
     channel: grpc.Channel, streams: Streams
 ) -> None:
     slow, blocked = busy(channel, streams, b"block")
-    quick = Call(channel)
-    quick.send(b"a", None)
-    assert list(quick.answers) == [b"aa"]
+    assert answers_to(channel, b"a") == [b"aa"]
     blocked.go_on.set()
     assert next(slow.answers) == b"blockblock"
     slow.ended()

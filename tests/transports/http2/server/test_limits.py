@@ -12,9 +12,9 @@ import pytest
 
 from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
 from tests.support.scripted import settles
-from tests.transports.frames import DATA
+from tests.transports.frames import DATA, window_update
 from tests.transports.hosts import Host, is_served
-from tests.transports.raw_client import RawClient, request, requests, window_update
+from tests.transports.raw_client import RawClient, request, requests
 
 
 def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
