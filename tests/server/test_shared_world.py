@@ -131,9 +131,8 @@ def test_who_is_missing_is_told_after_a_while() -> None:
     ):
         world = create_world(first)
         here = join_world(first, world)
-        with pytest.raises(DmEnvRpcError, match=r"1 more player\(s\) must join") as caught:
+        with pytest.raises(DmEnvRpcError, match=r"DEADLINE_EXC.*1 more player\(s\) must join"):
             here.step(STAY)
-        assert caught.value.code == code_pb2.DEADLINE_EXCEEDED
         there = join_world(second, world)
         with pytest.raises(DmEnvRpcError, match="player 1 has not stepped"):
             here.step(STAY)
@@ -145,9 +144,8 @@ def test_who_is_missing_is_told_after_a_while() -> None:
 
 def test_there_are_as_many_places_as_there_are(server: Server) -> None:
     with Players(server, 2) as players, players.spectator.reopen() as late:
-        with pytest.raises(DmEnvRpcError, match="free lanes: none") as caught:
+        with pytest.raises(DmEnvRpcError, match=r"FAILED_PRECONDITION.*free lanes: none"):
             join_world(late, players.world)
-        assert caught.value.code == code_pb2.FAILED_PRECONDITION
         players.envs[0].close()
         with pytest.raises(DmEnvRpcError, match="lane 1 is not free"):
             join_world(late, players.world, {"lane": 1})
@@ -276,49 +274,11 @@ def test_a_game_that_fails_fails_for_all_who_step(caplog: pytest.LogCaptureFixtu
                     each.result(5)
 
 
-class Slip(Crowd):
-    """Breaks its own spec in the first step of type `at`."""
-
-    def __init__(self, at: int):
-        super().__init__(length=2)
-        self._at: int | None = at
-
-    def timestep(self, player: Any) -> dm_env.TimeStep:
-        timestep = super().timestep(player)
-        if timestep.step_type != self._at:
-            return timestep
-        self._at = None
-        return timestep._replace(observation={**timestep.observation, "turn": [1, 2]})
-
-
-@pytest.mark.parametrize("at", [FIRST, MID, LAST])
-def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
-    caplog: pytest.LogCaptureFixture, at: dm_env.StepType
-) -> None:
-    caplog.set_level("CRITICAL")
-    with serve(Slip) as slipping, make(slipping.address, {"at": int(at)}) as env:
-        for _ in range(int(at)):
-            env.step(RUN)
-        with pytest.raises(DmEnvRpcError, match="violates its own specs"):
-            env.step(RUN)
-        if at is LAST:
-            with pytest.raises(DmEnvRpcError, match="send a Reset"):
-                env.step(RUN)
-            assert env.reset().first()
-        kinds = [env.step(RUN).step_type for _ in range(3)]
-        assert kinds == {FIRST: [FIRST, MID, LAST], MID: [LAST, FIRST, MID]}.get(
-            at, [MID, LAST, FIRST]
-        )
-
-
 def test_the_only_world_of_a_server_has_no_name() -> None:
     with serve(Race(players=2)) as only, connect(only.address) as first, first.reopen() as second:
-        for request in (
-            dm_env_rpc_pb2.CreateWorldRequest(),
-            dm_env_rpc_pb2.DestroyWorldRequest(world_name=""),
-        ):
+        for request in (dm_env_rpc_pb2.CreateWorldRequest, dm_env_rpc_pb2.DestroyWorldRequest):
             with pytest.raises(DmEnvRpcError, match="one world, with the empty name"):
-                first.send(request)
+                first.send(request())
         with join_world(first, "") as here, join_world(second, "") as there:
             future = here.step_async(STAY)
             assert there.step(STAY).first()
@@ -365,11 +325,8 @@ def test_reset_world_waits_until_all_others_have_heard(server: Server) -> None:
 def test_two_resets_at_once_do_not_wait_for_each_other(server: Server) -> None:
     with Players(server, 2) as players:
         players.step(STAY, STAY)
-        resets = [
-            players.threads.submit(reset_world, each, players.world) for each in players.connections
-        ]
-        for each in resets:
-            each.result(5)
+        worlds = [players.world] * 2
+        list(players.threads.map(reset_world, players.connections, worlds, timeout=5))
         assert [step.step_type for step in players.step(STAY, STAY)] == [FIRST] * 2
 
 
@@ -445,12 +402,8 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
     with Players(server, 4, "crowd", length=1_000) as players:
         log = Log()
         callers = 0 if is_spectator else 1
-        members = [
-            Member(log, env, connection, vanish)
-            for env, connection, vanish in list(
-                zip(players.envs, players.connections, vanish_at, strict=True)
-            )[callers:]
-        ]
+        agents = list(zip(players.envs, players.connections, vanish_at, strict=True))
+        members = [Member(log, *agent) for agent in agents[callers:]]
         for member in members:
             member.start()
         caller = players.spectator if is_spectator else players.connections[0]
