@@ -21,6 +21,7 @@ from dm_env_rpc_client.server import Catch, Server, ServerStats, serve
 from tests.support.environments import Broken
 from tests.support.scripted import can_make, settles
 
+FIELDS = dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields_by_name
 LOGGER = "dm_env_rpc_client.server"
 LOGGERS = (LOGGER, "dm_env_rpc_client.server.clients")
 
@@ -28,7 +29,7 @@ LOGGERS = (LOGGER, "dm_env_rpc_client.server.clients")
 def test_a_server_counts_what_it_does(catch_server: Server) -> None:
     before = catch_server.stats()
     assert (before.streams, before.all_streams, before.steps, before.refusals) == (0, 0, 0, 0)
-    assert set(before.requests.values()) == {0}
+    assert before.requests == dict.fromkeys(map(str, FIELDS), 0)
     with make(catch_server.address, {"rows": 20}) as env:
         env.reset()
         for _ in range(9):
@@ -44,25 +45,16 @@ def test_a_server_counts_what_it_does(catch_server: Server) -> None:
     after = catch_server.stats()
     assert (after.all_streams, after.worlds, after.agents, after.steps) == (2, 0, 0, 10)
     assert (after.refusals, after.errors) == (1, 0)
-    assert after.requests == {
-        "create_world": 1,
-        "join_world": 2,
-        "step": 10,
-        "reset": 0,
-        "reset_world": 0,
-        "leave_world": 2,
-        "destroy_world": 1,
-        "extension": 0,
-    }
+    counted = {"create_world": 1, "join_world": 2, "step": 10, "leave_world": 2, "destroy_world": 1}
+    assert after.requests == {**before.requests, **counted}
     with pytest.raises(dataclasses.FrozenInstanceError):
         after.steps = 0  # type: ignore[misc]
 
 
 def test_steps_in_unusual_forms_are_counted_too(catch_server: Server) -> None:
     with connect(catch_server.address) as connection:
-        connection.send(
-            dm_env_rpc_pb2.JoinWorldRequest(world_name=create_world(connection, {"rows": 9}))
-        )
+        name = create_world(connection, {"rows": 9})
+        connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name))
         connection.send(dm_env_rpc_pb2.StepRequest())
         for _ in range(2):
             with pytest.raises(DmEnvRpcError, match="unknown observation uid 99"):
@@ -130,12 +122,8 @@ def test_debug_tells_of_requests_but_not_of_steps(caplog: pytest.LogCaptureFixtu
         for _ in range(20):
             env.step({"paddle": 1})
     requests = [message for message in caplog.messages if " sends a " in message]
-    assert [message.split()[-2] for message in requests] == [
-        "create_world",
-        "join_world",
-        "leave_world",
-        "destroy_world",
-    ]
+    kinds = ["create_world", "join_world", "leave_world", "destroy_world"]
+    assert [message.split()[-2] for message in requests] == kinds
 
 
 def test_clients_that_come_and_go_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

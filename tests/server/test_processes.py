@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import multiprocessing
@@ -38,12 +39,7 @@ from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.server import hosted
 from tests.server.hosted import Where
-from tests.server.worker_processes import (
-    elsewhere,
-    pid_of,
-    processes_of,
-    workers_of,
-)
+from tests.server.worker_processes import elsewhere, pid_of, processes_of, workers_of
 from tests.support.certificates import self_signed
 from tests.support.programs import open_links, run_python
 from tests.support.scripted import settles
@@ -67,10 +63,8 @@ def server(_server: Server) -> Iterator[Server]:
 
 def test_connections_are_spread_over_the_processes(server: Server) -> None:
     with contextlib.ExitStack() as stack:
-        envs = [
-            stack.enter_context(make(server.address, {"environment": "where"})) for _ in range(6)
-        ]
-        pids = [pid_of(env) for env in envs]
+        envs = [make(server.address, {"environment": "where"}) for _ in range(6)]
+        pids = [pid_of(stack.enter_context(env)) for env in envs]
         assert sorted(pids.count(pid) for pid in set(pids)) == [3, 3]
         assert os.getpid() not in pids
         assert set(pids) == set(processes_of(server))
@@ -153,22 +147,13 @@ def test_steps_in_flight_are_forwarded_in_order(server: Server) -> None:
         assert {int(future.result().observation["pid"]) for future in futures} == {pid}
 
 
-def race(envs: list[DmEnvAdaptor]) -> list[list[int]]:
-    """Runs a race, each player in a thread; returns where each saw the others at the end."""
-    seen: list[list[int]] = [[] for _ in envs]
-
-    def play(index: int) -> None:
-        timestep = envs[index].reset()
-        while not timestep.last():
-            timestep = envs[index].step({"move": 1})
-        seen[index] = timestep.observation["positions"].tolist()
-
-    threads = [threading.Thread(target=play, args=(index,)) for index in range(len(envs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    return seen
+def race(env: DmEnvAdaptor) -> list[int]:
+    """Runs a race as one of its players; returns where it saw all of them at the end."""
+    timestep = env.reset()
+    while not timestep.last():
+        timestep = env.step({"move": 1})
+    positions: list[int] = timestep.observation["positions"].tolist()
+    return positions
 
 
 def test_players_on_connections_of_different_processes_share_a_game(server: Server) -> None:
@@ -179,7 +164,8 @@ def test_players_on_connections_of_different_processes_share_a_game(server: Serv
         stack.callback(destroy_world, connections[0], name)
         envs = [stack.enter_context(join_world(each, name)) for each in connections]
         assert own_forwarded(server) == 2
-        assert race(envs) == [[3, 3, 3, 3]] * 4
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            assert list(threads.map(race, envs)) == [[3, 3, 3, 3]] * 4
 
 
 def test_a_client_that_is_gone_waits_no_longer_in_another_process(server: Server) -> None:
@@ -221,10 +207,8 @@ def test_health_is_answered_by_every_process(server: Server) -> None:
 def test_what_is_counted_logged_and_raised_reaches_the_servers_own_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with (
-        caplog.at_level(logging.INFO),
-        serve(hosted.make, processes=2, idle_world_seconds=0.05) as server,
-    ):
+    caplog.set_level(logging.INFO)
+    with serve(hosted.make, processes=2, idle_world_seconds=0.05) as server:
         with make(server.address) as env, make(server.address) as other:
             pids = {pid_of(env), pid_of(other)}
             for one in (env, other):
@@ -264,10 +248,8 @@ def test_limits_count_all_processes() -> None:
     with serve(Where, processes=2, max_connections=3, max_worlds=3, limits=limits) as server:
         with contextlib.ExitStack() as stack:
             connections = [stack.enter_context(connect(server.address)) for _ in range(3)]
-            with (
-                pytest.raises(ConnectionLostError, match="limit of 3 streams") as lost,
-                connect(server.address) as fourth,
-            ):
+            expected = pytest.raises(ConnectionLostError, match="limit of 3 streams")
+            with expected as lost, connect(server.address) as fourth:
                 create_world(fourth)
             assert lost.value.code == "RESOURCE_EXHAUSTED"
             names = [create_world(connection) for connection in connections]
