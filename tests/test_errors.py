@@ -127,28 +127,22 @@ def test_an_error_keeps_its_own_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "result", "kinds", "text"),
+    ("operation", "result", "kind", "text"),
     [
-        ("read", "NOT_FOUND", (PropertyNotFoundError, KeyError), "there is no such property"),
-        (
-            "write",
-            "PERMISSION_DENIED",
-            (PropertyPermissionError, PermissionError),
-            "its attributes do not allow it to be written",
-        ),
-        ("write", "INVALID_ARGUMENT", (PropertyValueError, ValueError), "not take this value"),
+        ("read", "NOT_FOUND", PropertyNotFoundError, "there is no such property"),
+        ("write", "PERMISSION_DENIED", PropertyPermissionError, "not allow it to be written"),
+        ("write", "INVALID_ARGUMENT", PropertyValueError, "not take this value"),
     ],
 )
 def test_a_refusal_is_the_same_from_a_server_and_from_this_process(
-    operation: str, result: str, kinds: tuple[type[Exception], ...], text: str
+    operation: str, result: str, kind: type[PropertyError], text: str
 ) -> None:
     local = PropertyError.of_result(operation, "speed", result)
     # A server that hosts the environment sends its text.
     sent = status_pb2.Status(code=local.code, message=str(local))
     remote = PropertyError.of_status(operation, "speed", sent)
     for error in (local, remote):
-        assert isinstance(error, PropertyError)
-        assert all(isinstance(error, kind) for kind in kinds)
+        assert isinstance(error, kind)
         assert str(error).startswith(f"cannot {operation} property 'speed': ")
         assert str(error).endswith(text)
         assert (error.operation, error.key, error.code_name) == (operation, "speed", result)

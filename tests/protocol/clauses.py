@@ -39,6 +39,7 @@ ANSWERS = "reliability/hostile/test_answers"
 ENVIRONMENTS = "server/test_environments"
 JOINING = "reliability/connections/test_joining"
 SIGNALS = "reliability/processes/test_signals"
+SLOTS = "reliability/connections/test_server_slots"
 STATES = "reliability/hostile/test_states"
 
 _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
@@ -46,7 +47,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("there is one method, Process, a stream both ways",
          f"{SERVER}::test_a_grpc_client_without_this_package_gets_bytes_it_understands"),
         ("a server decides how many clients it supports",
-         f"{SERVER}::test_row_26_one_client_too_many_is_refused_within_a_second"),
+         f"{SLOTS}::test_row_26_one_client_too_many"),
         ("each client may have a world of its own",
          f"{ADAPTOR}::test_threads_may_step_environments_of_their_own"),
         ("clients may share one world",

@@ -6,7 +6,7 @@ import concurrent.futures
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -339,28 +339,21 @@ def test_settings_of_a_reset_apply_from_the_next_sequence_on(server: Server) -> 
             reset_world(players.spectator, players.world, {"length": 50})
 
 
-class Log:
-    """What happened, in one order for all threads."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._lock = threading.Lock()
-
-    def now(self) -> int:
-        with self._lock:
-            return next(self._numbers)
-
-
 class Member(threading.Thread):
     """Steps until it has heard of the reset and seen the next sequence, or vanishes."""
 
-    def __init__(self, log: Log, env: DmEnvAdaptor, connection: Connection, vanish_at: int | None):
+    def __init__(
+        self,
+        now: Callable[[], int],
+        env: DmEnvAdaptor,
+        connection: Connection,
+        vanish_at: int | None,
+    ):
         super().__init__()
-        self.log, self.env, self.connection = log, env, connection
+        self.now, self.env, self.connection = now, env, connection
         self.vanish_at = vanish_at
         self.heard_sent: list[int] = []
         self.began_received: int | None = None
-        self.began_turn: int | None = None
         self.error: BaseException | None = None
         # Set when the reset is over: who was not in a sequence then never hears of it.
         self.is_over = threading.Event()
@@ -371,14 +364,13 @@ class Member(threading.Thread):
                 if step == self.vanish_at or (self.is_over.is_set() and not self.heard_sent):
                     self.connection._pipeline.poison(ConnectionLostError("vanished"))
                     return
-                sent = self.log.now()
+                sent = self.now()
                 timestep = self.env.step(STAY)
-                received = self.log.now()
+                received = self.now()
                 if timestep.last():
                     self.heard_sent.append(sent)
                 elif self.heard_sent and self.began_received is None:
                     self.began_received = received
-                    self.began_turn = int(timestep.observation["turn"])
                     # Out of the way of those who have yet to begin.
                     self.connection._pipeline.poison(ConnectionLostError("done"))
                     return
@@ -400,10 +392,10 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
     server: Server, is_spectator: bool, after: int, vanish_at: list[int | None]
 ) -> None:
     with Players(server, 4, "crowd", length=1_000) as players:
-        log = Log()
+        now = itertools.count().__next__  # One order for all threads.
         callers = 0 if is_spectator else 1
         agents = list(zip(players.envs, players.connections, vanish_at, strict=True))
-        members = [Member(log, *agent) for agent in agents[callers:]]
+        members = [Member(now, *agent) for agent in agents[callers:]]
         for member in members:
             member.start()
         caller = players.spectator if is_spectator else players.connections[0]
@@ -413,7 +405,7 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
         else:
             time.sleep(after / 2_000)  # Any time, as hypothesis says.
         reset_world(caller, players.world)
-        answered = log.now()
+        answered = now()
         if not is_spectator:
             first = players.envs[0].step(STAY)
             assert first.step_type is FIRST, "the caller is not told by a step"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -38,3 +39,20 @@ def tls(issued: Issued) -> Tls:
 def client(host: Host) -> Iterator[RawClient]:
     with RawClient(host.address) as made:
         yield made
+
+
+@pytest.fixture
+def threadless(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From now on, threads whose names end like this cannot be started."""
+
+    def refuse(ending: str) -> None:
+        start = threading.Thread.start
+
+        def start_or_not(self: threading.Thread) -> None:
+            if self.name.endswith(ending):
+                raise RuntimeError("can't start new thread")
+            start(self)
+
+        monkeypatch.setattr(threading.Thread, "start", start_or_not)
+
+    return refuse

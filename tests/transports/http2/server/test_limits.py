@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,18 +150,14 @@ def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
 
 
 def test_without_threads_a_stream_ends_with_a_status(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    host: Host,
+    client: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    threadless: Callable[[str], None],
 ) -> None:
-    start = threading.Thread.start
-
-    def refuse(self: threading.Thread) -> None:
-        if self.name.endswith("serves a stream"):
-            raise RuntimeError("can't start new thread")
-        start(self)
-
     # On a busy machine the watcher would take over before the stream is known to be slow.
     monkeypatch.setattr(leader, "TICK_SECONDS", 1.0)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threadless("serves a stream")
     # The third is known to be slow.
     client.send(request(1) + requests(1, *[b"sleep:4,a"] * 20))
     assert client.read_until(lambda: client.status(1) == "8")
