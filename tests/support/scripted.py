@@ -144,7 +144,7 @@ def playing(environment: Any, settings: Any = None, **options: Any) -> Iterator[
     from dm_env_rpc_client import make
     from dm_env_rpc_client.server import serve
 
-    with serve(environment, **options) as server, make(server.address, settings) as env:
+    with serve(environment, **options) as server, make(server.address, settings or {}) as env:
         yield env
 
 

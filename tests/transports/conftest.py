@@ -11,12 +11,18 @@ from dm_env_rpc_client import Tls
 from tests.support.certificates import Authority, Issued
 from tests.transports.hosts import Host
 from tests.transports.raw_client import RawClient
+from tests.transports.test_server_streams import Streams
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
     with Host() as made:
         yield made
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams()
 
 
 @pytest.fixture(scope="session")

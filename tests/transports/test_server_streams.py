@@ -126,11 +126,6 @@ def busy(channel: grpc.Channel, streams: Streams, message: bytes) -> tuple[Call,
     return call, stream
 
 
-@pytest.fixture
-def streams() -> Streams:
-    return Streams()
-
-
 @pytest.fixture(params=LISTENERS)
 def listener(request: pytest.FixtureRequest, streams: Streams) -> Iterator[Listener]:
     made: Listener = request.param(streams.open, 3)
