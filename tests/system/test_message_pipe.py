@@ -33,7 +33,7 @@ def test_messages_arrive_whole_and_in_order(pair: Pair, parts: tuple[bytes, ...]
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert other.receive() == (b"".join(parts), None)
+    assert tuple(other.receive()) == (b"".join(parts), None)
     assert other.receive().message == b"last"
     sender.join()
 
@@ -50,7 +50,7 @@ def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
     assert other.receive().descriptor is None
     message, descriptor = other.receive()
     assert message == b"with it"
-    assert other.receive() == (b"after", None)
+    assert tuple(other.receive()) == (b"after", None)
     assert descriptor is not None
     assert os.read(descriptor, 10) == b"text"
     os.close(descriptor)

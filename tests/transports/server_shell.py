@@ -9,31 +9,21 @@ import hpack
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerCall, ServerHalf
 from dm_env_rpc_client.transports.streams import plain_memory
 from tests.transports import frames
-from tests.transports.frames import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    SETTINGS,
-    frame,
-    reset,
-)
+from tests.transports.frames import frame, reset
 from tests.transports.raw_client import request
 
 LIMIT = 1 << 20
-BEGIN = PREFACE + frames.settings() + frame(SETTINGS, flags=ACK)
+BEGIN = frames.PREFACE + frames.settings() + frame(frames.SETTINGS, flags=frames.ACK)
 OPEN = BEGIN + request(1)
-HALF_CLOSED = OPEN + frame(DATA, b"", END_STREAM, 1)
+HALF_CLOSED = OPEN + frame(frames.DATA, b"", frames.END_STREAM, 1)
 RESET = OPEN + reset(1)
 
 
 def headers(
-    *pairs: tuple[str | bytes, str | bytes], stream: int = 1, flags: int = END_HEADERS
+    *pairs: tuple[str | bytes, str | bytes], stream: int = 1, flags: int = frames.END_HEADERS
 ) -> bytes:
     block = hpack.Encoder().encode([(name, value, True) for name, value in pairs])
-    return frame(HEADERS, block, flags, stream)
+    return frame(frames.HEADERS, block, flags, stream)
 
 
 class Server:

@@ -167,7 +167,7 @@ def field(number: int, contents: bytes) -> bytes:
 
 def parts(message: bytes, number: int) -> list[bytes]:
     """The contents of all fields of a number, which are bytes, texts or messages."""
-    fields = UnknownFieldSet(Empty.FromString(message))
+    fields: Any = UnknownFieldSet(Empty.FromString(message))
     return [each.data for each in fields if each.field_number == number]
 
 

@@ -22,7 +22,6 @@ from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     ListenerOptions,
-    OpenStream,
     Peer,
     StreamStatusError,
     check_may_listen,
@@ -32,12 +31,7 @@ from tests.transports.raw_client import RawClient, request, requests
 
 WAIT_SECONDS = 10.0
 
-LISTENERS: list[Callable[[OpenStream, int], Listener]] = [
-    lambda open_stream, most: GrpcListener(ListenerOptions(open_stream, most), "localhost:0", None),
-    lambda open_stream, most: Http2Listener(
-        ListenerOptions(open_stream, most), "localhost:0", None
-    ),
-]
+LISTENERS: list[Any] = [GrpcListener, Http2Listener]
 
 
 class RecordingStream:
@@ -128,7 +122,7 @@ def busy(channel: grpc.Channel, streams: Streams, message: bytes) -> tuple[Call,
 
 @pytest.fixture(params=LISTENERS)
 def listener(request: pytest.FixtureRequest, streams: Streams) -> Iterator[Listener]:
-    made: Listener = request.param(streams.open, 3)
+    made: Listener = request.param(ListenerOptions(streams.open, 3), "localhost:0", None)
     yield made
     made.stop(0.0)
 
@@ -150,8 +144,8 @@ def test_a_client_may_probe_at_the_permitted_rate_while_an_answer_takes_long(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grpc_server, "_MIN_PING_INTERVAL_MS", 20)
-    for make_listener in LISTENERS:
-        listener = make_listener(streams.open, 3)
+    for kind in LISTENERS:
+        listener = kind(ListenerOptions(streams.open, 3), "localhost:0", None)
         with RawClient(listener.address) as client:
             client.send(request(1) + requests(1, b"block", end=True))
             stream = streams.next()

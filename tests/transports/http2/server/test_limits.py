@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
+from dm_env_rpc_client.transports.http2.server import leader, stream_threads
 from tests.support.scripted import settles
 from tests.transports.frames import DATA, window_update
 from tests.transports.hosts import Host, is_served
@@ -122,17 +122,6 @@ def test_without_descriptors_clients_wait_and_the_processor_rests(
                 assert client.read_until(lambda: client.answers(1) == [b"x", b"z"])
                 patched.setattr(host.listener._clients.listening, "accept", accept)
                 assert waiting.read_until(lambda: waiting.answers(1) == [b"y"])
-
-
-def test_a_client_that_reads_nothing_for_long_is_dropped(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clients, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(clients, "_UNREAD_SECONDS", 0.3)
-    with RawClient(host.address, window=(1 << 31) - 1) as client:
-        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:30000000"))
-        assert settles(lambda: bool(host.opened))
-        assert host.all_closed_once()
 
 
 def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
