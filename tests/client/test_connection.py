@@ -178,30 +178,23 @@ def test_a_deadline_passes_while_there_is_no_room(monkeypatch: pytest.MonkeyPatc
         assert connection.wait(first) == extension(1)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (grpc.StatusCode.UNAVAILABLE, ConnectionLostError),
-        (grpc.StatusCode.UNAUTHENTICATED, ConnectionLostError),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, ConnectionLostError),
-        (grpc.StatusCode.CANCELLED, ConnectionLostError),
-        (grpc.StatusCode.UNIMPLEMENTED, ProtocolError),
-    ],
-)
-def test_a_status_at_the_end_of_the_stream_is_told(
-    code: grpc.StatusCode, kind: type[Exception]
-) -> None:
+LOST = ["UNAVAILABLE", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "CANCELLED"]
+
+
+@pytest.mark.parametrize("code", [*LOST, "UNIMPLEMENTED"])
+def test_a_status_at_the_end_of_the_stream_is_told(code: str) -> None:
     def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
         yield from ()
         next(requests)
-        context.abort(code, "the very reason")
+        context.abort(grpc.StatusCode[code], "the very reason")
 
+    expected = pytest.raises((ConnectionLostError, ProtocolError), match="the very reason")
     with ScriptedServer(script) as server, connect(server.address) as connection:
-        with pytest.raises((kind, ConnectionLostError), match="the very reason") as caught:
+        with expected as caught:
             connection.send(extension(1))
-        if kind is ConnectionLostError:
+        if code in LOST:
             assert isinstance(caught.value, ConnectionLostError)
-            assert caught.value.code == code.name
+            assert caught.value.code == code
 
 
 def test_a_closed_connection_says_so(echo_server: ScriptedServer) -> None:

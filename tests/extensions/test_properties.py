@@ -75,18 +75,10 @@ class Tunable(Catch):
         self.properties = Properties()
         self.properties.expose(self, "level.seed", "level.size", "level.name", "level.wind")
         self.properties.add("version", lambda: "world")
-        self.properties.add(
-            "difficulty",
-            None,
-            self._set_difficulty,
-            spec=specs.BoundedArray((), np.int32, 0, 3),
-            description="How hard it is.",
-        )
+        self.difficulty: list[int] = []
+        spec = specs.BoundedArray((), np.int32, 0, 3)
+        self.properties.add("difficulty", None, self.difficulty.append, spec=spec)
         self.properties.add("broken", lambda: 1 / 0)
-        self.difficulty: Any = None
-
-    def _set_difficulty(self, value: int) -> None:
-        self.difficulty = value
 
 
 @contextlib.contextmanager
@@ -279,20 +271,19 @@ def answering_with(answer: Any) -> ScriptedServer:
     return ScriptedServer(lambda requests, _: (Response(extension=answer) for _ in requests))
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        struct_pb2.Value(),
-        properties_pb2.PropertyResponse(),
-        properties_pb2.PropertyResponse(write_property={}),
-        properties_pb2.PropertyResponse(read_property={}),
-        any_pb2.Any(),
-        any_pb2.Any(type_url=f"type.googleapis.com/{RESPONSE}", value=b"\xff"),
-    ],
-    ids=["another type", "empty", "another field", "no value", "nothing", "garbage"],
-)
-def test_an_answer_that_is_none_is_a_protocol_error(answer: Any) -> None:
-    with of(answering_with(answer)) as properties, pytest.raises(ProtocolError):
+NO_ANSWERS: dict[str, Any] = {
+    "another type": struct_pb2.Value(),
+    "empty": properties_pb2.PropertyResponse(),
+    "another field": properties_pb2.PropertyResponse(write_property={}),
+    "no value": properties_pb2.PropertyResponse(read_property={}),
+    "nothing": any_pb2.Any(),
+    "garbage": any_pb2.Any(type_url=f"type.googleapis.com/{RESPONSE}", value=b"\xff"),
+}
+
+
+@pytest.mark.parametrize("name", NO_ANSWERS)
+def test_an_answer_that_is_none_is_a_protocol_error(name: str) -> None:
+    with of(answering_with(NO_ANSWERS[name])) as properties, pytest.raises(ProtocolError):
         properties.read("key")
 
 

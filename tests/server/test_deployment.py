@@ -77,13 +77,7 @@ def surroundings(folder: Path) -> dict[str, str]:
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs a command in the folder, which ends well."""
     ended = subprocess.run(
-        command,
-        cwd=folder,
-        env=surroundings(folder),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+        command, cwd=folder, env=surroundings(folder), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return ended

@@ -65,10 +65,8 @@ class Players:
 
     def __init__(self, server: Server, count: int, kind: str = "race", **settings: Any):
         self.spectator = connect(server.address, request_timeout=30)
-        self.is_destroyed = False
-        self.world = create_world(
-            self.spectator, {"environment": kind, "players": count, **settings}
-        )
+        settings |= {"environment": kind, "players": count}
+        self.world = create_world(self.spectator, settings)
         self.connections = [self.spectator.reopen() for _ in range(count)]
         self.envs = [join_world(each, self.world) for each in self.connections]
         self.threads = concurrent.futures.ThreadPoolExecutor(count)
@@ -98,14 +96,12 @@ class Players:
 
     def _destroys(self) -> bool:
         """Destroys the world, once the server has seen that those who vanished are gone."""
-        if not self.is_destroyed:
-            try:
-                destroy_world(self.spectator, self.world)
-            except DmEnvRpcError as error:
-                if error.code != code_pb2.FAILED_PRECONDITION:
-                    raise
-                return False
-            self.is_destroyed = True
+        try:
+            destroy_world(self.spectator, self.world)
+        except DmEnvRpcError as error:
+            if error.code != code_pb2.FAILED_PRECONDITION:
+                raise
+            return False
         return True
 
 
@@ -339,43 +335,37 @@ def test_settings_of_a_reset_apply_from_the_next_sequence_on(server: Server) -> 
             reset_world(players.spectator, players.world, {"length": 50})
 
 
-class Member(threading.Thread):
-    """Steps until it has heard of the reset and seen the next sequence, or vanishes."""
+def follow(
+    now: Callable[[], int],
+    is_over: threading.Event,
+    env: DmEnvAdaptor,
+    connection: Connection,
+    vanish_at: int | None,
+) -> tuple[list[int], int | None]:
+    """Steps until it has heard of a reset and seen the next sequence, or vanishes.
 
-    def __init__(
-        self,
-        now: Callable[[], int],
-        env: DmEnvAdaptor,
-        connection: Connection,
-        vanish_at: int | None,
-    ):
-        super().__init__()
-        self.now, self.env, self.connection = now, env, connection
-        self.vanish_at = vanish_at
-        self.heard_sent: list[int] = []
-        self.began_received: int | None = None
-        self.error: BaseException | None = None
-        # Set when the reset is over: who was not in a sequence then never hears of it.
-        self.is_over = threading.Event()
+    Args:
+      now: counts, in one order for all threads.
+      is_over: set when the reset is: who was not in a sequence then never hears of it.
 
-    def run(self) -> None:
-        try:
-            for step in range(10_000):
-                if step == self.vanish_at or (self.is_over.is_set() and not self.heard_sent):
-                    self.connection._pipeline.poison(ConnectionLostError("vanished"))
-                    return
-                sent = self.now()
-                timestep = self.env.step(STAY)
-                received = self.now()
-                if timestep.last():
-                    self.heard_sent.append(sent)
-                elif self.heard_sent and self.began_received is None:
-                    self.began_received = received
-                    # Out of the way of those who have yet to begin.
-                    self.connection._pipeline.poison(ConnectionLostError("done"))
-                    return
-        except BaseException as error:
-            self.error = error
+    Returns:
+      When the steps were sent that told of it, and when the next sequence was received.
+    """
+    heard: list[int] = []
+    for step in range(10_000):
+        if step == vanish_at or (is_over.is_set() and not heard):
+            break
+        sent = now()
+        timestep = env.step(STAY)
+        received = now()
+        if timestep.last():
+            heard.append(sent)
+        elif heard:
+            # Out of the way of those who have yet to begin.
+            connection._pipeline.poison(ConnectionLostError("done"))
+            return heard, received
+    connection._pipeline.poison(ConnectionLostError("vanished"))
+    return heard, None
 
 
 @settings(
@@ -392,12 +382,11 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
     server: Server, is_spectator: bool, after: int, vanish_at: list[int | None]
 ) -> None:
     with Players(server, 4, "crowd", length=1_000) as players:
-        now = itertools.count().__next__  # One order for all threads.
-        callers = 0 if is_spectator else 1
+        now = itertools.count().__next__
+        is_over = threading.Event()
         agents = list(zip(players.envs, players.connections, vanish_at, strict=True))
-        members = [Member(now, *agent) for agent in agents[callers:]]
-        for member in members:
-            member.start()
+        others = agents if is_spectator else agents[1:]
+        members = [players.threads.submit(follow, now, is_over, *agent) for agent in others]
         caller = players.spectator if is_spectator else players.connections[0]
         if not is_spectator:
             for _ in range(after):
@@ -410,20 +399,17 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
             first = players.envs[0].step(STAY)
             assert first.step_type is FIRST, "the caller is not told by a step"
             players.envs[0].close()
-        for member in members:
-            member.is_over.set()
-        for member in members:
-            member.join(30)
-            assert not member.is_alive()
-            assert member.error is None
-            if member.vanish_at is None and member.heard_sent:
+        is_over.set()
+        outcomes = [member.result(30) for member in members]
+        told = [sent for heard, _ in outcomes for sent in heard]
+        for (heard, began), (_, _, vanishes_at) in zip(outcomes, others, strict=True):
+            if vanishes_at is None and heard:
                 # Told once, by a step that it had sent before the caller had its answer;
                 # and the next sequence began after everybody had been told.
-                assert len(member.heard_sent) == 1
-                assert member.heard_sent[0] < answered
-                assert member.began_received is not None
-                told = [sent for each in members for sent in each.heard_sent]
-                assert member.began_received > max(told)
+                assert len(heard) == 1
+                assert heard[0] < answered
+                assert began is not None
+                assert began > max(told)
 
 
 def test_the_world_of_four_that_all_vanish_is_free(server: Server) -> None:

@@ -31,18 +31,12 @@ def run_python(
       as_script: a file to which it is written, and which is run; None to pass the text.
       **options: of the process.
     """
-    command = ["-c", program]
+    read = ["-c", program]
     if as_script is not None:
         as_script.write_text(program)
-        command = [str(as_script)]
-    ended = subprocess.run(
-        [sys.executable, *flags, *command, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-        **options,
-    )
+        read = [str(as_script)]
+    command = [sys.executable, *flags, *read, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert ended.returncode == code, ended.stderr
     return ended
 

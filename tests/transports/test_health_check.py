@@ -102,10 +102,8 @@ def test_a_server_without_the_service_is_told_from_one_that_is_not_there() -> No
 
 
 def test_an_answer_of_another_form_is_an_error() -> None:
-    with (
-        answering(lambda *_: b"\x08\x09") as address,
-        pytest.raises(ProtocolError, match="0809; expected a HealthCheckResponse"),
-    ):
+    expected = pytest.raises(ProtocolError, match="0809; expected a HealthCheckResponse")
+    with answering(lambda *_: b"\x08\x09") as address, expected:
         status_of(address)
 
 

@@ -130,18 +130,13 @@ def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> No
         assert settles(lambda: threading.active_count() <= threads)
 
 
-@pytest.mark.parametrize("kind", ["Tls", "SSLContext"])
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls(
-    kind: str,
-    version: ssl.TLSVersion,
-    authority: Authority,
-    issued: Issued,
-    tls: Tls,
-    streams: Streams,
+    version: ssl.TLSVersion | None, authority: Authority, issued: Issued, tls: Tls, streams: Streams
 ) -> None:
+    """Of a Tls, or of a context with its latest version."""
     credentials: ssl.SSLContext | Tls = tls
-    if kind == "SSLContext":
+    if version is not None:
         credentials = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         credentials.load_cert_chain(issued.cert, issued.key)
         credentials.maximum_version = version
