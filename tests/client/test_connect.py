@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import grpc
 import pytest
 
 from dm_env_rpc_client import SpecError, connect, create_secure_channel_and_connect, make
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.addresses import is_loopback
 from tests.support.certificates import self_signed
+from tests.support.ports import HeldPort
 from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
 from tests.transports.raw_server import ask
@@ -87,16 +87,13 @@ def test_local_credentials_connect_on_this_machine() -> None:
 
 
 def test_a_server_that_starts_late_is_waited_for() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    servers = []
-    address = f"localhost:{port}"
-    timer = threading.Timer(0.7, lambda: servers.append(serve(Catch, address)))
-    timer.start()
-    try:
-        with connect(address, timeout=30) as connection:
-            assert connection.is_usable
-    finally:
-        timer.join()
-        servers[0].stop()
+    servers: list[Server] = []
+    with HeldPort() as port:
+        timer = threading.Timer(0.7, lambda: servers.append(serve(Catch, port.address)))
+        timer.start()
+        try:
+            with connect(port.address, timeout=30) as connection:
+                assert connection.is_usable
+        finally:
+            timer.join()
+            servers[0].stop()

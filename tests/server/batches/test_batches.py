@@ -23,6 +23,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.games.race import Race
+from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.server.batches.steps import begun, stepped
@@ -113,13 +114,7 @@ def actions_of(env: DmEnvAdaptor, random: np.random.Generator) -> Any:
     def sampled(spec: specs.Array) -> Any:
         if isinstance(spec, specs.StringArray):
             return np.array([f"say {n}" for n in random.integers(100, size=spec.shape)], object)
-        if spec.dtype.kind == "b":
-            return random.integers(2, size=spec.shape).astype(bool)
-        assert isinstance(spec, specs.BoundedArray)
-        low, high = (np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum))
-        if spec.dtype.kind in "iu":
-            return random.integers(low, high + 1).astype(spec.dtype)
-        return random.uniform(low, high).astype(spec.dtype)
+        return sample(spec, random)
 
     return tree.map_structure(sampled, env.action_spec())
 
