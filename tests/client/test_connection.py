@@ -58,9 +58,7 @@ def test_metadata_that_grpc_refuses_is_an_error_at_once(echo_server: ScriptedSer
         connect(echo_server.address, metadata=[("Upper Case", "x")])
 
 
-def test_requests_that_their_thread_waits_for_mix_with_futures(
-    echo_server: ScriptedServer,
-) -> None:
+def test_requests_that_their_thread_waits_for_mix_with_futures(echo_server: ScriptedServer) -> None:
     with connect(echo_server.address) as connection:
         for number in range(0, 300, 3):
             pending = connection.start(extension(number))

@@ -124,9 +124,7 @@ def test_a_failed_step_can_be_taken_again(caplog: pytest.LogCaptureFixture) -> N
         assert env.step({"value": 2}).mid()
 
 
-def test_a_grpc_client_without_this_package_gets_bytes_it_understands(
-    catch_server: Server,
-) -> None:
+def test_a_grpc_client_without_this_package_gets_bytes_it_understands(catch_server: Server) -> None:
     with grpc.insecure_channel(catch_server.address) as channel:
         call: Any = channel.stream_stream("/dm_env_rpc.v1.Environment/Process")
         request = pb.EnvironmentRequest()
@@ -298,9 +296,7 @@ def test_a_reset_from_outside_is_over_when_the_agent_leaves_or_resets(
         waiting.result(5)
 
 
-def test_a_reset_from_outside_cannot_change_the_specs_of_an_agent(
-    connection: Connection,
-) -> None:
+def test_a_reset_from_outside_cannot_change_the_specs_of_an_agent(connection: Connection) -> None:
     settings = pack_settings({"rows": 20})
     request = pb.ResetWorldRequest(world_name=join(connection), settings=settings)
     with connection.reopen() as spectator:

@@ -186,9 +186,7 @@ def test_addresses_of_a_name_share_the_time(
     assert sockets.seconds_to_accept(remaining, places) == expected
 
 
-def test_a_name_that_is_not_resolved_in_time_is_a_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_that_is_not_resolved_in_time_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
 
     def slow(*_: Any, **__: Any) -> Any:
