@@ -64,12 +64,16 @@ SOON = SPIN_SECONDS / 4
 LATE = None
 
 
-def rest_of(clock: Clock, place: BusyWait) -> int:
-    """How many waits are without a look."""
+def turns(clock: Clock, place: BusyWait, have_looks: bool) -> int:
+    """How many waits in turn have a look, or have none."""
     for count in range(5_000):
-        if clock.wait(place, SOON)[1]:
+        if bool(clock.wait(place, SOON)[1]) is not have_looks:
             return count
-    raise AssertionError("it never looks again")
+    raise AssertionError("it goes on like this")
+
+
+def rest_of(clock: Clock, place: BusyWait) -> int:
+    return turns(clock, place, have_looks=False)
 
 
 def test_input_that_comes_soon_is_found(clock: Clock) -> None:
@@ -137,23 +141,15 @@ def test_another_program_that_runs_while_nothing_comes_does_no_harm(clock: Clock
         assert clock.wait(place, LATE)[0] is None
 
 
-def waits_with_a_look(clock: Clock, place: BusyWait) -> int:
-    """How many waits in turn have a look."""
-    for count in range(1_000):
-        if not clock.wait(place, SOON)[1]:
-            return count
-    raise AssertionError("it never rests")
-
-
 def test_while_the_other_end_runs_on_this_processor_it_looks_for_some_turns(clock: Clock) -> None:
     place = BusyWait()
     for _ in range(100):
         clock.wait(place, SOON)
     clock.away = lambda: SOON  # The input is there afterwards.
     # Meanwhile both can run, so that the system may give them a processor each.
-    assert waits_with_a_look(clock, place) == pytest.approx(busy_wait._TRIALS, abs=2)
+    assert turns(clock, place, have_looks=True) == pytest.approx(busy_wait._TRIALS, abs=2)
     assert rest_of(clock, place) >= 14
-    assert waits_with_a_look(clock, place) == pytest.approx(busy_wait._TRIALS, abs=2)
+    assert turns(clock, place, have_looks=True) == pytest.approx(busy_wait._TRIALS, abs=2)
 
 
 def test_beside_another_program_it_rests_soon_when_the_other_end_runs_here(clock: Clock) -> None:
@@ -164,7 +160,7 @@ def test_beside_another_program_it_rests_soon_when_the_other_end_runs_here(clock
     clock.wait(place, SOON)
     clock.away = lambda: SOON
     rest_of(clock, place)
-    assert waits_with_a_look(clock, place) < 5
+    assert turns(clock, place, have_looks=True) < 5
 
 
 def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock) -> None:
