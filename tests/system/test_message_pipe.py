@@ -33,7 +33,8 @@ def test_messages_arrive_whole_and_in_order(pair: Pair, parts: tuple[bytes, ...]
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert tuple(other.receive()) == (b"".join(parts), None)
+    message, descriptor = other.receive()
+    assert (bytes(message), descriptor) == (b"".join(parts), None)
     assert other.receive().message == b"last"
     sender.join()
 
@@ -50,7 +51,9 @@ def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
     assert other.receive().descriptor is None
     message, descriptor = other.receive()
     assert message == b"with it"
-    assert tuple(other.receive()) == (b"after", None)
+    last = other.receive()
+    assert last.message == b"after"
+    assert last.descriptor is None
     assert descriptor is not None
     assert os.read(descriptor, 10) == b"text"
     os.close(descriptor)
