@@ -48,6 +48,9 @@ def test_a_session_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
     for line in (
         "client.connection DEBUG: connected to HERE",
         "server DEBUG: HERE sends a create_world request",
+        "server DEBUG: HERE sends a join_world request",
+        "server DEBUG: HERE sends a leave_world request",
+        "server DEBUG: HERE sends a destroy_world request",
         "server.worlds.world_registry DEBUG: world 'world-1' is created",
         "server.worlds.world_registry DEBUG: world 'world-1' is destroyed",
         "client.threaded_pipeline DEBUG: the connection to HERE was closed",

@@ -112,20 +112,6 @@ def test_the_log_tells_of_clients_and_refusals_and_not_of_steps(
     assert "s3cret" not in caplog.text
 
 
-def test_debug_tells_of_requests_but_not_of_steps(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.DEBUG, LOGGER),
-        serve(Catch) as server,
-        make(server.address, {"rows": 30}) as env,
-    ):
-        env.reset()
-        for _ in range(20):
-            env.step({"paddle": 1})
-    requests = [message for message in caplog.messages if " sends a " in message]
-    kinds = ["create_world", "join_world", "leave_world", "destroy_world"]
-    assert [message.split()[-2] for message in requests] == kinds
-
-
 def test_clients_that_come_and_go_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), serve(Catch) as server:
         for _ in range(60):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
-import grpc
 import numpy as np
 import pytest
 from dm_env import specs
@@ -122,15 +121,6 @@ def test_a_failed_step_can_be_taken_again(caplog: pytest.LogCaptureFixture) -> N
         with pytest.raises(DmEnvRpcError, match="not now"):
             env.step({"value": 1})
         assert env.step({"value": 2}).mid()
-
-
-def test_a_grpc_client_without_this_package_gets_bytes_it_understands(catch_server: Server) -> None:
-    with grpc.insecure_channel(catch_server.address) as channel:
-        call: Any = channel.stream_stream("/dm_env_rpc.v1.Environment/Process")
-        request = pb.EnvironmentRequest()
-        request.create_world.SetInParent()
-        answers = list(call(iter([request.SerializeToString()])))
-        assert pb.EnvironmentResponse.FromString(answers[0]).create_world.world_name
 
 
 def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:
