@@ -77,15 +77,6 @@ def test_a_unix_socket_connects(tmp_path: Path) -> None:
         assert env.reset().first()
 
 
-def test_local_credentials_connect_on_this_machine() -> None:
-    credentials = grpc.local_server_credentials()
-    with (
-        ScriptedServer(echo, credentials) as server,
-        create_secure_channel_and_connect(server.address, timeout=5) as connection,
-    ):
-        assert connection.send(extension(1)) == extension(1)
-
-
 def test_a_server_that_starts_late_is_waited_for() -> None:
     servers: list[Server] = []
     with HeldPort() as port:

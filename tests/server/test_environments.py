@@ -22,7 +22,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from tests.support.environments import Broken, Robot
+from tests.support.environments import Broken
 from tests.support.scripted import playing
 
 FIRST, MID, LAST = dm_env.StepType
@@ -126,11 +126,6 @@ def test_default_actions_are_those_of_the_environment() -> None:
     expected = pytest.raises(DmEnvRpcError, match="default action 'padle'")
     with serve(Catch, default_actions={"padle": 1}) as server, expected:
         make(server.address)
-
-
-def test_robot_settings_rebuild_nested_arguments() -> None:
-    with playing(Robot, {"camera": {"height": 9}}) as env:
-        assert env.observation_spec()["camera"]["depth"].shape == (9, 5)
 
 
 class Slip:
