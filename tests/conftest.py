@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -77,6 +79,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
         config.option.dist = "no"
         return 0
     return len(os.sched_getaffinity(0)) + 2
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Has a test that is a coroutine run in an event loop of its own."""
+    if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+        test = item.obj
+        item.obj = functools.wraps(test)(lambda **fixtures: asyncio.run(test(**fixtures)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -77,19 +77,12 @@ def test_the_table_has_every_error() -> None:
 
 
 @each_error
-@pytest.mark.parametrize(
-    "copied",
-    [
-        *(
-            lambda e, p=p: pickle.loads(pickle.dumps(e, p))
-            for p in range(2, pickle.HIGHEST_PROTOCOL + 1)
-        ),
-        copy.copy,
-        copy.deepcopy,
-    ],
-)
-def test_a_copy_says_the_same(error: Any, builtin: type[Exception], copied: Any) -> None:
-    twin = copied(error)
+@pytest.mark.parametrize("how", ["copy", "deepcopy", *range(2, pickle.HIGHEST_PROTOCOL + 1)])
+def test_a_copy_says_the_same(error: Any, builtin: type[Exception], how: str | int) -> None:
+    if isinstance(how, int):
+        twin = pickle.loads(pickle.dumps(error, how))
+    else:
+        twin = getattr(copy, how)(error)
     assert type(twin) is type(error)
     assert isinstance(twin, builtin)
     assert str(twin) == str(error)
@@ -127,28 +120,22 @@ def test_an_error_keeps_its_own_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "result", "kinds", "text"),
+    ("operation", "result", "kind", "text"),
     [
-        ("read", "NOT_FOUND", (PropertyNotFoundError, KeyError), "there is no such property"),
-        (
-            "write",
-            "PERMISSION_DENIED",
-            (PropertyPermissionError, PermissionError),
-            "its attributes do not allow it to be written",
-        ),
-        ("write", "INVALID_ARGUMENT", (PropertyValueError, ValueError), "not take this value"),
+        ("read", "NOT_FOUND", PropertyNotFoundError, "there is no such property"),
+        ("write", "PERMISSION_DENIED", PropertyPermissionError, "not allow it to be written"),
+        ("write", "INVALID_ARGUMENT", PropertyValueError, "not take this value"),
     ],
 )
 def test_a_refusal_is_the_same_from_a_server_and_from_this_process(
-    operation: str, result: str, kinds: tuple[type[Exception], ...], text: str
+    operation: str, result: str, kind: type[PropertyError], text: str
 ) -> None:
     local = PropertyError.of_result(operation, "speed", result)
     # A server that hosts the environment sends its text.
     sent = status_pb2.Status(code=local.code, message=str(local))
     remote = PropertyError.of_status(operation, "speed", sent)
     for error in (local, remote):
-        assert isinstance(error, PropertyError)
-        assert all(isinstance(error, kind) for kind in kinds)
+        assert isinstance(error, kind)
         assert str(error).startswith(f"cannot {operation} property 'speed': ")
         assert str(error).endswith(text)
         assert (error.operation, error.key, error.code_name) == (operation, "speed", result)
@@ -166,34 +153,26 @@ def test_a_lost_connection_knows_the_code_it_was_lost_with() -> None:
     assert (str(error), error.code) == ("lost", "UNAVAILABLE")
 
 
+AT = "'dm-env-rpc-client[cli] @ {}'".format
 ORIGINS: list[tuple[str | None, str]] = [
-    (None, "pip install 'dm-env-rpc-client[cli]'"),
-    (
-        '{"url": "file:///a%20b/it", "dir_info": {"editable": true}}',
-        "pip install -e '/a b/it[cli]'",
-    ),
-    (
-        '{"url": "file:///a/it", "dir_info": {}}',
-        "pip install 'dm-env-rpc-client[cli] @ file:///a/it'",
-    ),
-    (
-        '{"url": "https://host/it-0.1.whl", "archive_info": {}}',
-        "pip install 'dm-env-rpc-client[cli] @ https://host/it-0.1.whl'",
-    ),
+    (None, "'dm-env-rpc-client[cli]'"),
+    ('{"url": "file:///a%20b/it", "dir_info": {"editable": true}}', "-e '/a b/it[cli]'"),
+    ('{"url": "file:///a/it", "dir_info": {}}', AT("file:///a/it")),
+    ('{"url": "https://host/it-0.1.whl", "archive_info": {}}', AT("https://host/it-0.1.whl")),
     (
         '{"url": "https://host/it", "subdirectory": "x", "vcs_info": {"vcs": "git"}}',
-        "pip install 'dm-env-rpc-client[cli] @ git+https://host/it#subdirectory=x'",
+        AT("git+https://host/it#subdirectory=x"),
     ),
     (
         '{"url": "https://host/it", "vcs_info": {"vcs": "git", "requested_revision": "v1"}}',
-        "pip install 'dm-env-rpc-client[cli] @ git+https://host/it@v1'",
+        AT("git+https://host/it@v1"),
     ),
 ]
 
 
-@pytest.mark.parametrize(("origin", "command"), ORIGINS)
+@pytest.mark.parametrize(("origin", "what"), ORIGINS)
 def test_extras_are_installed_from_where_the_package_came_from(
-    monkeypatch: pytest.MonkeyPatch, origin: str | None, command: str
+    monkeypatch: pytest.MonkeyPatch, origin: str | None, what: str
 ) -> None:
     class Installed:
         def read_text(self, name: str) -> str | None:
@@ -201,7 +180,7 @@ def test_extras_are_installed_from_where_the_package_came_from(
             return origin
 
     monkeypatch.setattr(importlib.metadata, "distribution", {"dm-env-rpc-client": Installed()}.get)
-    assert errors.install_command("cli") == command
+    assert errors.install_command("cli") == f"pip install {what}"
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import site
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import dm_env_rpc_client
+from tests.support.programs import run_python
 
 
 def test_dir_lists_the_public_names_and_nothing_else() -> None:
-    program = "import dm_env_rpc_client as d; print(*dir(d))"
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    names = finished.stdout.split()
+    names = run_python("import dm_env_rpc_client as d; print(*dir(d))").stdout.split()
     assert {"make", "serve", "connect", "Connection", "SpecManager", "errors"} <= set(names)
     assert {"importlib", "sys", "lazy_loader", "annotations"} & set(names) == set()
     assert [name for name in names if name.startswith("_")] == []
@@ -33,28 +28,6 @@ def test_every_public_name_can_be_imported() -> None:
         dm_env_rpc_client.conect  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_an_unknown_name_is_an_error_for_type_checkers(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "from dm_env_rpc_client import conect\nimport dm_env_rpc_client as d\nd.conect('x')\n"
-    )
-    # The stub alone has the names; what it imports would take most of the time.
-    stub = Path(dm_env_rpc_client.__file__).with_suffix(".pyi")
-    checked = subprocess.run(
-        [
-            sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=skip",
-            f"--cache-dir={tmp_path}", str(stub), str(program),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-        cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    assert checked.returncode == 1
-    assert checked.stdout.count('has no attribute "conect"') == 2
-
-
 def test_the_completion_of_ipython_lists_the_public_names() -> None:
     program = """
 from IPython.core.completer import provisionalcompleter
@@ -65,10 +38,7 @@ line = "dm_env_rpc_client."
 with provisionalcompleter():
     print(*(completion.text for completion in shell.Completer.completions(line, len(line))))
 """
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=90
-    )
-    completions = finished.stdout.split()
+    completions = run_python(program).stdout.split()
     assert "make" in completions
     assert {"importlib", "sys", "lazy_loader"} & set(completions) == set()
 
@@ -93,23 +63,15 @@ except importlib.metadata.PackageNotFoundError:
         print(repr(env.reset().step_type))
 """
     checkout = str(Path(dm_env_rpc_client.__file__).parents[1])
-    finished = subprocess.run(
-        [sys.executable, "-S", "-c", program, str(tmp_path / "played.mcap")],
-        env={**os.environ, "PYTHONPATH": f"{checkout}:{tmp_path}"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
-    assert "FIRST" in finished.stdout, finished.stderr
+    environment = {**os.environ, "PYTHONPATH": f"{checkout}:{tmp_path}"}
+    recording = str(tmp_path / "played.mcap")
+    finished = run_python(program, recording, flags=["-S"], env=environment, cwd=tmp_path)
+    assert "FIRST" in finished.stdout
 
 
 def test_other_systems_are_told_which_are_supported() -> None:
     program = "import sys; sys.platform = 'win32'; import dm_env_rpc_client"
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=90
-    )
+    finished = run_python(program, code=1)
     assert finished.stderr.splitlines()[-1].startswith(
         f"ImportError: dm_env_rpc_client {dm_env_rpc_client.__version__} runs on Linux and macOS; "
         "this system is 'win32'"

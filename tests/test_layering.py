@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import subprocess
-import sys
 
 import pytest
 
 from tests import rooms
 from tests.rooms import NAME, PACKAGE, imports, modules
+from tests.support.programs import run_python
 
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
@@ -50,6 +49,9 @@ ONLY_IN = {
 }
 
 
+ALLOWED = [(room, other) for room, others in rooms.MAY_IMPORT.items() for other in others]
+
+
 def is_in(module: str, place: str) -> bool:
     if place.endswith("."):
         return module == place[:-1] or module.startswith(place)
@@ -58,28 +60,14 @@ def is_in(module: str, place: str) -> bool:
 
 def test_the_arrows_between_rooms_are_those_of_the_table() -> None:
     arrows = rooms.arrows()
-    unknown = {arrow: places for arrow, places in arrows.items()
-               if arrow[1] not in rooms.MAY_IMPORT[arrow[0]]}  # fmt: skip
-    assert unknown == {}
-    stale = [
-        (room, other)
-        for room, others in rooms.MAY_IMPORT.items()
-        for other in others
-        if (room, other) not in arrows
-    ]
-    assert stale == []
+    assert {arrow: places for arrow, places in arrows.items() if arrow not in ALLOWED} == {}
+    assert [arrow for arrow in ALLOWED if arrow not in arrows] == []
 
 
 def test_the_table_has_every_room_and_arrows_point_downwards() -> None:
     order = list(rooms.MAY_IMPORT)
     assert set(order) == {rooms.room(name) for name, _ in modules()}
-    upwards = [
-        (room, other)
-        for room, others in rooms.MAY_IMPORT.items()
-        for other in others
-        if order.index(other) <= order.index(room)
-    ]
-    assert upwards == []
+    assert [arrow for arrow in ALLOWED if order.index(arrow[1]) <= order.index(arrow[0])] == []
 
 
 def test_no_files_import_one_another_in_a_circle() -> None:
@@ -120,26 +108,16 @@ def test_the_packages_own_file_holds_no_logic() -> None:
 
 def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
     program = "import sys, dm_env_rpc_client.testing.pytest_plugin; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    ).stdout.split()
+    loaded = run_python(program).stdout.split()
     assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
     ours = {name for name in loaded if name.startswith(NAME)}
-    light = (
-        "version",
-        "testing",
-        "testing.pytest_plugin",
-        "compliance",
-        "compliance.options",
-    )
+    light = "version", "testing", "testing.pytest_plugin", "compliance", "compliance.options"
     assert ours == {NAME, *(f"{NAME}.{module}" for module in light)}
 
 
 def test_importing_the_package_imports_nothing_optional() -> None:
     program = "import sys, dm_env_rpc_client; print(*sorted(sys.modules))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    ).stdout.split()
+    loaded = run_python(program).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
     optional |= {"ipywidgets", "opentelemetry", "pettingzoo", "PIL", "mcap", "minari", "pyarrow"}
     assert optional & set(loaded) == set()

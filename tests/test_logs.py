@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -15,6 +12,7 @@ from dm_env_rpc_client import connect, create_world, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import command
+from tests.support.programs import run_python
 from tests.support.scripted import settles
 
 TOKEN = "tok-5c0e72d1"
@@ -50,6 +48,9 @@ def test_a_session_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
     for line in (
         "client.connection DEBUG: connected to HERE",
         "server DEBUG: HERE sends a create_world request",
+        "server DEBUG: HERE sends a join_world request",
+        "server DEBUG: HERE sends a leave_world request",
+        "server DEBUG: HERE sends a destroy_world request",
         "server.worlds.world_registry DEBUG: world 'world-1' is created",
         "server.worlds.world_registry DEBUG: world 'world-1' is destroyed",
         "client.threaded_pipeline DEBUG: the connection to HERE was closed",
@@ -74,18 +75,14 @@ def test_a_connection_that_is_lost_is_told_of_once(caplog: pytest.LogCaptureFixt
     )
 
 
-def test_with_asyncio_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+async def test_with_asyncio_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "dm_env_rpc_client.client")
-
-    async def run(address: str) -> None:
-        async with await dm_env_rpc_client.connect_async(address) as connection:
+    with ScriptedServer(lambda requests, _: iter(())) as server:
+        async with await dm_env_rpc_client.connect_async(server.address) as connection:
             with pytest.raises(dm_env_rpc_client.ConnectionLostError):
                 await dm_env_rpc_client.create_world_async(connection)
-        async with await dm_env_rpc_client.connect_async(address):
+        async with await dm_env_rpc_client.connect_async(server.address):
             pass
-
-    with ScriptedServer(lambda requests, _: iter(())) as server:
-        asyncio.run(run(server.address))
     told = [
         line.partition(": ")[2]
         for line in lines(caplog, logging.DEBUG)
@@ -106,10 +103,7 @@ def test_a_program_that_does_not_ask_for_the_log_gets_none() -> None:
         "logging.basicConfig()\n"
         "logging.getLogger('dm_env_rpc_client.client').warning('asked for')\n"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert finished.stderr == "WARNING:dm_env_rpc_client.client:asked for\n"
+    assert run_python(program).stderr == "WARNING:dm_env_rpc_client.client:asked for\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What type checkers find in a user's program: ten slips, and nothing where there are none."""
+"""What type checkers find in a user's program: each slip, and nothing where there are none."""
 
 from __future__ import annotations
 
@@ -51,9 +51,11 @@ with BatchedEnvironment("localhost:50051", 4) as batch:
     batch.stepp({"paddle": 1})
 with connect("localhost:50051") as connection:
     join_world(connection, "world", unwrap_singel=True)
+from dm_env_rpc_client import conect
+dm_env_rpc_client.conect("localhost:50051")
 """
 
-LINES = [7, 8, 9, 10, 11, 12, 13, 15, 17, 19]
+LINES = [7, 8, 9, 10, 11, 12, 13, 15, 17, 19, 20, 21]
 
 
 def mypy(program: Path) -> list[int]:
@@ -92,7 +94,7 @@ def pyright(program: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("check", [mypy, pyright])
-def test_a_right_program_is_right_and_ten_slips_are_ten_errors(
+def test_a_right_program_is_right_and_each_slip_is_an_error(
     check: Callable[[Path], list[int]], tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import grpc
 import grpc.aio
@@ -18,91 +18,54 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DeadlineExceededError,
     DmEnvRpcError,
-    SpecError,
     connect_async,
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.client.scripts import held, silent
 from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
 
-
-def silent(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for _ in requests:
-        pass
-    yield from ()
+MAX_REQUESTS = "dm_env_rpc_client.protocol.pipeline.MAX_REQUESTS_IN_FLIGHT"
 
 
-def run(main: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(main(), seconds)
-
-    asyncio.run(bounded())
-
-
-def test_send_returns_the_payload_of_the_answer(echo_server: ScriptedServer) -> None:
-    async def main() -> None:
-        async with await connect_async(echo_server.address) as connection:
-            assert await connection.send(extension(7)) == extension(7)
-            assert echo_server.address in repr(connection)
-
-    run(main)
+async def test_a_channel_of_the_users_own_stays_open(echo_server: ScriptedServer) -> None:
+    async with grpc.aio.insecure_channel(echo_server.address) as channel:
+        for number in range(2):
+            async with AsyncConnection(channel) as connection:
+                assert await connection.send(extension(number)) == extension(number)
 
 
-def test_a_channel_of_the_users_own_stays_open(echo_server: ScriptedServer) -> None:
-    async def main() -> None:
-        async with grpc.aio.insecure_channel(echo_server.address) as channel:
-            for number in range(2):
-                async with AsyncConnection(channel) as connection:
-                    assert await connection.send(extension(number)) == extension(number)
-
-    run(main)
-
-
-def test_large_requests_wait_in_line_and_keep_their_order(
+async def test_large_requests_wait_in_line_and_keep_their_order(
     echo_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dm_env_rpc_client.protocol.pipeline.MAX_BYTES_IN_FLIGHT", 50_000)
     sizes = random.Random(1).choices([10, 1_000, 40_000, 90_000], k=200)
     requests = [any_pb2.Any(type_url=str(i), value=b"x" * size) for i, size in enumerate(sizes)]
-
-    async def main() -> None:
-        async with await connect_async(echo_server.address) as connection:
-            answers = await asyncio.gather(*(connection.send(each) for each in requests))
-            assert answers == requests
-
-    run(main)
+    async with await connect_async(echo_server.address) as connection:
+        answers = await asyncio.gather(*(connection.send(each) for each in requests))
+        assert answers == requests
 
 
-def test_a_server_error_fails_its_own_request_only(catch_server: Server) -> None:
-    async def main() -> None:
-        async with await connect_async(catch_server.address) as connection:
-            refused, created = await asyncio.gather(
-                connection.send(dm_env_rpc_pb2.StepRequest()),
-                connection.send(dm_env_rpc_pb2.CreateWorldRequest()),
-                return_exceptions=True,
-            )
-            assert isinstance(refused, DmEnvRpcError)
-            assert isinstance(created, dm_env_rpc_pb2.CreateWorldResponse)
-            assert created.world_name
-
-    run(main)
+async def test_a_server_error_fails_its_own_request_only(catch_server: Server) -> None:
+    async with await connect_async(catch_server.address) as connection:
+        refused, created = await asyncio.gather(
+            connection.send(dm_env_rpc_pb2.StepRequest()),
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest()),
+            return_exceptions=True,
+        )
+        assert isinstance(refused, DmEnvRpcError)
+        assert isinstance(created, dm_env_rpc_pb2.CreateWorldResponse)
+        assert created.world_name
 
 
-def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
+async def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.protocol.pipeline.MAX_REQUESTS_IN_FLIGHT", 1)
-
+    monkeypatch.setattr(MAX_REQUESTS, 1)
     is_cancelled = threading.Event()
-
-    def slow(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for request in requests:
-            assert is_cancelled.wait(20)
-            yield Response(extension=request.extension)
-
-    async def main() -> None:
+    with ScriptedServer(held(is_cancelled)) as server:
         async with await connect_async(server.address) as connection:
             first, second, third = (
                 asyncio.create_task(connection.send(extension(number))) for number in range(3)
@@ -114,12 +77,9 @@ def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
             assert await third == extension(2)
             assert connection.is_usable
 
-    with ScriptedServer(slow) as server:
-        run(main)
 
-
-def test_a_missed_deadline_ends_the_connection() -> None:
-    async def main() -> None:
+async def test_a_missed_deadline_ends_the_connection() -> None:
+    with ScriptedServer(silent) as server:
         async with await connect_async(server.address, request_timeout=30) as connection:
             other = asyncio.create_task(connection.send(extension(1)))
             await asyncio.sleep(0)  # It has begun.
@@ -131,14 +91,10 @@ def test_a_missed_deadline_ends_the_connection() -> None:
             with pytest.raises(ConnectionLostError):
                 await connection.send(extension(3))
 
+
+async def test_a_deadline_in_the_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MAX_REQUESTS, 1)
     with ScriptedServer(silent) as server:
-        run(main)
-
-
-def test_a_deadline_in_the_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.protocol.pipeline.MAX_REQUESTS_IN_FLIGHT", 1)
-
-    async def main() -> None:
         async with await connect_async(server.address) as connection:
             first = asyncio.create_task(connection.send(extension(1)))
             await asyncio.sleep(0)  # It has begun.
@@ -152,29 +108,17 @@ def test_a_deadline_in_the_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
                 with pytest.raises(ConnectionClosedError):
                     await task
 
-    with ScriptedServer(silent) as server:
-        run(main)
 
-
-def test_plaintext_does_not_leave_this_machine() -> None:
-    async def main() -> None:
-        with pytest.raises(SpecError, match="insecure=True"):
-            await connect_async("192.0.2.1:1", timeout=0.5)
-
-    run(main)
-
-
-def test_close_is_quick_on_a_server_that_never_ends_the_stream() -> None:
-    import threading
-
+async def test_close_is_quick_on_a_server_that_never_ends_the_stream() -> None:
     release = threading.Event()
 
     def stubborn(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
         yield Response(extension=next(requests).extension)
         release.wait(20)
 
-    async def main() -> None:
+    with ScriptedServer(stubborn) as server:
         connection = await connect_async(server.address)
+        assert server.address in repr(connection)
         await connection.send(extension(1))
         with time_limit(2):
             await connection.close()
@@ -182,6 +126,3 @@ def test_close_is_quick_on_a_server_that_never_ends_the_stream() -> None:
         with pytest.raises(ConnectionClosedError):
             await connection.send(extension(1))
         release.set()
-
-    with ScriptedServer(stubborn) as server:
-        run(main)

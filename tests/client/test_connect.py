@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from pathlib import Path
 
 import grpc
 import pytest
 
-from dm_env_rpc_client import (
-    SpecError,
-    connect,
-    create_secure_channel_and_connect,
-    make,
-)
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client import SpecError, connect, create_secure_channel_and_connect, make
+from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.addresses import is_loopback
 from tests.support.certificates import self_signed
+from tests.support.ports import HeldPort
 from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """A key and a self-signed certificate for localhost."""
-    key, crt = self_signed(tmp_path_factory.mktemp("certificate"))
-    return key.read_bytes(), crt.read_bytes()
+from tests.transports.raw_server import ask
 
 
 @pytest.mark.parametrize(
@@ -60,9 +49,10 @@ def test_what_is_no_address_is_refused(address: object) -> None:
         connect(address)  # type: ignore[arg-type]
 
 
-def test_plaintext_does_not_leave_this_machine_unless_asked_to() -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_plaintext_does_not_leave_this_machine_unless_asked_to(is_async: bool) -> None:
     with time_limit(0.5), pytest.raises(SpecError, match="insecure=True"):
-        connect("192.0.2.1:1", timeout=30)
+        ask("192.0.2.1:1", is_async, timeout=30)
 
 
 def test_local_credentials_for_another_machine_are_refused_at_once() -> None:
@@ -75,42 +65,26 @@ def test_an_unknown_transport_is_refused(echo_server: ScriptedServer) -> None:
         connect(echo_server.address, transport="pigeon")  # type: ignore[arg-type]
 
 
-def test_tls_with_a_trusted_certificate_connects(certificate: tuple[bytes, bytes]) -> None:
-    credentials = grpc.ssl_server_credentials([certificate])
-    with ScriptedServer(echo, credentials) as server:
-        trusted = grpc.ssl_channel_credentials(certificate[1])
-        with connect(server.address, credentials=trusted) as connection:
-            assert connection.send(extension(1)) == extension(1)
+def test_tls_with_a_trusted_certificate_connects(tmp_path: Path) -> None:
+    key, crt = (path.read_bytes() for path in self_signed(tmp_path))
+    with ScriptedServer(echo, grpc.ssl_server_credentials([(key, crt)])) as server:
+        trusted = grpc.ssl_channel_credentials(crt)
+        assert ask(server.address, False, 1, credentials=trusted) == extension(1)
 
 
 def test_a_unix_socket_connects(tmp_path: Path) -> None:
-    with (
-        serve(Catch, f"unix:{tmp_path}/socket") as server,
-        make(server.address, {"rows": 3}) as env,
-    ):
+    with serve(Catch, f"unix:{tmp_path}/socket") as server, make(server.address) as env:
         assert env.reset().first()
 
 
-def test_local_credentials_connect_on_this_machine() -> None:
-    credentials = grpc.local_server_credentials()
-    with (
-        ScriptedServer(echo, credentials) as server,
-        create_secure_channel_and_connect(server.address, timeout=5) as connection,
-    ):
-        assert connection.send(extension(1)) == extension(1)
-
-
 def test_a_server_that_starts_late_is_waited_for() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    servers = []
-    address = f"localhost:{port}"
-    timer = threading.Timer(0.7, lambda: servers.append(serve(Catch, address)))
-    timer.start()
-    try:
-        with connect(address, timeout=30) as connection:
-            assert connection.is_usable
-    finally:
-        timer.join()
-        servers[0].stop()
+    servers: list[Server] = []
+    with HeldPort() as port:
+        timer = threading.Timer(0.7, lambda: servers.append(serve(Catch, port.address)))
+        timer.start()
+        try:
+            with connect(port.address, timeout=30) as connection:
+                assert connection.is_usable
+        finally:
+            timer.join()
+            servers[0].stop()

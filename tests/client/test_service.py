@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,47 +37,45 @@ class Creates(dm_env_rpc_pb2_grpc.EnvironmentServicer):
             yield Response(create_world={"world_name": f"world {number}"})
 
 
-@pytest.fixture
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    servicer = request.param()
+@contextlib.contextmanager
+def served(servicer: Any = Creates, adders: Any = dm_env_rpc_pb2_grpc) -> Iterator[str]:
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
-    dm_env_rpc_pb2_grpc.add_EnvironmentServicer_to_server(servicer, server)
+    adders.add_EnvironmentServicer_to_server(servicer(), server)
     port = server.add_secure_port("localhost:0", grpc.local_server_credentials())
     server.start()
-    yield f"localhost:{port}"
-    server.stop(None).wait()
+    try:
+        yield f"localhost:{port}"
+    finally:
+        server.stop(None).wait()
 
 
-@pytest.mark.parametrize("address", [Creates], indirect=True)
-def test_a_server_that_is_written_by_hand_needs_no_other_package(address: str) -> None:
-    request = dm_env_rpc_pb2.CreateWorldRequest()
-    with connect(address) as connection:
-        assert connection.send(request).world_name == "world 0"
-        assert connection.send(request).world_name == "world 1"
-    with create_secure_channel_and_connect(address) as connection:
-        assert connection.send(request).world_name == "world 0"
-    with reference_connection.create_secure_channel_and_connect(address) as theirs:
-        assert theirs.send(request).world_name == "world 0"
+CREATE = dm_env_rpc_pb2.CreateWorldRequest()
 
 
-@pytest.mark.parametrize("address", [Creates], indirect=True)
-def test_secure_channels_for_asyncio(address: str) -> None:
-    async def main() -> str:
-        metadata = [("key", "value")]
+def test_a_server_that_is_written_by_hand_needs_no_other_package() -> None:
+    with served() as address:
+        with connect(address) as connection:
+            assert connection.send(CREATE).world_name == "world 0"
+            assert connection.send(CREATE).world_name == "world 1"
+        with create_secure_channel_and_connect(address) as connection:
+            assert connection.send(CREATE).world_name == "world 0"
+        with reference_connection.create_secure_channel_and_connect(address) as theirs:
+            assert theirs.send(CREATE).world_name == "world 0"
+
+
+async def test_secure_channels_for_asyncio() -> None:
+    with served() as address:
         async with await create_secure_async_channel_and_connect(
-            address, grpc.local_channel_credentials(), metadata, timeout=10.0
+            address, grpc.local_channel_credentials(), [("key", "value")], timeout=10.0
         ) as connection:
-            answer = await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-            return str(answer.world_name)
-
-    assert asyncio.run(main()) == "world 0"
+            assert (await connection.send(CREATE)).world_name == "world 0"
 
 
-@pytest.mark.parametrize("address", [dm_env_rpc_pb2_grpc.EnvironmentServicer], indirect=True)
-def test_a_servicer_that_implements_nothing_says_so(address: str) -> None:
+def test_a_servicer_that_implements_nothing_says_so() -> None:
     expected = pytest.raises((ProtocolError, ConnectionLostError), match="not implement Process")
-    with connect(address) as connection, expected:
-        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+    servicer = dm_env_rpc_pb2_grpc.EnvironmentServicer
+    with served(servicer) as address, connect(address) as connection, expected:
+        connection.send(CREATE)
 
 
 def test_the_stub_calls_any_server(catch_server: Server) -> None:
@@ -91,14 +89,8 @@ def test_the_stub_calls_any_server(catch_server: Server) -> None:
 def test_stubs_and_servers_of_both_packages_go_together() -> None:
     servers: list[Any] = [(reference_service, dm_env_rpc_pb2_grpc)]
     for stubs, adders in [*servers, (dm_env_rpc_pb2_grpc, reference_service)]:
-        server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
-        adders.add_EnvironmentServicer_to_server(Creates(), server)
-        port = server.add_insecure_port("localhost:0")
-        server.start()
-        try:
-            with grpc.insecure_channel(f"localhost:{port}") as channel:
-                stub = stubs.EnvironmentStub(channel)
-                (answer,) = stub.Process(iter([Request(create_world={})]))
-                assert answer.create_world.world_name == "world 0"
-        finally:
-            server.stop(None).wait()
+        local = grpc.local_channel_credentials()
+        with served(adders=adders) as address, grpc.secure_channel(address, local) as channel:
+            stub = stubs.EnvironmentStub(channel)
+            (answer,) = stub.Process(iter([Request(create_world={})]))
+            assert answer.create_world.world_name == "world 0"

@@ -44,14 +44,13 @@ class Shelf(PropertyAccess):
         return [self._spec(child) for child in children]
 
     def _spec(self, key: str) -> PropertySpec:
-        tensor_spec = dm_env_rpc_pb2.TensorSpec(name=key)
-        if key in self.values:
-            tensor_spec.dtype = dm_env_rpc_pb2.DOUBLE
+        is_value = key in self.values
+        dtype = dm_env_rpc_pb2.DOUBLE if is_value else dm_env_rpc_pb2.INVALID_DATA_TYPE
         return PropertySpec(
             key,
-            tensor_spec,
-            readable=key in self.values,
-            writable=key in self.values,
+            dm_env_rpc_pb2.TensorSpec(name=key, dtype=dtype),
+            readable=is_value,
+            writable=is_value,
             listable=any(name.startswith(f"{key}.") for name in self.values),
             description=f"what {key} is for",
         )
@@ -136,15 +135,8 @@ def test_an_empty_tree_says_so() -> None:
 def test_a_tree_without_end_is_cut() -> None:
     class Endless(Shelf):
         def list(self, key: str = "") -> Sequence[PropertySpec]:
-            return [
-                PropertySpec(
-                    f"{key}x",
-                    dm_env_rpc_pb2.TensorSpec(),
-                    readable=False,
-                    writable=False,
-                    listable=True,
-                )
-            ]
+            spec = dm_env_rpc_pb2.TensorSpec()
+            return [PropertySpec(f"{key}x", spec, readable=False, writable=False, listable=True)]
 
     tree = Endless({}).tree()
     assert len(tree.entries) == MAX_PROPERTIES

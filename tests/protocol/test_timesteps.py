@@ -25,30 +25,17 @@ def test_the_names_of_the_routed_observations() -> None:
     assert (REWARD, DISCOUNT) == ("reward", "discount")
 
 
-@pytest.mark.parametrize(
-    ("kind", "terminated", "discount"),
-    [
-        (MID, False, 1.0),
-        (MID, True, 1.0),
-        (LAST, True, 0.0),
-        (LAST, False, 1.0),
-        (FIRST, True, 1.0),
-    ],
-)
-def test_the_discount_is_0_after_a_true_end_only(
-    kind: Any, terminated: bool, discount: float
-) -> None:
-    assert default_discount(kind, terminated) == discount
+def test_the_discount_is_0_after_a_true_end_only() -> None:
+    assert [default_discount(kind, terminated=False) for kind in dm_env.StepType] == [1.0] * 3
+    assert [default_discount(kind, terminated=True) for kind in (FIRST, MID)] == [1.0] * 2
+    assert default_discount(LAST, terminated=True) == 0.0
 
 
 def test_time_is_the_first_axis() -> None:
-    stacked = stack(
-        [
-            step({"a": np.zeros(2), "b": [np.float32(1)]}, None, None, FIRST),
-            step({"a": np.ones(2), "b": [np.float32(2)]}, 0.5, 1.0),
-            step({"a": np.ones(2), "b": [np.float32(3)]}, -1.0, 0.0, LAST),
-        ]
-    )
+    first = step({"a": np.zeros(2), "b": [np.float32(1)]}, None, None, FIRST)
+    mid = step({"a": np.ones(2), "b": [np.float32(2)]}, 0.5, 1.0)
+    last = step({"a": np.ones(2), "b": [np.float32(3)]}, -1.0, 0.0, LAST)
+    stacked = stack([first, mid, last])
     assert stacked.step_type.tolist() == [FIRST, MID, LAST]
     assert stacked.reward.tolist() == [0.0, 0.5, -1.0]
     assert stacked.discount.tolist() == [1.0, 1.0, 0.0]
@@ -65,12 +52,8 @@ def test_one_first_step_has_reward_0_and_discount_1() -> None:
 
 
 def test_rewards_may_be_arrays_or_structures() -> None:
-    stacked = stack(
-        [
-            step(0, None, None, FIRST),
-            step(0, {"x": np.ones(2, np.float32)}, np.float32(0.5)),
-        ]
-    )
+    mid = step(0, {"x": np.ones(2, np.float32)}, np.float32(0.5))
+    stacked = stack([step(0, None, None, FIRST), mid])
     assert stacked.reward["x"].tolist() == [[0, 0], [1, 1]]
     assert stacked.reward["x"].dtype == np.float32
     assert stacked.discount.dtype == np.float32

@@ -5,6 +5,7 @@ Docker is not needed. What the Dockerfile runs is run here, in folders of the te
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -73,20 +74,34 @@ def surroundings(folder: Path) -> dict[str, str]:
     }
 
 
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command in the folder, which ends well."""
+    ended = subprocess.run(
+        command, cwd=folder, env=surroundings(folder), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+@contextlib.contextmanager
+def running(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.certificates
 def test_the_commands_run_one_after_another(folder: Path, port: int) -> None:
     script = "\n".join(blocks("sh")).replace(str(PORT), str(port))
-    finished = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder,
-        env=surroundings(folder),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
     # The last command waits for the server, which SIGTERM has ended.
-    assert finished.returncode == 0, finished.stderr
+    finished = run(["bash", "-euo", "pipefail", "-c", script], folder)
     assert f"localhost:{port} is SERVING" in finished.stdout
     assert "stopping" in finished.stderr
     secret = (folder / "token").read_text().strip()
@@ -133,64 +148,26 @@ def mounted(tmp_path: Path) -> Path:
     authority = Authority(tmp_path / "mounted")
     issued = authority.issue("server")
     (tmp_path / "mounted" / "token").write_text("secret\n")
-    assert (authority.ca.name, issued.cert.name, issued.key.name) == (
-        "ca.crt",
-        "server.crt",
-        "server.key",
-    )
+    names = {path.name for path in (authority.ca, issued.cert, issued.key)}
+    assert names == {"ca.crt", "server.crt", "server.key"}
     return tmp_path / "mounted"
-
-
-@pytest.fixture
-def running(
-    dockerfile: Dockerfile, folder: Path, mounted: Path, port: int
-) -> Iterator[subprocess.Popen[str]]:
-    """What the container runs."""
-    command = dockerfile.command("ENTRYPOINT", mounted, port)
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=surroundings(folder),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.certificates
 def test_what_the_container_runs_serves_is_healthy_and_ends(
-    dockerfile: Dockerfile,
-    folder: Path,
-    mounted: Path,
-    port: int,
-    running: subprocess.Popen[str],
+    dockerfile: Dockerfile, folder: Path, mounted: Path, port: int
 ) -> None:
-    assert running.stdout is not None
-    assert json.loads(running.stdout.readline()) == {"address": f"0.0.0.0:{port}"}
-    checked = subprocess.run(
-        dockerfile.command("HEALTHCHECK", mounted, port),
-        env=surroundings(folder),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stderr
-    with make(
-        f"localhost:{port}",
-        {"start": 2},
-        credentials=Tls(ca=str(mounted / "ca.crt")),
-        token="secret",
-    ) as env:
-        assert env.reset().observation["value"] == 2
-    running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=30)
-    assert running.returncode == 0
+    command = dockerfile.command("ENTRYPOINT", mounted, port)
+    with running(command, folder, surroundings(folder)) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"address": f"0.0.0.0:{port}"}
+        run(dockerfile.command("HEALTHCHECK", mounted, port), folder)
+        tls = Tls(ca=str(mounted / "ca.crt"))
+        with make(f"localhost:{port}", {"start": 2}, credentials=tls, token="secret") as env:
+            assert env.reset().observation["value"] == 2
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 0
     lines = said.splitlines()
     assert "stopping" in lines
     for line in lines:
@@ -232,20 +209,15 @@ def test_what_the_dockerfile_installs_is_enough(
     subprocess.run([*install, "-q", "-c", constraints], cwd=folder, check=True, env=clean)
     command = dockerfile.command("ENTRYPOINT", mounted, port)
     command[0] = str(installed / "bin" / command[0])
-    with subprocess.Popen(
-        command, cwd=folder, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline(), process.communicate(timeout=10)[1]
-            check = dockerfile.command("HEALTHCHECK", mounted, port)
-            check[0] = str(installed / "bin" / check[0])
-            subprocess.run(check, env=clean, check=True, timeout=60)
-            process.terminate()
-            process.communicate(timeout=30)
-            assert process.returncode == 0
-        finally:
-            process.kill()
+    with running(command, folder, clean) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline(), process.communicate(timeout=10)[1]
+        check = dockerfile.command("HEALTHCHECK", mounted, port)
+        check[0] = str(installed / "bin" / check[0])
+        subprocess.run(check, env=clean, check=True, timeout=60)
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,11 @@ from dm_env_rpc_client import (
     destroy_world,
     make,
 )
-from dm_env_rpc_client.server import Catch, Server, serve
-from tests.support.environments import Broken, Robot
+from dm_env_rpc_client.server import Catch, Race, Server, serve
+from tests.support.environments import Broken
+from tests.support.scripted import playing
+
+FIRST, MID, LAST = dm_env.StepType
 
 
 @pytest.fixture
@@ -98,8 +101,7 @@ class Once(dm_env.Environment):
 
 def test_a_structure_that_is_one_array_has_a_name_of_its_own() -> None:
     reward = np.array([0, 1], np.float32)
-    once = functools.partial(Once, specs.Array((2,), np.float32), reward)
-    with serve(once) as server, make(server.address) as env:
+    with playing(functools.partial(Once, specs.Array((2,), np.float32), reward)) as env:
         assert env.action_spec()["action"].dtype == np.int32
         assert env.observation_spec()["observation"].dtype == np.float32
         env.reset()
@@ -112,7 +114,7 @@ def test_a_structure_that_is_one_array_has_a_name_of_its_own() -> None:
 def test_nested_rewards_are_observations_by_their_names() -> None:
     spec = specs.Array((), np.float32)
     once = functools.partial(Once, {"left": spec, "right": spec}, {"left": 0.0, "right": 2.0})
-    with serve(once) as server, make(server.address) as env:
+    with playing(once) as env:
         env.reset()
         last = env.step({"action": [0, 0]})
         assert last.last()
@@ -121,56 +123,65 @@ def test_nested_rewards_are_observations_by_their_names() -> None:
 
 
 def test_default_actions_are_those_of_the_environment() -> None:
-    with (
-        serve(Catch, default_actions={"padle": 1}) as server,
-        pytest.raises(DmEnvRpcError, match="default action 'padle'"),
-    ):
+    expected = pytest.raises(DmEnvRpcError, match="default action 'padle'")
+    with serve(Catch, default_actions={"padle": 1}) as server, expected:
         make(server.address)
 
 
-def test_robot_settings_rebuild_nested_arguments() -> None:
-    with serve(Robot) as server, make(server.address, {"camera": {"height": 9}}) as env:
-        assert env.observation_spec()["camera"]["depth"].shape == (9, 5)
+class Slip:
+    """Breaks its own spec in the first step of a type."""
+
+    def __init__(self, at: int, **size: int):
+        super().__init__(**size)
+        self._at: int | None = at
+
+    def slip(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        if timestep.step_type != self._at:
+            return timestep
+        self._at = None
+        return timestep._replace(observation=dict.fromkeys(timestep.observation, np.zeros(7)))
 
 
-class Slip(Catch):
-    """Breaks its own spec in the step or reset that `at` names, once."""
+class SlippingCatch(Slip, Catch):
+    """An environment, whose sequences have three steps."""
 
-    def __init__(self, at: str):
-        super().__init__(rows=3)
-        self._at = at
+    def __init__(self, at: int):
+        super().__init__(at, rows=3)
 
     def reset(self) -> dm_env.TimeStep:
-        return self._slip("reset", super().reset())
+        return self.slip(super().reset())
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        timestep = super().step(action)
-        return self._slip("last" if timestep.last() else "step", timestep)
-
-    def _slip(self, at: str, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        if at != self._at:
-            return timestep
-        self._at = ""
-        return timestep._replace(observation={"board": np.zeros(1, np.float32)})
+        return self.slip(super().step(action))
 
 
-@pytest.mark.parametrize(("at", "good_steps"), [("reset", 0), ("step", 1), ("last", 2)])
+class SlippingRace(Slip, Race):
+    """A game, whose sequences have three steps."""
+
+    min_players = 1
+
+    def __init__(self, at: int):
+        super().__init__(at, length=2)
+
+    def timestep(self, player: Any) -> dm_env.TimeStep:
+        return self.slip(super().timestep(player))
+
+
+@pytest.mark.parametrize(("factory", "action"), [(SlippingCatch, "paddle"), (SlippingRace, "move")])
+@pytest.mark.parametrize(("at", "then"), [(FIRST, FIRST), (MID, LAST), (LAST, MID)])
 def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
-    caplog: pytest.LogCaptureFixture, at: str, good_steps: int
+    caplog: pytest.LogCaptureFixture, factory: Any, action: str, at: int, then: int
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    first, mid, last = dm_env.StepType
-    with serve(Slip) as server, make(server.address, {"at": at}) as env:
-        for _ in range(good_steps):
-            env.step({"paddle": 1})
+    with playing(factory, {"at": int(at)}) as env:
+        for _ in range(at):
+            env.step({action: 1})
         with pytest.raises(DmEnvRpcError, match="violates its own specs"):
-            env.step({"paddle": 1})
-        if at == "last":
+            env.step({action: 1})
+        if at == LAST:
             # The end was lost with its observations: nothing may pass for its successor.
             with pytest.raises(DmEnvRpcError, match="send a Reset"):
-                env.step({"paddle": 1})
-            assert env.reset().step_type is first
-        kinds = [env.step({"paddle": 1}).step_type for _ in range(4)]
-        expected = [first, mid, last, first, mid, last, first]
-        start = {"reset": 0, "step": 2, "last": 1}[at]
-        assert kinds == expected[start : start + 4]
+                env.step({action: 1})
+            assert env.reset().first()
+        kinds = [env.step({action: 1}).step_type for _ in range(4)]
+        assert kinds == [dm_env.StepType(number % 3) for number in range(then, then + 4)]

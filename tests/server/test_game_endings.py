@@ -13,13 +13,12 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client import (
-    Connection,
     DmEnvAdaptor,
     DmEnvRpcError,
     connect,
     create_world,
+    dm_env_rpc_pb2,
     join_world,
-    reset_world,
 )
 from dm_env_rpc_client.server import Game, Server, serve
 from tests.support.scripted import settles
@@ -96,25 +95,22 @@ class Table:
     """Agents of one world, which step at once or on their own."""
 
     def __init__(self, stack: contextlib.ExitStack, server: Server, **settings: Any):
-        self._stack, self._server = stack, server
+        self._stack, self.server = stack, server
         self.owner = stack.enter_context(connect(server.address, request_timeout=30))
         self.world = create_world(self.owner, settings)
 
-    def join(self) -> tuple[Connection, DmEnvAdaptor]:
-        connection = self._stack.enter_context(connect(self._server.address, request_timeout=30))
-        return connection, self._stack.enter_context(join_world(connection, self.world))
+    def join(self) -> DmEnvAdaptor:
+        connection = self._stack.enter_context(self.owner.reopen())
+        return self._stack.enter_context(join_world(connection, self.world))
 
 
 @contextlib.contextmanager
 def table(
-    count: int, step_timeout: float = 20.0, **settings: Any
+    count: int, step_timeout: float = 20.0, game: type[Game] = Elimination, **settings: Any
 ) -> Iterator[tuple[Table, list[DmEnvAdaptor]]]:
-    with (
-        serve(Elimination, step_timeout=step_timeout) as server,
-        contextlib.ExitStack() as stack,
-    ):
+    with serve(game, step_timeout=step_timeout) as server, contextlib.ExitStack() as stack:
         made = Table(stack, server, **settings)
-        yield made, [made.join()[1] for _ in range(count)]
+        yield made, [made.join() for _ in range(count)]
 
 
 def step_all(*envs: DmEnvAdaptor) -> list[dm_env.TimeStep]:
@@ -170,7 +166,7 @@ def test_the_others_go_on_if_a_player_leaves_that_is_out() -> None:
         a.close()
         assert [step.step_type for step in step_all(b, c)] == [MID, MID]
         # One that takes its place waits for the next sequence, and then nobody waits for it.
-        late = made.join()[1].step_async({})
+        late = made.join().step_async({})
         assert [step.step_type for step in step_all(b, c)] == [MID, LAST]
         assert step_all(b)[0].last()
         assert [step.step_type for step in step_all(b, c)] == [FIRST, FIRST]
@@ -218,37 +214,28 @@ def test_a_reset_of_the_world_does_not_wait_for_players_that_are_out() -> None:
         step_all(a, b)
         assert step_all(a, b)[0].last()
         waiting = a.step_async({})
-        reset = threading.Thread(target=reset_world, args=(made.owner, made.world))
-        reset.start()
+        reset = made.owner.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
         heard = step_all(b)[0]
         while heard.mid():  # The request may arrive after the step.
             heard = step_all(b)[0]
         assert (heard.step_type, heard.discount) == (LAST, 1.0)
-        reset.join(20)
-        assert not reset.is_alive()
+        reset.result(20)
         assert step_all(b)[0].first()
         assert waiting.result(20).first()
 
 
 def test_games_that_break_the_rules_are_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL")
-    with (
-        table(1, lives=[0]) as (_, (a,)),
-        pytest.raises(DmEnvRpcError, match="in which no player takes part"),
-    ):
+    expected = pytest.raises(DmEnvRpcError, match="in which no player takes part")
+    with table(1, lives=[0]) as (_, (a,)), expected:
         a.step({})
 
     class Vanishing(Elimination):
         def timestep(self, player: Any) -> dm_env.TimeStep | None:
             return None if self._turn == 1 else super().timestep(player)
 
-    with (
-        serve(Vanishing) as server,
-        connect(server.address) as owner,
-        connect(server.address) as other,
-        join_world(other, create_world(owner, {"lives": [5]})) as env,
-    ):
-        env.reset()
+    with table(1, game=Vanishing, lives=[5]) as (made, (a,)):
+        a.reset()
         with pytest.raises(DmEnvRpcError, match="its last step must be a LAST one"):
-            env.step({"action": 1})
-        assert settles(lambda: len(server.errors) == 1)
+            a.step({"action": 1})
+        assert settles(lambda: len(made.server.errors) == 1)

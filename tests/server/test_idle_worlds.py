@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import dm_env
 import pytest
@@ -29,6 +29,25 @@ THREAD = "dm_env_rpc idle worlds"
 
 def waiters() -> int:
     return sum(thread.name == THREAD for thread in threading.enumerate())
+
+
+class Recorded(Catch):
+    """Remembers which were closed, by their numbers."""
+
+    closed: ClassVar[list[int]]
+
+    def __init__(self, number: int = 0):
+        super().__init__()
+        self._number = number
+
+    def close(self) -> None:
+        self.closed.append(self._number)
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setattr(Recorded, "closed", [], raising=False)
+    return Recorded.closed
 
 
 def create(server: Server) -> str:
@@ -94,18 +113,8 @@ def test_a_join_that_is_refused_does_not_keep_a_world() -> None:
             assert settles(lambda: server.world_count == 0)
 
 
-def test_worlds_end_in_the_order_of_their_clients() -> None:
-    closed = []
-
-    class Closing(Catch):
-        def __init__(self, number: int):
-            super().__init__()
-            self.number = number
-
-        def close(self) -> None:
-            closed.append(self.number)
-
-    with serve(Closing, idle_world_seconds=GRACE) as server:
+def test_worlds_end_in_the_order_of_their_clients(closed: list[int]) -> None:
+    with serve(Recorded, idle_world_seconds=GRACE) as server:
         creators = [connect(server.address) for _ in range(5)]
         for number, creator in enumerate(creators):
             create_world(creator, {"number": number})
@@ -142,19 +151,13 @@ def test_a_grace_that_is_no_time_is_refused(seconds: float) -> None:
         serve(Catch, idle_world_seconds=seconds)
 
 
-def test_stop_closes_idle_worlds_at_once_and_ends_the_thread() -> None:
-    closed = []
-
-    class Closing(Catch):
-        def close(self) -> None:
-            closed.append(self)
-
-    server = serve(Closing)
+def test_stop_closes_idle_worlds_at_once_and_ends_the_thread(closed: list[int]) -> None:
+    server = serve(Recorded)
     create(server)
     assert settles(lambda: waiters() == 1)
     server.stop(0.0)
     assert waiters() == 0
-    assert len(closed) == 1
+    assert closed == [0]
 
 
 def test_a_world_that_fails_to_close_is_told_and_the_next_one_ends_all_the_same(
@@ -173,21 +176,13 @@ def test_a_world_that_fails_to_close_is_told_and_the_next_one_ends_all_the_same(
         assert str(server.errors[0]) == "no way"
 
 
-def test_a_world_that_is_made_while_the_server_stops_is_closed() -> None:
-    closed = []
+def test_a_world_that_is_made_while_the_server_stops_is_closed(closed: list[int]) -> None:
     making, go_on = threading.Event(), threading.Event()
 
-    class Slow(Catch):
-        def __init__(self) -> None:
-            super().__init__()
-            making.set()
-            assert go_on.wait(10)
-
-        def close(self) -> None:
-            closed.append(self)
-
     def make_slow() -> dm_env.Environment:
-        return Slow()
+        making.set()
+        assert go_on.wait(10)
+        return Recorded()
 
     server = serve(make_slow)
     connection = connect(server.address)
@@ -195,5 +190,5 @@ def test_a_world_that_is_made_while_the_server_stops_is_closed() -> None:
     assert making.wait(10)
     server.stop(0.0)
     go_on.set()
-    assert settles(lambda: len(closed) == 1)
+    assert settles(lambda: closed == [0])
     connection.close()

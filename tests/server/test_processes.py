@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import multiprocessing
 import os
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -40,13 +39,9 @@ from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.server import hosted
 from tests.server.hosted import Where
-from tests.server.worker_processes import (
-    elsewhere,
-    pid_of,
-    processes_of,
-    workers_of,
-)
+from tests.server.worker_processes import elsewhere, pid_of, processes_of, workers_of
 from tests.support.certificates import self_signed
+from tests.support.programs import open_links, run_python
 from tests.support.scripted import settles
 
 LOGGER = "dm_env_rpc_client.server"
@@ -68,10 +63,8 @@ def server(_server: Server) -> Iterator[Server]:
 
 def test_connections_are_spread_over_the_processes(server: Server) -> None:
     with contextlib.ExitStack() as stack:
-        envs = [
-            stack.enter_context(make(server.address, {"environment": "where"})) for _ in range(6)
-        ]
-        pids = [pid_of(env) for env in envs]
+        envs = [make(server.address, {"environment": "where"}) for _ in range(6)]
+        pids = [pid_of(stack.enter_context(env)) for env in envs]
         assert sorted(pids.count(pid) for pid in set(pids)) == [3, 3]
         assert os.getpid() not in pids
         assert set(pids) == set(processes_of(server))
@@ -106,11 +99,7 @@ def own_forwarded(server: Server) -> int:
 
 def _unix_sockets(pid: int) -> int:
     inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
-    links = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            links.append(os.readlink(link))
-    return sum(link.removeprefix("socket:[").rstrip("]") in inodes for link in links)
+    return sum(link.removeprefix("socket:[").rstrip("]") in inodes for link in open_links(pid))
 
 
 def test_streams_on_one_connection_of_grpcio_are_spread_by_forwarding(server: Server) -> None:
@@ -158,22 +147,13 @@ def test_steps_in_flight_are_forwarded_in_order(server: Server) -> None:
         assert {int(future.result().observation["pid"]) for future in futures} == {pid}
 
 
-def race(envs: list[DmEnvAdaptor]) -> list[list[int]]:
-    """Runs a race, each player in a thread; returns where each saw the others at the end."""
-    seen: list[list[int]] = [[] for _ in envs]
-
-    def play(index: int) -> None:
-        timestep = envs[index].reset()
-        while not timestep.last():
-            timestep = envs[index].step({"move": 1})
-        seen[index] = timestep.observation["positions"].tolist()
-
-    threads = [threading.Thread(target=play, args=(index,)) for index in range(len(envs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    return seen
+def race(env: DmEnvAdaptor) -> list[int]:
+    """Runs a race as one of its players; returns where it saw all of them at the end."""
+    timestep = env.reset()
+    while not timestep.last():
+        timestep = env.step({"move": 1})
+    positions: list[int] = timestep.observation["positions"].tolist()
+    return positions
 
 
 def test_players_on_connections_of_different_processes_share_a_game(server: Server) -> None:
@@ -184,7 +164,8 @@ def test_players_on_connections_of_different_processes_share_a_game(server: Serv
         stack.callback(destroy_world, connections[0], name)
         envs = [stack.enter_context(join_world(each, name)) for each in connections]
         assert own_forwarded(server) == 2
-        assert race(envs) == [[3, 3, 3, 3]] * 4
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            assert list(threads.map(race, envs)) == [[3, 3, 3, 3]] * 4
 
 
 def test_a_client_that_is_gone_waits_no_longer_in_another_process(server: Server) -> None:
@@ -226,10 +207,8 @@ def test_health_is_answered_by_every_process(server: Server) -> None:
 def test_what_is_counted_logged_and_raised_reaches_the_servers_own_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with (
-        caplog.at_level(logging.INFO),
-        serve(hosted.make, processes=2, idle_world_seconds=0.05) as server,
-    ):
+    caplog.set_level(logging.INFO)
+    with serve(hosted.make, processes=2, idle_world_seconds=0.05) as server:
         with make(server.address) as env, make(server.address) as other:
             pids = {pid_of(env), pid_of(other)}
             for one in (env, other):
@@ -269,10 +248,8 @@ def test_limits_count_all_processes() -> None:
     with serve(Where, processes=2, max_connections=3, max_worlds=3, limits=limits) as server:
         with contextlib.ExitStack() as stack:
             connections = [stack.enter_context(connect(server.address)) for _ in range(3)]
-            with (
-                pytest.raises(ConnectionLostError, match="limit of 3 streams") as lost,
-                connect(server.address) as fourth,
-            ):
+            expected = pytest.raises(ConnectionLostError, match="limit of 3 streams")
+            with expected as lost, connect(server.address) as fourth:
                 create_world(fourth)
             assert lost.value.code == "RESOURCE_EXHAUSTED"
             names = [create_world(connection) for connection in connections]
@@ -332,16 +309,6 @@ def test_a_text_names_a_factory_without_processes_too() -> None:
         assert pid_of(env) == os.getpid()
 
 
-def run_program(text: str, *, as_script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = ["-c", text]
-    if as_script is not None:
-        as_script.write_text(text)
-        command = [str(as_script)]
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 _DEFINED_HERE = """
 import dm_env_rpc_client.server as s
 class Mine(s.Catch): pass
@@ -349,16 +316,14 @@ class Mine(s.Catch): pass
 
 
 def test_a_factory_of_an_interactive_session_is_refused_with_advice() -> None:
-    ended = run_program(_DEFINED_HERE + "s.serve(Mine, processes=1)")
-    assert ended.returncode == 1
+    ended = run_python(_DEFINED_HERE + "s.serve(Mine, processes=1)", code=1)
     assert "SpecError: a worker process cannot load what it is to serve" in ended.stderr
     assert "write it to a file" in ended.stderr
 
 
 def test_a_script_needs_its_guard(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
-    ended = run_program(_DEFINED_HERE + "s.serve(Mine, processes=1)", as_script=path)
-    assert ended.returncode == 1
+    ended = run_python(_DEFINED_HERE + "s.serve(Mine, processes=1)", as_script=path, code=1)
     assert "bootstrapping phase" in ended.stderr
     assert "ChildProcessError: a worker process ended with exit code 1" in ended.stderr
     guarded = """
@@ -367,8 +332,7 @@ if __name__ == "__main__":
     with s.serve(Mine, processes=1) as server, dm_env_rpc_client.make(server.address) as env:
         print(env.reset().step_type.name)
 """
-    ended = run_program(_DEFINED_HERE + guarded, as_script=path)
-    assert (ended.returncode, ended.stdout) == (0, "FIRST\n"), ended.stderr
+    assert run_python(_DEFINED_HERE + guarded, as_script=path).stdout == "FIRST\n"
 
 
 def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-import dm_env_rpc_client
-from dm_env_rpc_client import DmEnvRpcError, connect
+from dm_env_rpc_client import DmEnvRpcError, make
 from dm_env_rpc_client.errors import PropertyNotFoundError, PropertyPermissionError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Server, serve
@@ -69,7 +68,7 @@ def server() -> Iterator[Server]:
 
 
 def test_settings_that_an_environment_takes_do_not_make_it_anew(server: Server) -> None:
-    with dm_env_rpc_client.make(server.address) as env:
+    with make(server.address) as env:
         env.reset()
         env.step({"go": 1})
         timestep = env.reset({"gain": 2, "noise": {"low": 0.5}})
@@ -87,7 +86,7 @@ def test_settings_that_an_environment_takes_do_not_make_it_anew(server: Server) 
 
 
 def test_refused_settings_change_nothing(server: Server) -> None:
-    with dm_env_rpc_client.make(server.address, {"base": 3}) as env:
+    with make(server.address, {"base": 3}) as env:
         env.reset()
         for settings in ({"gain": -1}, {"gain": -1, "base": 4}):
             with pytest.raises(DmEnvRpcError, match="a gain is positive"):
@@ -98,9 +97,8 @@ def test_refused_settings_change_nothing(server: Server) -> None:
 
 
 def test_functions_are_properties_that_can_be_read(server: Server) -> None:
-    with connect(server.address) as connection:
-        env, world = dm_env_rpc_client.create_and_join_world(connection, {"base": 5}, {})
-        properties = PropertiesExtension(connection)
+    with make(server.address, {"base": 5}) as env:
+        properties = PropertiesExtension(env.connection)
         assert properties["base"] == 5
         assert properties["size.now"].tolist() == [1.5]
         assert [spec.key for spec in properties.walk()] == ["base", "size", "size.now"]
@@ -108,5 +106,3 @@ def test_functions_are_properties_that_can_be_read(server: Server) -> None:
             properties["base"] = 6
         with pytest.raises(PropertyNotFoundError):
             properties.read("no")
-        env.close()
-        dm_env_rpc_client.destroy_world(connection, world)

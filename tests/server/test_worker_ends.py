@@ -7,7 +7,6 @@ import functools
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from dm_env_rpc_client import (
     DmEnvRpcError,
     connect,
     create_world,
+    destroy_world,
     dm_env_rpc_pb2,
     join_world,
     make,
@@ -42,11 +42,7 @@ from tests.server.worker_processes import (
 )
 from tests.support.scripted import freeze, settles
 from tests.support.stopwatch import Stopwatch, time_limit
-
-
-def host_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
+from tests.transports.raw_client import RawClient
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -124,12 +120,9 @@ def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> Non
             other.send(dm_env_rpc_pb2.LeaveWorldRequest())
         assert going_on.step({"do": 0}).mid()
         with connect(server.address) as later:
-            for request in (
-                dm_env_rpc_pb2.JoinWorldRequest(world_name=names[1]),
-                dm_env_rpc_pb2.DestroyWorldRequest(world_name=names[1]),
-            ):
+            for use in (join_world, destroy_world):
                 with pytest.raises(DmEnvRpcError, match="has ended; create another"):
-                    later.send(request)
+                    use(later, names[1])
         assert settles(lambda: len(workers_of(server)._board.ready()) == 2, START_SECONDS)
         with make(server.address) as env:
             assert pid_of(env) not in before
@@ -211,7 +204,7 @@ def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
         row = workers_of(server)._board.rows[index_of(server, busy)]
 
         def hand_over() -> bool:
-            stack.enter_context(socket.create_connection(host_port(server.address)))
+            stack.enter_context(RawClient(server.address, greets=False))
             time.sleep(0.05)  # How often it connects.
             return row.is_behind
 

@@ -117,11 +117,8 @@ def test_worlds_are_spread_and_streams_reach_them_wherever_they_are(server: Serv
         for connection, name in zip((first, second) * 2, names, strict=True):
             destroy_world(connection, name)
         assert server.world_count == 0
-        for name, text in (
-            ("world-2-77", "no world"),
-            ("world-9-1", "no world 'world-9-1': the process"),
-            ("nowhere", "'nowhere'"),
-        ):
+        gone = {"world-2-77": "no world", "world-9-1": "no world 'world-9-1': the process"}
+        for name, text in {**gone, "nowhere": "'nowhere'"}.items():
             with pytest.raises(DmEnvRpcError, match=text):
                 join_world(first, name)
         assert server.stats().steps == 24

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import any_pb2, wrappers_pb2
 
@@ -128,6 +130,33 @@ class _ServedEcho(SignalledServer):
 def served_echo() -> SignalledServer:
     """The Echo environment in a process of its own."""
     return _ServedEcho()
+
+
+@contextlib.contextmanager
+def playing(environment: Any, settings: Any = None, **options: Any) -> Iterator[Any]:
+    """An environment as the client of its server sees it.
+
+    Args:
+      environment: what is served.
+      settings: with which its world is created.
+      **options: of the server.
+    """
+    from dm_env_rpc_client import make
+    from dm_env_rpc_client.server import serve
+
+    with serve(environment, **options) as server, make(server.address, settings or {}) as env:
+        yield env
+
+
+def can_make(address: str) -> bool:
+    """Whether an environment is served there, to one more client."""
+    from dm_env_rpc_client import ConnectionLostError, make
+
+    try:
+        make(address).close()
+    except ConnectionLostError:
+        return False
+    return True
 
 
 def own_seconds() -> float:

@@ -7,18 +7,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
-import dm_env
 import pytest
 
-from dm_env_rpc_client import make
+from dm_env_rpc_client import DmEnvAdaptor, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system import busy_wait
 from dm_env_rpc_client.system.busy_wait import SPIN_SECONDS, BusyWait, at_work
-from tests.support import forks
+from tests.support.scripted import served_echo
 
 
 class Clock:
@@ -66,12 +64,16 @@ SOON = SPIN_SECONDS / 4
 LATE = None
 
 
-def rest_of(clock: Clock, place: BusyWait) -> int:
-    """How many waits are without a look."""
+def turns(clock: Clock, place: BusyWait, have_looks: bool) -> int:
+    """How many waits in turn have a look, or have none."""
     for count in range(5_000):
-        if clock.wait(place, SOON)[1]:
+        if bool(clock.wait(place, SOON)[1]) is not have_looks:
             return count
-    raise AssertionError("it never looks again")
+    raise AssertionError("it goes on like this")
+
+
+def rest_of(clock: Clock, place: BusyWait) -> int:
+    return turns(clock, place, have_looks=False)
 
 
 def test_input_that_comes_soon_is_found(clock: Clock) -> None:
@@ -139,23 +141,15 @@ def test_another_program_that_runs_while_nothing_comes_does_no_harm(clock: Clock
         assert clock.wait(place, LATE)[0] is None
 
 
-def waits_with_a_look(clock: Clock, place: BusyWait) -> int:
-    """How many waits in turn have a look."""
-    for count in range(1_000):
-        if not clock.wait(place, SOON)[1]:
-            return count
-    raise AssertionError("it never rests")
-
-
 def test_while_the_other_end_runs_on_this_processor_it_looks_for_some_turns(clock: Clock) -> None:
     place = BusyWait()
     for _ in range(100):
         clock.wait(place, SOON)
     clock.away = lambda: SOON  # The input is there afterwards.
     # Meanwhile both can run, so that the system may give them a processor each.
-    assert waits_with_a_look(clock, place) == pytest.approx(busy_wait._TRIALS, abs=2)
+    assert turns(clock, place, have_looks=True) == pytest.approx(busy_wait._TRIALS, abs=2)
     assert rest_of(clock, place) >= 14
-    assert waits_with_a_look(clock, place) == pytest.approx(busy_wait._TRIALS, abs=2)
+    assert turns(clock, place, have_looks=True) == pytest.approx(busy_wait._TRIALS, abs=2)
 
 
 def test_beside_another_program_it_rests_soon_when_the_other_end_runs_here(clock: Clock) -> None:
@@ -166,7 +160,7 @@ def test_beside_another_program_it_rests_soon_when_the_other_end_runs_here(clock
     clock.wait(place, SOON)
     clock.away = lambda: SOON
     rest_of(clock, place)
-    assert waits_with_a_look(clock, place) < 5
+    assert turns(clock, place, have_looks=True) < 5
 
 
 def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock) -> None:
@@ -217,30 +211,13 @@ def test_threads_of_the_parent_are_not_those_of_a_forked_child() -> None:
 # At both ends.
 
 
-class Slow(Catch):
-    """Sleeps in its steps."""
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(0.01)  # It takes time to step.
-        return super().step(action)
-
-
-def _serve_slow(told: Connection) -> None:
-    with serve(Slow, transport="http2") as server:
-        told.send(server.address)
-        told.poll(None)
-
-
 @pytest.fixture
-def slow() -> Iterator[str]:
-    """The address of a server in another process whose steps take 10 ms."""
-    told, heard = forks.context.Pipe()
-    process = forks.context.Process(target=_serve_slow, args=(heard,), daemon=True)
-    process.start()
-    try:
-        yield told.recv()
-    finally:
-        forks.end(process)
+def slow() -> Iterator[DmEnvAdaptor]:
+    """An environment in another process whose steps take 10 ms."""
+    settings = {"seconds": 0.01}
+    with served_echo() as server, make(server.address, settings, transport="http2") as environment:
+        environment.reset()
+        yield environment
 
 
 @pytest.fixture
@@ -277,25 +254,20 @@ def test_ends_in_one_process_do_not_take_the_interpreter_from_each_other(
     assert threading.current_thread() not in looked
 
 
-def test_slow_servers_are_waited_for_asleep(slow: str, looks: list[float]) -> None:
-    with make(slow, transport="http2") as environment:
-        environment.reset()
-        looks.clear()
-        for _ in range(60):
-            environment.step({"paddle": 0})
-        assert len(looks) >= 50  # It is asked each time.
-        assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
+def test_slow_servers_are_waited_for_asleep(slow: DmEnvAdaptor, looks: list[float]) -> None:
+    for _ in range(60):
+        slow.step({"value": 0})
+    assert len(looks) >= 50  # It is asked each time.
+    assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
 
 
-def test_a_poll_does_not_look(slow: str, looks: list[float]) -> None:
-    with make(slow, transport="http2") as environment:
-        environment.reset()
-        environment.step({"paddle": 0})
-        pending = environment._start_step(environment._prepare_step({"paddle": 0}))
-        looks.clear()
-        polls = 0
-        while not environment.connection.poll(pending):
-            polls += 1
-        assert polls > 10
-        assert not looks
-        environment._finish_step(pending)
+def test_a_poll_does_not_look(slow: DmEnvAdaptor, looks: list[float]) -> None:
+    slow.step({"value": 0})
+    pending = slow._start_step(slow._prepare_step({"value": 0}))
+    looks.clear()
+    polls = 0
+    while not slow.connection.poll(pending):
+        polls += 1
+    assert polls > 10
+    assert not looks
+    slow._finish_step(pending)

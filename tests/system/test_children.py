@@ -84,10 +84,9 @@ def parent_of(*programs: str) -> Iterator[subprocess.Popen[bytes]]:
     program += "from dm_env_rpc_client.system import children\n"
     # It is there until it is ended.
     program += "\n".join([*programs, "os.write(1, b'P')", "time.sleep(300)"])
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with process:
+    ) as process:
         try:
             assert sorted(read(process, 2)) == sorted(b"CP")
             yield process
@@ -123,8 +122,7 @@ os.write(1, b"C")
 parent.wait()
 os._exit(5)
 """
-    process = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    with process:
+    with children.start([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert read(process, 1) == b"C"
         children.end(process, 60.0)
         children.end(process, 0.0)
@@ -152,8 +150,8 @@ from dm_env_rpc_client.system.children import Parent
 Parent.from_start()
 print(sys.argv[1:], repr(sys.stdin.read()))
 """
-    process = children.start([sys.executable, "-c", program, "given"], stdout=subprocess.PIPE)
-    with process:
+    command = [sys.executable, "-c", program, "given"]
+    with children.start(command, stdout=subprocess.PIPE) as process:
         assert read(process) == b"['given'] ''\n"
 
 
@@ -172,8 +170,7 @@ def test_a_supervisor_exits_as_its_command_does() -> None:
 
 def test_a_supervisor_leaves_nothing_of_a_command_that_has_ended() -> None:
     command = [sys.executable, "-c", "import subprocess; subprocess.Popen(['sleep', '300'])"]
-    process = children.start_supervised(command, stdout=subprocess.PIPE)
-    with process:
+    with children.start_supervised(command, stdout=subprocess.PIPE) as process:
         assert read(process) == b""
         assert process.wait() == 0
 
@@ -183,8 +180,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_
     folder = tmp_path / "folder"
     folder.mkdir()
     command = [sys.executable, "-c", COMMAND]
-    process = children.start_supervised(command, str(folder), stdout=subprocess.PIPE)
-    with process:
+    with children.start_supervised(command, str(folder), stdout=subprocess.PIPE) as process:
         assert read(process, 1) == b"C"
         process.send_signal(number)
         assert read(process) == b""
@@ -222,11 +218,12 @@ guard.dismiss()
     ],
 )
 def test_a_guard_cleans_up_unless_it_was_dismissed(end: str, printed: bytes) -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", GUARDED + end, "a ", "log"],
-        cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    with process:
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
         assert read(process) == b"C" + printed
 
 
@@ -237,11 +234,10 @@ from dm_env_rpc_client.system import children
 parent = children.Parent.from_start()
 sys.exit(children.supervise(sys.argv[1:], parent, grace=0.0))
 """
-    process = children.start(
+    with children.start(
         [sys.executable, "-c", supervisor, sys.executable, "-c", COMMAND, "stubborn"],
         stdout=subprocess.PIPE,
-    )
-    with process:
+    ) as process:
         assert read(process, 1) == b"C"
         children.end(process, 60.0)
         assert read(process) == b""
@@ -251,12 +247,11 @@ sys.exit(children.supervise(sys.argv[1:], parent, grace=0.0))
 def test_environment_variables_are_the_commands(tmp_path: Path) -> None:
     (tmp_path / "select.py").write_text("raise RuntimeError('imported by the supervisor')")
     (tmp_path / "given.py").write_text("print('imported by the command')")
-    process = children.start_supervised(
+    with children.start_supervised(
         [sys.executable, "-c", "import given"],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    with process:
+    ) as process:
         assert read(process) == b"imported by the command\n"
         assert process.wait() == 0
         children.end(process, 0.0)

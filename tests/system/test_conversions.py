@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.programs import run_python
 
 _CART_POLE = """
 import gymnasium
@@ -43,10 +42,7 @@ import sys
 from dm_env_rpc_client.server.construction import construct
 print(type(construct(make, {})).__name__, *sys.modules)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    found, *modules = run.stdout.split()
+    found, *modules = run_python(program).stdout.split()
     assert found == served
     package = "dm_env_rpc_client"
     assert (f"{package}.adaptors" in modules) == (library != "dm_env")

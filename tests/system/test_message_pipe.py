@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,19 @@ import pytest
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.support.scripted import descriptor_count
 
+Pair = tuple[MessagePipe, MessagePipe]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    one, other = MessagePipe.pair()
+    with contextlib.closing(one), contextlib.closing(other):
+        yield one, other
+
 
 @pytest.mark.parametrize("parts", [(), (b"",), (b"one",), (b"a", b"", b"b"), (b"x" * 5_000_000,)])
-def test_messages_arrive_whole_and_in_order(parts: tuple[bytes, ...]) -> None:
-    one, other = MessagePipe.pair()
+def test_messages_arrive_whole_and_in_order(pair: Pair, parts: tuple[bytes, ...]) -> None:
+    one, other = pair
 
     def send() -> None:
         one.send(*parts)
@@ -22,13 +33,10 @@ def test_messages_arrive_whole_and_in_order(parts: tuple[bytes, ...]) -> None:
 
     sender = threading.Thread(target=send)
     sender.start()
-    received = other.receive()
-    assert received.message == b"".join(parts)
-    assert received.descriptor is None
+    message, descriptor = other.receive()
+    assert (bytes(message), descriptor) == (b"".join(parts), None)
     assert other.receive().message == b"last"
     sender.join()
-    one.close()
-    other.close()
 
 
 def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
@@ -56,18 +64,17 @@ def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
     assert descriptor_count() == before
 
 
-def test_an_end_that_is_closed_is_noticed() -> None:
-    one, other = MessagePipe.pair()
+def test_an_end_that_is_closed_is_noticed(pair: Pair) -> None:
+    one, other = pair
     one.close()
     with pytest.raises(EOFError):
         other.receive()
     with pytest.raises(OSError, match="Broken pipe"):
         other.send(b"message")
-    other.close()
 
 
-def test_shutting_down_wakes_who_waits() -> None:
-    one, other = MessagePipe.pair()
+def test_shutting_down_wakes_who_waits(pair: Pair) -> None:
+    one, other = pair
     ended = threading.Event()
 
     def receive() -> None:
@@ -80,17 +87,13 @@ def test_shutting_down_wakes_who_waits() -> None:
     assert ended.wait(5)
     with pytest.raises(EOFError):
         other.receive()
-    one.close()
-    other.close()
 
 
-def test_a_forked_child_has_no_pipes() -> None:
-    one, other = MessagePipe.pair()
+def test_a_forked_child_has_no_pipes(pair: Pair) -> None:
+    one, other = pair
     child = os.fork()
     if not child:
         os._exit(0 if one.fileno() == other.fileno() == -1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     one.send(b"message")
     assert other.receive().message == b"message"
-    one.close()
-    other.close()

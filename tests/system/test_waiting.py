@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from dm_env_rpc_client import listen
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system.waiting import PART_SECONDS, wait_in_parts
-from dm_env_rpc_client.transports.endpoint import Transport
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
@@ -56,19 +56,17 @@ def interrupted(stop: Callable[[], object]) -> Iterator[None]:
     assert begun.within(5.0)
 
 
-@pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_a_signal_ends_the_wait_for_a_server(transport: Transport) -> None:
-    with serve(Catch, transport=transport) as server, interrupted(server.stop):
-        server.wait()
+SERVERS: dict[str, Callable[[], Any]] = {
+    "http2": lambda: serve(Catch, transport="http2"),
+    "grpc": lambda: serve(Catch, transport="grpc"),
+    "worker processes": lambda: serve(Catch, processes=1),
+    "gym_socket": lambda: gym_socket.serve({"catch": Catch}),
+}
 
 
-def test_a_signal_ends_the_wait_for_worker_processes() -> None:
-    with serve(Catch, processes=1) as server, interrupted(server.stop):
-        server.wait()
-
-
-def test_a_signal_ends_the_wait_for_a_gym_socket_server() -> None:
-    with gym_socket.serve({"catch": Catch}) as server, interrupted(server.stop):
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_signal_ends_the_wait_for_a_server(kind: str) -> None:
+    with SERVERS[kind]() as server, interrupted(server.stop):
         server.wait()
 
 

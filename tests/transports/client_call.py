@@ -48,8 +48,13 @@ def feed(client: ClientCall, contents: bytes) -> None:
         contents = frames.received(client.framing, contents)
 
 
+def outbound(client: ClientCall) -> bytes:
+    """What is to be sent."""
+    return b"".join(bytes(part) for part in client.outbound)
+
+
 def take_outbound(client: ClientCall) -> bytes:
-    sent = b"".join(bytes(part) for part in client.outbound)
+    sent = outbound(client)
     client.sent(len(sent))
     assert not client.outbound
     return sent

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,12 +11,18 @@ from dm_env_rpc_client import Tls
 from tests.support.certificates import Authority, Issued
 from tests.transports.hosts import Host
 from tests.transports.raw_client import RawClient
+from tests.transports.test_server_streams import Streams
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
     with Host() as made:
         yield made
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams()
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +45,20 @@ def tls(issued: Issued) -> Tls:
 def client(host: Host) -> Iterator[RawClient]:
     with RawClient(host.address) as made:
         yield made
+
+
+@pytest.fixture
+def threadless(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From now on, threads whose names end like this cannot be started."""
+
+    def refuse(ending: str) -> None:
+        start = threading.Thread.start
+
+        def start_or_not(self: threading.Thread) -> None:
+            if self.name.endswith(ending):
+                raise RuntimeError("can't start new thread")
+            start(self)
+
+        monkeypatch.setattr(threading.Thread, "start", start_or_not)
+
+    return refuse

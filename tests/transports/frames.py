@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from typing import NamedTuple
 
@@ -64,6 +63,19 @@ def greeting() -> bytes:
     return settings() + frame(SETTINGS, flags=ACK) + headers(*RESPONSE)
 
 
+def window_update(stream: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, struct.pack(">I", increment), 0, stream)
+
+
+def reset(stream: int, code: int = 8) -> bytes:
+    """RST_STREAM, with CANCEL unless another code is given."""
+    return frame(RST_STREAM, struct.pack(">I", code), 0, stream)
+
+
+def goaway(last: int, code: int, text: bytes = b"") -> bytes:
+    return frame(GOAWAY, struct.pack(">II", last, code) + text)
+
+
 def received(framing: Framing, contents: bytes) -> bytes:
     """Has a framing receive what it has room for; returns the rest."""
     taken = 0
@@ -73,15 +85,6 @@ def received(framing: Framing, contents: bytes) -> bytes:
         taken += len(part)
     framing.received(taken)
     return contents[taken:]
-
-
-def mutated(contents: bytes, rng: random.Random) -> bytes:
-    """A copy with up to four places in which up to two bytes are others, more or fewer."""
-    changed = bytearray(contents)
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(changed))
-        changed[place : place + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
-    return bytes(changed)
 
 
 class Frame(NamedTuple):

@@ -12,43 +12,22 @@ import hpack
 
 from tests.support.stopwatch import patience
 from tests.transports import frames
-from tests.transports.frames import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    GOAWAY,
-    HEADERS,
-    PING,
-    PREFACE,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    Frame,
-    frame,
-    grpc_message,
-    next_frame,
-)
+from tests.transports.frames import data, frame, grpc_message, next_frame
 
 REQUEST = frames.REQUEST
 
 
-def request(stream: int, *more: tuple[str, str], flags: int = END_HEADERS) -> bytes:
+def request(stream: int, *more: tuple[str, str], flags: int = frames.END_HEADERS) -> bytes:
     """The headers of a call, in a block that uses no table."""
     block = hpack.Encoder().encode([(*pair, True) for pair in (*REQUEST, *more)])
-    return frame(HEADERS, block, flags, stream)
+    return frame(frames.HEADERS, block, flags, stream)
 
 
 def requests(stream: int, *messages: bytes, end: bool = False) -> bytes:
     """Messages in a frame each."""
-    return b"".join(
-        frame(DATA, grpc_message(message), END_STREAM if end and index == 0 else 0, stream)
-        for index, message in reversed(list(enumerate(reversed(messages))))
-    )
-
-
-def window_update(stream: int, increment: int) -> bytes:
-    return frame(WINDOW_UPDATE, struct.pack(">I", increment), 0, stream)
+    contents = [grpc_message(message) for message in messages]
+    last = data(contents.pop(), frames.END_STREAM if end else 0, stream)
+    return b"".join(data(each, 0, stream) for each in contents) + last
 
 
 class RawClient:
@@ -63,14 +42,12 @@ class RawClient:
     def __init__(self, address: str, greets: bool = True, window: int | None = None):
         port = int(address.rpartition(":")[2])
         self.socket = socket.create_connection(("127.0.0.1", port), 10)
-        self.frames: list[Frame] = []
+        self.frames: list[frames.Frame] = []
         self.is_over = False
         self._unparsed = b""
         if greets:
-            self.send(
-                PREFACE
-                + (frames.settings(window=window) if window is not None else frames.settings())
-            )
+            values = {} if window is None else {"window": window}
+            self.send(frames.PREFACE + frames.settings(**values))
 
     def __enter__(self) -> RawClient:
         return self
@@ -127,7 +104,7 @@ class RawClient:
         self.read_until(lambda: self.is_over, seconds)
         return self.is_over
 
-    def found(self, kind: int, stream: int | None = None, flags: int = 0) -> list[Frame]:
+    def found(self, kind: int, stream: int | None = None, flags: int = 0) -> list[frames.Frame]:
         """Frames of a kind that have come."""
         return [
             one
@@ -139,13 +116,13 @@ class RawClient:
 
     def ping(self, seconds: float = 10.0) -> bool:
         """Whether the server answers a PING."""
-        before = len(self.found(PING, 0, ACK))
-        self.send(frame(PING, b"are you?"))
-        return self.read_until(lambda: len(self.found(PING, 0, ACK)) > before, seconds)
+        before = self.found(frames.PING, 0, frames.ACK)
+        self.send(frame(frames.PING, b"are you?"))
+        return self.read_until(lambda: self.found(frames.PING, 0, frames.ACK) != before, seconds)
 
     def answers(self, stream: int) -> list[bytes]:
         """The messages that have come on a stream."""
-        content = b"".join(one.payload for one in self.found(DATA, stream))
+        content = b"".join(one.payload for one in self.found(frames.DATA, stream))
         found = []
         while len(content) >= 5:
             (size,) = struct.unpack(">I", content[1:5])
@@ -157,7 +134,7 @@ class RawClient:
 
     def status(self, stream: int) -> str:
         """The grpc-status of a stream that has ended; "" if it has not."""
-        ends = self.found(HEADERS, stream, END_STREAM)
+        ends = self.found(frames.HEADERS, stream, frames.END_STREAM)
         if not ends:
             return ""
         fields = {str(key): str(value) for key, value in hpack.Decoder().decode(ends[0].payload)}
@@ -165,14 +142,14 @@ class RawClient:
 
     def goaway_code(self) -> int | None:
         """The error code of the GOAWAY that has come."""
-        found = self.found(GOAWAY)
+        found = self.found(frames.GOAWAY)
         return struct.unpack(">II", found[-1].payload[:8])[1] if found else None
 
     def reset_code(self, stream: int) -> int | None:
         """The error code with which the server has reset a stream."""
-        found = self.found(RST_STREAM, stream)
+        found = self.found(frames.RST_STREAM, stream)
         return int(struct.unpack(">I", found[-1].payload)[0]) if found else None
 
     @property
     def is_greeted(self) -> bool:
-        return bool(self.found(SETTINGS))
+        return bool(self.found(frames.SETTINGS))

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import pytest
+
 from dm_env_rpc_client import connect, connect_async, dm_env_rpc_pb2
 from tests.support.scripted import extension
 from tests.transports import frames
@@ -17,13 +19,13 @@ from tests.transports.frames import data, greeting, grpc_message
 
 Script: TypeAlias = Callable[[socket.socket], None]
 
+both_ways = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+
 
 @contextlib.contextmanager
-def raw_server(script: Script, family: int = socket.AF_INET) -> Iterator[str]:
+def raw_server(script: Script) -> Iterator[str]:
     """A server that does with each connection what the script says; yields its address."""
-    listener = socket.socket(family)
-    listener.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
-    listener.listen()
+    listener = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
     errors: list[BaseException] = []
 
@@ -48,9 +50,8 @@ def raw_server(script: Script, family: int = socket.AF_INET) -> Iterator[str]:
 
     accepting = threading.Thread(target=accept)
     accepting.start()
-    host = "[::1]" if family == socket.AF_INET6 else "127.0.0.1"
     try:
-        yield f"{host}:{listener.getsockname()[1]}"
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import hpack
@@ -10,31 +9,21 @@ import hpack
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerCall, ServerHalf
 from dm_env_rpc_client.transports.streams import plain_memory
 from tests.transports import frames
-from tests.transports.frames import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    RST_STREAM,
-    SETTINGS,
-    frame,
-)
+from tests.transports.frames import frame, reset
 from tests.transports.raw_client import request
 
 LIMIT = 1 << 20
-BEGIN = PREFACE + frames.settings() + frame(SETTINGS, flags=ACK)
+BEGIN = frames.PREFACE + frames.settings() + frame(frames.SETTINGS, flags=frames.ACK)
 OPEN = BEGIN + request(1)
-HALF_CLOSED = OPEN + frame(DATA, b"", END_STREAM, 1)
-RESET = OPEN + frame(RST_STREAM, struct.pack(">I", 8), 0, 1)
+HALF_CLOSED = OPEN + frame(frames.DATA, b"", frames.END_STREAM, 1)
+RESET = OPEN + reset(1)
 
 
 def headers(
-    *pairs: tuple[str | bytes, str | bytes], stream: int = 1, flags: int = END_HEADERS
+    *pairs: tuple[str | bytes, str | bytes], stream: int = 1, flags: int = frames.END_HEADERS
 ) -> bytes:
     block = hpack.Encoder().encode([(name, value, True) for name, value in pairs])
-    return frame(HEADERS, block, flags, stream)
+    return frame(frames.HEADERS, block, flags, stream)
 
 
 class Server:
@@ -79,9 +68,15 @@ class Server:
         self.outbound += said
         return said
 
-    def said(self) -> list[frames.Frame]:
+    def said(self, kind: int | None = None) -> list[frames.Frame]:
+        """The frames that were sent, of one kind or all."""
         self.take_outbound()
-        return frames.taken_apart(self.outbound)
+        found = frames.taken_apart(self.outbound)
+        return [one for one in found if kind in (None, one.kind)]
+
+    def of_stream(self, number: int) -> list[Any]:
+        """What happened on a stream."""
+        return [what for stream, what in self.happened if stream == number]
 
     def messages(self) -> list[bytes]:
         return [what for _, what in self.happened if isinstance(what, bytes)]

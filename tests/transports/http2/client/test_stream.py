@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import socket
-import struct
-import threading
 import time
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import (
-    ConnectionLostError,
-    connect,
-    connect_async,
-    dm_env_rpc_pb2,
-)
+from dm_env_rpc_client import ConnectionLostError, connect, connect_async, dm_env_rpc_pb2
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client import keepalive
 from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
 from tests.support.scripted import descriptor_count, extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
-from tests.transports.frames import data, grpc_message
+from tests.transports.frames import data, grpc_message, window_update
 from tests.transports.hosts import open_http2_stream
 from tests.transports.raw_server import (
+    Script,
     ask,
+    both_ways,
     echoed,
     greet,
     next_frame,
@@ -47,14 +43,8 @@ def stubborn(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     greet(connection)
-    open_window = struct.pack(">I", 1 << 30)
-    connection.sendall(
-        frames.frame(frames.WINDOW_UPDATE, open_window)
-        + frames.frame(frames.WINDOW_UPDATE, open_window, 0, 1)
-    )
-    answer = extension(0)
-    answer.value = bytes(MEGABYTE)
-    response = dm_env_rpc_pb2.EnvironmentResponse(extension=answer).SerializeToString()
+    connection.sendall(window_update(0, 1 << 30) + window_update(1, 1 << 30))
+    response = dm_env_rpc_pb2.EnvironmentResponse(extension=LARGE).SerializeToString()
     left = 0
     while True:
         part = next_frame(connection)
@@ -65,46 +55,38 @@ def stubborn(connection: socket.socket) -> None:
                 left -= REQUEST_BYTES
 
 
-def large_request() -> Any:
-    request = extension(0)
-    request.value = bytes(MEGABYTE)
+def large_extension(number: int, size: int = MEGABYTE) -> Any:
+    request = extension(number)
+    request.value = bytes(size)
     return request
 
 
-def test_who_writes_reads_while_the_server_does_not() -> None:
+LARGE = large_extension(0)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_who_writes_reads_while_the_server_does_not(threads: int) -> None:
+    def work(count: int) -> list[int]:
+        pending = [connection.start(LARGE) for _ in range(count)]
+        return [len(connection.wait(each).value) for each in pending]
+
+    with (
+        raw_server(stubborn) as address,
+        connect(address, request_timeout=20) as connection,
+        concurrent.futures.ThreadPoolExecutor(threads) as pool,
+    ):
+        for sizes in pool.map(work, [48 // threads] * threads):
+            assert sizes == [MEGABYTE] * len(sizes)
+
+
+async def test_futures_and_coroutines_write_while_the_server_does_not_read() -> None:
     with raw_server(stubborn) as address, connect(address, request_timeout=20) as connection:
-        pending = [connection.start(large_request()) for _ in range(48)]
-        assert {len(connection.wait(each).value) for each in pending} == {MEGABYTE}
-
-
-def test_many_threads_write_while_the_server_does_not_read() -> None:
-    sizes: list[int] = []
-
-    def work() -> None:
-        pending = [connection.start(large_request()) for _ in range(12)]
-        sizes.extend(len(connection.wait(each).value) for each in pending)
-
-    with raw_server(stubborn) as address, connect(address, request_timeout=20) as connection:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sizes == [MEGABYTE] * 48
-
-
-def test_futures_and_coroutines_write_while_the_server_does_not_read() -> None:
-    with raw_server(stubborn) as address, connect(address, request_timeout=20) as connection:
-        futures = [connection.submit(large_request()) for _ in range(48)]
+        futures = [connection.submit(LARGE) for _ in range(48)]
         assert {len(future.result().value) for future in futures} == {MEGABYTE}
-
-    async def main(address: str) -> None:
-        async with await connect_async(address, request_timeout=20) as connection:
-            answers = await asyncio.gather(*(connection.send(large_request()) for _ in range(48)))
-            assert {len(answer.value) for answer in answers} == {MEGABYTE}
-
     with raw_server(stubborn) as address:
-        asyncio.run(main(address))
+        async with await connect_async(address, request_timeout=20) as other:
+            answers = await asyncio.gather(*(other.send(LARGE) for _ in range(48)))
+            assert {len(answer.value) for answer in answers} == {MEGABYTE}
 
 
 def test_a_window_that_opens_slowly_is_waited_for() -> None:
@@ -118,18 +100,13 @@ def test_a_window_that_opens_slowly_is_waited_for() -> None:
             if part.kind == frames.DATA:
                 received.append(len(part.payload))
                 left -= len(part.payload)
-                step = struct.pack(">I", len(part.payload))
-                connection.sendall(
-                    frames.frame(frames.WINDOW_UPDATE, step)
-                    + frames.frame(frames.WINDOW_UPDATE, step, 0, 1)
-                )
+                step = len(part.payload)
+                connection.sendall(window_update(0, step) + window_update(1, step))
         connection.sendall(echoed(3))
         until_closed(connection)
 
-    request = extension(3)
-    request.value = bytes(300_000)
     with raw_server(script) as address, connect(address, request_timeout=10) as connection:
-        assert connection.send(request) == extension(3)
+        assert connection.send(large_extension(3, 300_000)) == extension(3)
     assert max(received) <= 16_384
 
 
@@ -152,21 +129,11 @@ def silent(connection: socket.socket) -> None:
     until_closed(connection)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.usefixtures("short_silence")
-def test_a_server_that_does_not_answer_probes_is_given_up(is_async: bool) -> None:
-    with (
-        raw_server(silent) as address,
-        time_limit(3),
-        pytest.raises(ConnectionLostError, match="did not answer a probe"),
-    ):
-        ask(address, is_async, 1)
-
-
-def acknowledging(connection: socket.socket, probes: int) -> None:
-    """Acknowledges so many probes in the middle of a step."""
+def acknowledging(connection: socket.socket) -> None:
+    """Acknowledges five probes in the middle of a step."""
+    greet(connection)
     acknowledged = 0
-    while acknowledged < probes:
+    while acknowledged < 5:
         part = next_frame(connection)
         assert part.kind != frames.PING, "gRPC servers end connections for that"
         if part.kind == frames.SETTINGS and not part.flags and not part.payload:
@@ -174,12 +141,11 @@ def acknowledging(connection: socket.socket, probes: int) -> None:
             acknowledged += 1
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@both_ways
 @pytest.mark.usefixtures("short_silence")
 def test_a_server_that_takes_long_is_probed_all_the_time(is_async: bool) -> None:
     def script(connection: socket.socket) -> None:
-        greet(connection)
-        acknowledging(connection, 5)
+        acknowledging(connection)
         connection.sendall(echoed(5))
         until_closed(connection)
 
@@ -187,20 +153,20 @@ def test_a_server_that_takes_long_is_probed_all_the_time(is_async: bool) -> None
         assert ask(address, is_async, 5) == extension(5)
 
 
-@pytest.mark.row(38)
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.usefixtures("short_silence")
-def test_row_38_a_server_that_freezes_late_in_a_step_is_noticed(is_async: bool) -> None:
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        acknowledging(connection, 5)
-        until_closed(connection)
+def freezing(connection: socket.socket) -> None:
+    acknowledging(connection)
+    until_closed(connection)
 
-    with (
-        raw_server(script) as address,
-        time_limit(10),
-        pytest.raises(ConnectionLostError, match="did not answer a probe"),
-    ):
+
+@pytest.mark.row(38)
+@both_ways
+@pytest.mark.parametrize(("script", "seconds"), [(silent, 3), (freezing, 10)])
+@pytest.mark.usefixtures("short_silence")
+def test_row_38_a_server_that_freezes_at_once_or_late_in_a_step_is_noticed(
+    script: Script, seconds: float, is_async: bool
+) -> None:
+    expected = pytest.raises(ConnectionLostError, match="did not answer a probe")
+    with raw_server(script) as address, time_limit(seconds), expected:
         ask(address, is_async, 5)
 
 
@@ -211,28 +177,18 @@ def test_aborting_wakes_a_thread_that_reads() -> None:
     with raw_server(silent) as address:
         descriptors = descriptor_count()
         stream = open_http2_stream(address)
-        outcome: list[BaseException] = []
-
-        def read() -> None:
-            try:
-                stream.read(None)
-            except BaseException as error:
-                outcome.append(error)
-
-        thread = threading.Thread(target=read)
-        thread.start()
-        time.sleep(0.1)  # The thread waits for the socket by then.
-        stream.abort()
-        thread.join(2)
-        assert not thread.is_alive()
-        assert len(outcome) == 1
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            reading = pool.submit(stream.read, None)
+            time.sleep(0.1)  # The thread waits for the socket by then.
+            stream.abort()
+            assert reading.exception(2) is not None
         assert stream.fileno() == -1
         stream.write(b"nobody takes this")
         stream.abort()
         assert settles(lambda: descriptor_count() <= descriptors)
 
 
-def test_answers_are_taken_from_the_loop_only_so_far() -> None:
+async def test_answers_are_taken_from_the_loop_only_so_far() -> None:
     """What nobody awaits stays at the server once there is enough of it here."""
     sent: list[int] = []
 
@@ -244,7 +200,7 @@ def test_answers_are_taken_from_the_loop_only_so_far() -> None:
             sent.append(number)
         until_closed(connection)
 
-    async def main(address: str) -> None:
+    with raw_server(script) as address:
         stream = await open_http2_stream_async(Endpoint(address), 5)
         before = -1
         while len(sent) <= 60 or len(sent) != before:
@@ -254,6 +210,3 @@ def test_answers_are_taken_from_the_loop_only_so_far() -> None:
         for _ in range(60):
             assert len(await stream.read()) == MEGABYTE
         await stream.close(0.0)
-
-    with raw_server(script) as address:
-        asyncio.run(main(address))

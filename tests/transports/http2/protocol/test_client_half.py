@@ -9,8 +9,17 @@ import hpack
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, DmEnvRpcClientError, ProtocolError
+from tests.tensors.strategies import mutated
 from tests.transports import frames
-from tests.transports.client_call import LIMIT, ClientCall, feed, framing, received, take_outbound
+from tests.transports.client_call import (
+    LIMIT,
+    ClientCall,
+    feed,
+    framing,
+    outbound,
+    received,
+    take_outbound,
+)
 from tests.transports.frames import (
     ACK,
     CONTINUATION,
@@ -26,19 +35,16 @@ from tests.transports.frames import (
     WITH_PRIORITY,
     data,
     frame,
+    goaway,
     greeting,
     grpc_message,
     headers,
+    reset,
+    window_update,
 )
 
-MESSAGES = [
-    b"",
-    b"x",
-    bytes(range(100)),
-    b"ab" * 40_000,
-    bytes(9),
-    random.Random(1).randbytes(150_000),
-]
+RANDOM = random.Random(1).randbytes(150_000)
+MESSAGES = [b"", b"x", bytes(range(100)), b"ab" * 40_000, bytes(9), RANDOM]
 
 
 def transcript() -> bytes:
@@ -63,9 +69,9 @@ def transcript() -> bytes:
             data(pieces[2]),
             data(b"\x00" + pieces[3], PADDED),
             frame(frames.PRIORITY, bytes(5), 0, 1),
-            frame(WINDOW_UPDATE, struct.pack(">I", 1_000), 0, 1),
+            window_update(1, 1_000),
             data(pieces[4]),
-            frame(GOAWAY, struct.pack(">II", 1, 0) + b"bye"),
+            goaway(1, 0, b"bye"),
             frame(HEADERS, encoder.encode(frames.OK), END_HEADERS | END_STREAM, 1),
         )
     )
@@ -121,12 +127,8 @@ def test_the_windows_are_opened_again_long_before_they_close() -> None:
     take_outbound(client)
     client.framing._unacknowledged = client.call.assembler.unacknowledged = (1 << 30) - 10
     feed(client, data(grpc_message(b"0123456789")))
-    updates = frames.taken_apart(take_outbound(client))
-    assert [(part.kind, part.stream) for part in updates] == [
-        (WINDOW_UPDATE, 0),
-        (WINDOW_UPDATE, 1),
-    ]
-    assert {struct.unpack(">I", part.payload)[0] for part in updates} == {(1 << 30) + 5}
+    opened = (1 << 30) + 5
+    assert take_outbound(client) == window_update(0, opened) + window_update(1, opened)
 
 
 def test_what_the_window_does_not_take_waits_for_it() -> None:
@@ -139,10 +141,10 @@ def test_what_the_window_does_not_take_waits_for_it() -> None:
     sent = take_outbound(client)
     assert sum(len(part.payload) for part in frames.taken_apart(sent)) == 65_535
     assert client.has_unsent()
-    feed(client, greeting() + frame(WINDOW_UPDATE, struct.pack(">I", 500_000)))
+    feed(client, greeting() + window_update(0, 500_000))
     sent += take_outbound(client)
     assert client.has_unsent(), "the window of the stream is still closed"
-    feed(client, frame(WINDOW_UPDATE, struct.pack(">I", 500_000), 0, 1))
+    feed(client, window_update(1, 500_000))
     sent += take_outbound(client)
     assert not client.has_unsent()
     parts = [part for part in frames.taken_apart(sent) if part.kind == frames.DATA]
@@ -159,23 +161,18 @@ def test_a_window_that_shrinks_below_nothing_is_waited_for() -> None:
     take_outbound(client)
     client.send(b"x")
     assert client.has_unsent()
-    feed(client, frame(WINDOW_UPDATE, struct.pack(">I", 40_005), 0, 1))
-    assert frames.taken_apart(take_outbound(client)) == []
-    feed(client, frame(WINDOW_UPDATE, struct.pack(">I", 6), 0, 1))
-    (part,) = frames.taken_apart(take_outbound(client))
-    assert part.payload == grpc_message(b"x")
+    feed(client, window_update(1, 40_005))
+    assert take_outbound(client) == b""
+    feed(client, window_update(1, 6))
+    assert take_outbound(client) == data(grpc_message(b"x"))
 
 
 def test_what_is_sent_in_part_goes_on_where_it_stopped() -> None:
     client = framing()
     for number in range(5):
         client.send(bytes([number]) * 1_000)
-    expected = b"".join(bytes(part) for part in client.outbound)
-    sent = b""
-    while True:
-        some = b"".join(bytes(part) for part in client.outbound)[:777]
-        if not some:
-            break
+    expected, sent = outbound(client), b""
+    while some := outbound(client)[:777]:
         sent += some
         client.sent(len(some))
     assert sent == expected
@@ -186,9 +183,20 @@ def test_pings_are_answered_and_answers_are_not() -> None:
     feed(client, greeting())
     take_outbound(client)
     feed(client, frame(PING, b"abcdefgh") + frame(PING, b"abcdefgh", ACK))
-    assert frames.taken_apart(take_outbound(client)) == [(PING, ACK, 0, b"abcdefgh")]
+    assert take_outbound(client) == frame(PING, b"abcdefgh", ACK)
 
 
+def first(*pairs: tuple[str, str], end: bool = False) -> bytes:
+    """A server's SETTINGS and the first headers, of HTTP/2 and of gRPC."""
+    return frames.settings() + headers(*pairs, end=end)
+
+
+def last(*pairs: tuple[str, str], before: bytes = b"") -> bytes:
+    """All that a server says, and trailers at the end."""
+    return greeting() + before + headers(*pairs, end=True)
+
+
+WEB_PAGE = (":status", "200"), ("content-type", "text/html")
 # What frames of either side must not be is in `violations.py`.
 BROKEN = {
     "HTTP/1": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a gRPC server: it speaks HTTP/1"),
@@ -197,33 +205,18 @@ BROKEN = {
     "another stream": (greeting() + frame(frames.DATA, b"x", 0, 3), "DATA on stream 3"),
     "headers elsewhere": (greeting() + frame(HEADERS, b"", 4, 3), "HEADERS on stream 3"),
     "data before headers": (frames.settings() + data(b"x"), "DATA before the headers"),
-    "a compressed message": (
-        greeting() + data(grpc_message(b"x", compressed=True)),
-        "compressed message.*turn off",
-    ),
+    "compressed": (greeting() + data(grpc_message(b"x", True)), "compressed message.*turn off"),
     "no trailers": (greeting() + data(b"", END_STREAM), "without trailers"),
     "headers in between": (greeting() + headers(("a", "b")), "in the middle of the stream"),
-    "no status": (
-        frames.settings() + headers(*frames.RESPONSE, end=True),
-        "without a grpc-status",
-    ),
-    "a web page": (
-        frames.settings() + headers((":status", "200"), ("content-type", "text/html")),
-        "not a gRPC server: it answers with content type 'text/html'",
-    ),
-    "a name in upper case": (
-        frames.settings() + headers(*frames.RESPONSE, ("A", "b")),
-        "header 3 with an invalid name",
-    ),
-    "a trailer of two lines": (
-        greeting() + headers(*frames.OK, ("a", "b\r\nc"), end=True),
-        "header 2 with several lines",
-    ),
+    "no status": (first(*frames.RESPONSE, end=True), "without a grpc-status"),
+    "a web page": (first(*WEB_PAGE), "not a gRPC server: .* with content type 'text/html'"),
+    "an upper case name": (first(*frames.RESPONSE, ("A", "b")), "header 3 with an invalid name"),
+    "a trailer of two lines": (last(*frames.OK, ("a", "b\r\nc")), "header 2 with several lines"),
     "no such method": (
-        frames.settings() + headers(*frames.RESPONSE, ("grpc-status", "12"), end=True),
+        first(*frames.RESPONSE, ("grpc-status", "12"), end=True),
         "not a dm_env_rpc server",
     ),
-    "no such page": (frames.settings() + headers((":status", "404"), end=True), "HTTP status 404"),
+    "no such page": (first((":status", "404"), end=True), "HTTP status 404"),
 }
 
 
@@ -243,63 +236,43 @@ LOST = {
     "closed at once": (b"", "UNAVAILABLE", "before it said anything"),
     "closed in its first frame": (frames.settings()[:7], "UNAVAILABLE", "before it said anything"),
     "closed": (greeting(), "UNAVAILABLE", "closed the connection"),
-    "OK": (greeting() + headers(*frames.OK, end=True), "OK", "ended the stream"),
+    "OK": (last(*frames.OK), "OK", "ended the stream"),
     "a status": (
-        greeting() + headers(("grpc-status", "8"), ("grpc-message", "too%20many%2E"), end=True),
+        last(("grpc-status", "8"), ("grpc-message", "too%20many%2E")),
         "RESOURCE_EXHAUSTED",
         "too many.$",
     ),
     "only trailers": (
-        frames.settings() + headers(*frames.RESPONSE, ("grpc-status", "16"), end=True),
+        first(*frames.RESPONSE, ("grpc-status", "16"), end=True),
         "UNAUTHENTICATED",
         "no details",
     ),
-    "an unknown status": (
-        greeting() + headers(("grpc-status", "99"), end=True),
-        "UNKNOWN",
-        "no details",
-    ),
-    "no status": (greeting() + headers(("x", "y"), end=True), "UNKNOWN", "no details"),
+    "an unknown status": (last(("grpc-status", "99")), "UNKNOWN", "no details"),
+    "no status": (last(("x", "y")), "UNKNOWN", "no details"),
     "in mid-message": (
-        greeting() + data(b"\0\0\0\0\x09abc") + headers(*frames.OK, end=True),
+        last(*frames.OK, before=data(b"\0\0\0\0\x09abc")),
         "OK",
         "in the middle of a message",
     ),
-    "a status of other digits": (
-        greeting() + headers(("grpc-status", "\u0665"), end=True),
-        "UNKNOWN",
-        "no details",
-    ),
-    "a status of 5,000 digits": (
-        greeting() + headers(("grpc-status", "1" * 5_000), end=True),
-        "UNKNOWN",
-        "no details",
-    ),
+    "a status of other digits": (last(("grpc-status", "\u0665")), "UNKNOWN", "no details"),
+    "a status of 5,000 digits": (last(("grpc-status", "1" * 5_000)), "UNKNOWN", "no details"),
     "a proxy that says it is gRPC": (
-        frames.settings() + headers((":status", "503"), ("grpc-status", "0")),
+        first((":status", "503"), ("grpc-status", "0")),
         "UNAVAILABLE",
         "HTTP status 503",
     ),
-    "a proxy": (frames.settings() + headers((":status", "503")), "UNAVAILABLE", "HTTP status 503"),
-    "no entry": (frames.settings() + headers((":status", "403")), "PERMISSION_DENIED", "403"),
-    "reset": (
-        greeting() + frame(RST_STREAM, struct.pack(">I", 8), 0, 1),
-        "CANCELLED",
-        "with CANCEL",
-    ),
-    "reset oddly": (
-        greeting() + frame(RST_STREAM, struct.pack(">I", 77), 0, 1),
-        "INTERNAL",
-        "error 77",
-    ),
+    "a proxy": (first((":status", "503")), "UNAVAILABLE", "HTTP status 503"),
+    "no entry": (first((":status", "403")), "PERMISSION_DENIED", "403"),
+    "reset": (greeting() + reset(1), "CANCELLED", "with CANCEL"),
+    "reset oddly": (greeting() + reset(1, 77), "INTERNAL", "error 77"),
     "too many pings": (
-        greeting() + frame(GOAWAY, struct.pack(">II", 1, 11) + b"too_many_pings"),
+        greeting() + goaway(1, 11, b"too_many_pings"),
         "RESOURCE_EXHAUSTED",
         "ENHANCE_YOUR_CALM .too_many_pings.",
     ),
-    "going away": (greeting() + frame(GOAWAY, struct.pack(">II", 0, 0)), "UNAVAILABLE", "NO_ERROR"),
+    "going away": (greeting() + goaway(0, 0), "UNAVAILABLE", "NO_ERROR"),
     "gone": (
-        greeting() + frame(GOAWAY, struct.pack(">II", 1, 0) + b"restart"),
+        greeting() + goaway(1, 0, b"restart"),
         "UNAVAILABLE",
         "closed the connection; it said GOAWAY with NO_ERROR .restart.",
     ),
@@ -330,7 +303,7 @@ def test_how_a_stream_ended_is_told(name: str) -> None:
 
 def test_messages_before_the_end_are_there_at_the_end() -> None:
     client = framing()
-    feed(client, greeting() + data(grpc_message(b"last words")) + headers(*frames.OK, end=True))
+    feed(client, last(*frames.OK, before=data(grpc_message(b"last words"))))
     assert received(client) == [b"last words"]
     assert client.failure is not None
 
@@ -364,17 +337,13 @@ def test_a_stream_that_was_ended_before_its_headers_does_not_end_the_others() ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_streams_give_messages_or_one_error(seed: int) -> None:
-    contents = (
-        greeting()
-        + data(grpc_message(b"abc") + grpc_message(b"d" * 300))
-        + frame(PING, bytes(8))
-        + headers(*frames.OK, end=True)
-    )
+    messages = data(grpc_message(b"abc") + grpc_message(b"d" * 300))
+    contents = last(*frames.OK, before=messages + frame(PING, bytes(8)))
     rng = random.Random(seed)
     failed = 0
     for _ in range(500):
         client = framing()
-        feed(client, frames.mutated(contents, rng))
+        feed(client, mutated(contents, rng))
         client.received(0)
         assert isinstance(client.failure, DmEnvRpcClientError)
         failed += isinstance(client.failure, ProtocolError)

@@ -13,9 +13,9 @@ from dm_env_rpc_client.transports.http2.server import clients, listener
 from tests.support.certificates import self_signed
 from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
-from tests.transports.frames import ACK, DATA, PING, PREFACE, frame
+from tests.transports.frames import ACK, DATA, PING, PREFACE, frame, window_update
 from tests.transports.hosts import WAIT_SECONDS, Host, is_served
-from tests.transports.raw_client import RawClient, request, requests, window_update
+from tests.transports.raw_client import RawClient, request, requests
 
 PROTOCOL_ERROR = 1
 VIOLATION = frame(DATA, b"", 0, 0)

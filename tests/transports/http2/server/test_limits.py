@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
+from dm_env_rpc_client.transports.http2.server import leader, stream_threads
 from tests.support.scripted import settles
-from tests.transports.frames import DATA
+from tests.transports.frames import DATA, window_update
 from tests.transports.hosts import Host, is_served
-from tests.transports.raw_client import RawClient, request, requests, window_update
+from tests.transports.raw_client import RawClient, request, requests
 
 
 def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
@@ -124,17 +124,6 @@ def test_without_descriptors_clients_wait_and_the_processor_rests(
                 assert waiting.read_until(lambda: waiting.answers(1) == [b"y"])
 
 
-def test_a_client_that_reads_nothing_for_long_is_dropped(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clients, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(clients, "_UNREAD_SECONDS", 0.3)
-    with RawClient(host.address, window=(1 << 31) - 1) as client:
-        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:30000000"))
-        assert settles(lambda: bool(host.opened))
-        assert host.all_closed_once()
-
-
 def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
     host: Host, client: RawClient
 ) -> None:
@@ -150,18 +139,14 @@ def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
 
 
 def test_without_threads_a_stream_ends_with_a_status(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    host: Host,
+    client: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    threadless: Callable[[str], None],
 ) -> None:
-    start = threading.Thread.start
-
-    def refuse(self: threading.Thread) -> None:
-        if self.name.endswith("serves a stream"):
-            raise RuntimeError("can't start new thread")
-        start(self)
-
     # On a busy machine the watcher would take over before the stream is known to be slow.
     monkeypatch.setattr(leader, "TICK_SECONDS", 1.0)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threadless("serves a stream")
     # The third is known to be slow.
     client.send(request(1) + requests(1, *[b"sleep:4,a"] * 20))
     assert client.read_until(lambda: client.status(1) == "8")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import struct
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -16,11 +12,12 @@ import pytest
 from dm_env_rpc_client.transports.http2.protocol import server_half
 from dm_env_rpc_client.transports.http2.server import leader, stream_threads
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from tests.support.programs import open_links, run_python
 from tests.support.scripted import settles
 from tests.transports import frames
-from tests.transports.frames import DATA, END_STREAM, HEADERS, RST_STREAM, frame
+from tests.transports.frames import DATA, END_STREAM, HEADERS, frame, reset, window_update
 from tests.transports.hosts import WAIT_SECONDS, Host, Scripted, is_served
-from tests.transports.raw_client import RawClient, request, requests, window_update
+from tests.transports.raw_client import RawClient, request, requests
 
 
 @pytest.mark.parametrize("milliseconds", [0, 50])
@@ -74,7 +71,7 @@ def test_whatever_abandoning_a_stream_raises_too(
     client.begin()
     with monkeypatch.context() as patched:
         patched.setattr(Scripted, "abandon", fail)
-        client.send(frame(RST_STREAM, struct.pack(">I", 8), 0, 1))
+        client.send(reset(1))
         assert host.all_closed_once()
     assert is_served(host)
 
@@ -305,45 +302,32 @@ def test_no_thread_is_left_after_many_stops_at_odd_moments() -> None:
         )
 
 
-def test_a_forked_child_keeps_no_connection_open(host: Host) -> None:
-    with RawClient(host.address) as client:
-        client.begin()
-        reader, writer = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(writer)
-            os.read(reader, 1)
-            os._exit(0)
-        try:
-            os.close(reader)
-            # The child has changed nothing for the parent.
-            client.send(requests(1, b"echo:y"))
-            assert client.read_until(lambda: client.answers(1) == [b"x", b"y"])
-            own = {
-                os.readlink(f"/proc/self/fd/{one}") for one in host.listener._clients.connections
-            }
-
-            def child_has() -> set[str]:
-                folder = f"/proc/{child}/fd"
-                found = set()
-                for name in os.listdir(folder):
-                    with contextlib.suppress(FileNotFoundError):  # It was closed meanwhile.
-                        found.add(os.readlink(f"{folder}/{name}"))
-                return found
-
-            assert settles(lambda: own.isdisjoint(child_has()))
-            host.listener.stop(0.0)
-            assert client.read_to_the_end()
-        finally:
-            os.close(writer)
-            os.waitpid(child, 0)
+def test_a_forked_child_keeps_no_connection_open(host: Host, client: RawClient) -> None:
+    client.begin()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    try:
+        os.close(reader)
+        # The child has changed nothing for the parent.
+        client.send(requests(1, b"echo:y"))
+        assert client.read_until(lambda: client.answers(1) == [b"x", b"y"])
+        own = {os.readlink(f"/proc/self/fd/{one}") for one in host.listener._clients.connections}
+        assert settles(lambda: own.isdisjoint(open_links(child)))
+        host.listener.stop(0.0)
+        assert client.read_to_the_end()
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
 
 
-def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(host: Host) -> None:
-    with RawClient(host.address) as client:
-        client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
-        assert client.read_until(lambda: client.status(1) == "0")
-        assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
+def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(client: RawClient) -> None:
+    client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
+    assert client.read_until(lambda: client.status(1) == "0")
+    assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
 
 
 PROGRAM = """
@@ -364,9 +348,6 @@ threading.Thread(target=play, daemon=True).start()
 
 
 def test_a_program_may_end_while_it_serves() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0
+    ended = run_python(PROGRAM)
     assert "Traceback" not in ended.stderr
     assert "Fatal" not in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -14,7 +15,7 @@ import grpc
 import pytest
 
 from dm_env_rpc_client import SpecError, Tls
-from dm_env_rpc_client.transports import listening, status
+from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
@@ -22,75 +23,71 @@ from dm_env_rpc_client.transports.services.health import CHECK, WATCH
 from tests.support.certificates import Authority, Issued
 from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
-from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, RST_STREAM, frame
+from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, frame, reset
 from tests.transports.hosts import listener as new_listener
 from tests.transports.raw_client import RawClient, request, requests
-from tests.transports.test_server_streams import WAIT_SECONDS, Call, Streams
+from tests.transports.test_server_streams import WAIT_SECONDS, Streams, answers_to
 
 ADDRESSES = ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0", "[::]:0", "unix"]
 CLIENTS = {"0.0.0.0": ["127.0.0.1"], "[::]": ["127.0.0.1", "[::1]"],
            "localhost": ["127.0.0.1", "[::1]", "localhost"]}  # fmt: skip
 
 
-@pytest.fixture
-def streams() -> Streams:
-    return Streams()
+@contextlib.contextmanager
+def listening_at(streams: Streams, address: str, max_streams: int = 10) -> Iterator[Http2Listener]:
+    made = new_listener(streams.open, address, max_streams=max_streams)
+    try:
+        yield made
+    finally:
+        made.stop(0.0)
 
 
 @pytest.fixture
 def listener(streams: Streams) -> Iterator[Http2Listener]:
-    made = new_listener(streams.open, max_streams=3)
-    yield made
-    made.stop(0.0)
+    with listening_at(streams, "localhost:0", 3) as made:
+        yield made
 
 
-def is_answered(address: str, credentials: grpc.ChannelCredentials | None = None) -> bool:
-    opened = (
-        grpc.insecure_channel(address)
-        if credentials is None
-        else grpc.secure_channel(address, credentials)
-    )
+def is_answered(address: str, roots: grpc.ChannelCredentials | None = None) -> bool:
+    opened = grpc.secure_channel(address, roots) if roots else grpc.insecure_channel(address)
     with opened as channel:
-        call = Call(channel)
-        call.send(b"a", None)
-        return list(call.answers) == [b"aa"]
+        return answers_to(channel, b"a") == [b"aa"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a unix socket."""
+    return tmp_path / "socket"
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_all_addresses_of_a_name_are_served(address: str, streams: Streams, tmp_path: Path) -> None:
+def test_all_addresses_of_a_name_are_served(address: str, streams: Streams, path: Path) -> None:
     if address == "unix":
-        address = f"unix:{tmp_path / 'socket'}"
-    listener = new_listener(streams.open, address)
-    try:
+        address = f"unix:{path}"
+    with listening_at(streams, address) as listener:
         host, _, port = listener.address.rpartition(":")
         for place in CLIENTS.get(host, [host]):
             assert is_answered(f"{place}:{port}")
-            peer = streams.next().peer
             kind = "unix:" if host == "unix" else "ipv"
-            assert peer.address.startswith(kind)
-    finally:
-        listener.stop(0.0)
-    assert not list(tmp_path.iterdir())
+            assert streams.next().peer.address.startswith(kind)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("prefix", ["unix:", "unix://"])
 def test_the_file_of_a_server_that_was_killed_is_replaced(
-    prefix: str, streams: Streams, tmp_path: Path
+    prefix: str, streams: Streams, path: Path
 ) -> None:
-    path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
         killed.listen()
-    listener = new_listener(streams.open, f"{prefix}{path}")
-    assert is_answered(f"unix:{path}")
-    listener.stop(0.0)
+    with listening_at(streams, f"{prefix}{path}"):
+        assert is_answered(f"unix:{path}")
 
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_the_file_of_a_server_that_runs_is_left(
-    is_full: bool, streams: Streams, tmp_path: Path
+    is_full: bool, streams: Streams, path: Path
 ) -> None:
-    path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as running, socket.socket(socket.AF_UNIX) as waiting:
         running.bind(str(path))
         running.listen(0)
@@ -101,8 +98,7 @@ def test_the_file_of_a_server_that_runs_is_left(
         assert path.exists()
 
 
-def test_a_file_that_is_no_socket_is_left(streams: Streams, tmp_path: Path) -> None:
-    path = tmp_path / "socket"
+def test_a_file_that_is_no_socket_is_left(streams: Streams, path: Path) -> None:
     path.write_text("precious")
     with pytest.raises(OSError, match="cannot listen on unix:"):
         new_listener(streams.open, f"unix:{path}")
@@ -113,26 +109,18 @@ def test_a_port_that_had_to_be_given_up_is_not_listened_on(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program takes the port on ::1 just after it was bound on 127.0.0.1."""
-    with socket.socket(socket.AF_INET6) as other:
-        other.bind(("::1", 0))
-        other.listen()
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         taken = other.getsockname()[1]
         ports = iter([taken])
         found = listening._free_port
         monkeypatch.setattr(listening, "_free_port", lambda all_: next(ports, None) or found(all_))
-        listener = new_listener(streams.open, "localhost:0")
-        try:
+        with listening_at(streams, "localhost:0") as listener, socket.socket() as probe:
             assert not listener.address.endswith(f":{taken}")
-            with socket.socket() as probe:
-                assert probe.connect_ex(("127.0.0.1", taken)) != 0
-        finally:
-            listener.stop(0.0)
+            assert probe.connect_ex(("127.0.0.1", taken)) != 0
 
 
 def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         before, threads = descriptor_count(), threading.active_count()
         for _ in range(5):
             with pytest.raises(OSError, match="cannot listen on"):
@@ -142,18 +130,13 @@ def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> No
         assert settles(lambda: threading.active_count() <= threads)
 
 
-@pytest.mark.parametrize("kind", ["Tls", "SSLContext"])
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls(
-    kind: str,
-    version: ssl.TLSVersion,
-    authority: Authority,
-    issued: Issued,
-    tls: Tls,
-    streams: Streams,
+    version: ssl.TLSVersion | None, authority: Authority, issued: Issued, tls: Tls, streams: Streams
 ) -> None:
+    """Of a Tls, or of a context with its latest version."""
     credentials: ssl.SSLContext | Tls = tls
-    if kind == "SSLContext":
+    if version is not None:
         credentials = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         credentials.load_cert_chain(issued.cert, issued.key)
         credentials.maximum_version = version
@@ -163,17 +146,14 @@ def test_tls(
         assert is_answered(listener.address, roots)
         # Larger than a record, so that TLS has decrypted more than was asked for.
         with grpc.secure_channel(listener.address, roots) as channel:
-            call = Call(channel)
             messages = [bytes([size % 251]) * size for size in (1, 16_384, 16_385, 300_000)] * 5
-            call.send(*messages, None)
-            for message, answer in zip(messages, call.answers, strict=True):
-                assert answer == message * 2
+            assert answers_to(channel, *messages) == [message * 2 for message in messages]
         # Plaintext, and TLS without HTTP/2, are refused; nobody else notices.
-        port = int(listener.address.rpartition(":")[2])
-        with RawClient(f"localhost:{port}") as plain:
+        with RawClient(listener.address) as plain:
             assert plain.read_to_the_end()
         client = ssl.create_default_context(cafile=str(authority.ca))
         client.set_alpn_protocols(["http/1.1"])
+        port = int(listener.address.rpartition(":")[2])
         connected = socket.create_connection(("127.0.0.1", port), 10)
         with client.wrap_socket(connected, server_hostname="localhost") as encrypted:
             assert encrypted.recv(100) == b""
@@ -189,51 +169,29 @@ def test_a_context_for_clients_is_refused_at_once(streams: Streams) -> None:
         )
 
 
-def ask_health(channel: grpc.Channel, service: bytes) -> bytes:
-    stub: Any = channel.unary_unary(CHECK)
-    name = b"\x0a" + bytes([len(service)]) + service if service else b""
-    answer: bytes = stub(name, timeout=WAIT_SECONDS)
-    return answer
-
-
-def test_health_is_checked(listener: Http2Listener) -> None:
+def test_health_is_checked_more_often_than_there_are_streams(listener: Http2Listener) -> None:
     with grpc.insecure_channel(listener.address) as channel:
-        assert ask_health(channel, b"") == b"\x08\x01"
-        assert ask_health(channel, status.PROCESS.split("/")[1].encode()) == b"\x08\x01"
-        with pytest.raises(grpc.RpcError) as refused:
-            ask_health(channel, b"other")
-        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-        # More often than there are streams.
+        check: Any = channel.unary_unary(CHECK)
         for _ in range(20):
-            assert ask_health(channel, b"") == b"\x08\x01"
+            assert check(b"", timeout=WAIT_SECONDS) == b"\x08\x01"
     assert is_answered(listener.address)
 
 
-def test_health_is_watched_until_the_client_has_enough(listener: Http2Listener) -> None:
+def test_a_watch_of_health_ends_with_the_listener(listener: Http2Listener) -> None:
     with grpc.insecure_channel(listener.address) as channel:
-        stub: Any = channel.unary_stream(WATCH)
-        watched = stub(b"", timeout=WAIT_SECONDS)
+        watch: Any = channel.unary_stream(WATCH)
+        watched = watch(b"", timeout=WAIT_SECONDS)
         assert next(watched) == b"\x08\x01"
-        # The client has ended its half, and the stream stays.
-        assert ask_health(channel, b"") == b"\x08\x01"
-        assert watched.is_active()
-        unknown = stub(b"\x0a\x01x", timeout=WAIT_SECONDS)
-        assert next(unknown) == b"\x08\x03"
-        watched.cancel()
-        unknown.cancel()
-        last = stub(b"", timeout=WAIT_SECONDS)
-        assert next(last) == b"\x08\x01"
         listener.stop(0.0)
-        assert last.code() is grpc.StatusCode.UNAVAILABLE
+        assert watched.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_other_methods_are_unimplemented(listener: Http2Listener) -> None:
     with grpc.insecure_channel(listener.address) as channel:
         for path in ("/dm_env_rpc.v1.Environment/Other", "/x/y", "/"):
             stub: Any = channel.unary_unary(path)
-            with pytest.raises(grpc.RpcError) as refused:
+            with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
                 stub(b"", timeout=WAIT_SECONDS)
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert is_answered(listener.address)
 
 
@@ -265,7 +223,7 @@ def test_the_places_of_streams_are_free_when_they_end(
 ) -> None:
     ends = {
         "the client ends it": lambda number: requests(number, b"a", end=True),
-        "the client resets it": lambda number: frame(RST_STREAM, bytes(4), 0, number),
+        "the client resets it": reset,
         "a status": lambda number: requests(number, b"fail"),
         "a broken rule": lambda number: frame(HEADERS, b"", END_HEADERS, number),
     }

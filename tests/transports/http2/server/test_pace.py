@@ -74,9 +74,7 @@ def test_a_computing_stream_comes_back_after_a_long_answer(answers: Callable[...
     assert not pace.is_slow
 
 
-def test_a_sleeping_stream_is_tried_and_gets_its_thread_again(
-    answers: Callable[..., None],
-) -> None:
+def test_a_sleeping_stream_is_tried_and_gets_its_thread_again(answers: Callable[..., None]) -> None:
     pace = Pace(may_stay=True)
     answers(pace, 40, 0.008, 0.001, 3, is_alone=False)
     assert pace.is_quick  # It might compute.

@@ -166,10 +166,7 @@ def test_a_long_step_delays_no_other_stream_of_its_connection(host: Host, second
     go_on = threading.Event()
     host.scripts["block"] = lambda rest: str(go_on.wait(60)).encode()
     slowest = 0.0
-    with (
-        grpc.insecure_channel(host.address) as channel,
-        RawClient(host.address) as client,
-    ):
+    with grpc.insecure_channel(host.address) as channel, RawClient(host.address) as client:
         long, other = Call(channel), Call(channel)
         client.send(request(1) + request(3) + requests(1, b"block:"))
         long.send(b"block:")
