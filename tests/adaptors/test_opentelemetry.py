@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -44,6 +43,7 @@ from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.adaptors.collected import Collected, context_of, names
 from tests.support.environments import Echo
+from tests.support.programs import run_python
 
 
 @pytest.fixture
@@ -470,15 +470,7 @@ def test_worker_processes_report_for_themselves(tmp_path: Path) -> None:
         "OTEL_BSP_SCHEDULE_DELAY": "20",
     }
     instrument = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
-    finished = subprocess.run(
-        [sys.executable, "-c", instrument, sys.executable, str(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-c", instrument, sys.executable, program, environment=environment)
     spans = list(_objects(finished.stdout))
     connected = {
         span["context"]["span_id"] for span in spans if span["name"] == "dm_env_rpc.connect"

@@ -17,8 +17,9 @@ import pytest
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.gymnasium.masked import Masked
-from tests.adaptors.gymnasium.proxied import Mirror, same
+from tests.adaptors.gymnasium.proxied import Mirror
 from tests.support.groups import need_package
+from tests.support.sameness import same
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

@@ -41,7 +41,7 @@ from tests.distributed.actors import (
 )
 from tests.distributed.conftest import VARIABLES
 from tests.distributed.processes import descendants_of
-from tests.launch.processes import ROOT, is_alive
+from tests.launch.processes import ROOT, command_of, is_alive
 from tests.launch.test_kills import marked
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -322,13 +322,6 @@ def test_nothing_is_left_of_a_driver_that_is_killed() -> None:
 
 
 OURS = (b"ray::Worker", b"dm_env_rpc_client.server", b"system/children.py")
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
-from tests.adaptors.gymnasium.proxied import same
 from tests.support.groups import need_package
+from tests.support.sameness import same
 
 ROWS = 3
 

@@ -27,7 +27,8 @@ from dm_env_rpc_client.adaptors.gymnasium import (
 )
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
-from tests.adaptors.gymnasium.proxied import SPACES, Mirror, same
+from tests.adaptors.gymnasium.proxied import SPACES, Mirror
+from tests.support.sameness import same
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

@@ -20,8 +20,9 @@ from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
-from tests.adaptors.gymnasium.proxied import SPACES, Mirror, same
+from tests.adaptors.gymnasium.proxied import SPACES, Mirror
 from tests.support.groups import need_package
+from tests.support.sameness import same
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

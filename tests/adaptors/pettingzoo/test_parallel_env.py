@@ -17,7 +17,7 @@ from dm_env_rpc_client import (
     SpecError,
 )
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.adaptors.gymnasium.proxied import same
+from tests.support.sameness import same
 from tests.support.scripted import settles
 
 with warnings.catch_warnings():

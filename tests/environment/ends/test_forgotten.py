@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +33,7 @@ from dm_env_rpc_client.environment import (
 from dm_env_rpc_client.server import Server, serve
 from tests.environment.ends import ctrl_c_in_close
 from tests.support.environments import Echo
+from tests.support.programs import run_python
 from tests.support.scripted import settles, settles_async
 
 
@@ -161,12 +160,5 @@ def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(server: Se
     "count", [pytest.param(40, id="tenth"), pytest.param(400, id="whole", marks=pytest.mark.soak)]
 )
 def test_ctrl_c_at_any_moment_of_close_ends_the_world(count: int) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", ctrl_c_in_close.__name__, str(count)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-m", ctrl_c_in_close.__name__, count, timeout=280)
     assert int(finished.stdout) > 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -23,15 +21,8 @@ from dm_env_rpc_client.testing import ScriptedServer
 from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
+from tests.support.programs import run_python
 from tests.support.scripted import extension
-
-
-@pytest.fixture
-def quick_switches() -> Any:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.row(36)
@@ -176,14 +167,7 @@ def test_row_37_an_interrupt_in_close_leaves_no_thread_waiting(count: int, seen:
         return iter(())
 
     with ScriptedServer(hold) as server:
-        finished = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED, server.address, str(count), "900"],
-            capture_output=True,
-            text=True,
-            timeout=3600,
-            check=False,
-        )
-    assert finished.returncode == 0, finished.stderr
+        finished = run_python("-c", INTERRUPTED, server.address, count, 900, timeout=3600)
     hung, wrong, interrupted = map(int, finished.stdout.split())
     seen(signals=count, interrupted_closes=interrupted, hung_threads=hung, stale_answers=wrong)
     assert (hung, wrong) == (0, 0)

@@ -100,14 +100,8 @@ def test_row_27_killed_clients(count: int, seen: Seen) -> None:
     at_once = 10
     with served(max_connections=at_once) as server:
         for _ in range(count // at_once):
-            told, heard = forks.context.Pipe()
-            process = forks.context.Process(target=_play, args=(server.address, at_once, heard))
-            process.start()
-            try:
-                assert told.recv() == "playing"
-            finally:
-                told.close()
-                forks.end(process)
+            with forks.child(_play, server.address, at_once) as (_, pipe):
+                assert pipe.recv() == "playing"
             begin = Stopwatch()
 
             def are_free() -> bool:
