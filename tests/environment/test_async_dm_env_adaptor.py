@@ -10,19 +10,15 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
-from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import (
     ConnectionClosedError,
     ConnectionLostError,
     DmEnvRpcError,
     SpecError,
-    dm_env_rpc_pb2,
     make_async,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.testing import Request, Response
-from tests.environment.one_world import RUNNING, SPECS, scripted
 from tests.support.environments import Echo
 from tests.support.scripted import settles, settles_async
 
@@ -161,28 +157,6 @@ def test_a_cancelled_step_still_has_its_world_destroyed() -> None:
     with serve(Held) as server:
         run(main)
         assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
-
-
-def test_a_server_without_reset_is_left_and_joined_again() -> None:
-    joins = []
-
-    def join(request: Request) -> Response:
-        joins.append(request)
-        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
-
-    def refuse(request: Request) -> Response:
-        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
-
-    async def main() -> None:
-        async with await make_async(server.address) as env:
-            assert (await env.reset()).first()
-            assert (await env.step({"a": 1})).mid()
-            assert (await env.reset()).first()
-
-    answers = {"reset": refuse, "join_world": join}
-    with scripted(RUNNING, RUNNING, RUNNING, answers=answers) as server:
-        run(main)
-    assert len(joins) == 2
 
 
 def test_the_bodys_own_error_survives_a_close_that_fails(

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     AsyncDmEnvAdaptor,
@@ -32,6 +31,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests import rooms
+from tests.environment.one_world import RUNNING, joining, refuse, scripted
 
 pytestmark = pytest.mark.usefixtures("no_warnings")
 
@@ -96,29 +96,13 @@ def test_a_world_is_left_if_the_adaptor_refuses_and_send_was_replaced(
         assert catch_server.agent_count == 0
 
 
-def without_reset(joins: int) -> Any:
+def without_reset(joins: int) -> ScriptedServer:
     """A server that refuses Reset, and every join after the first `joins`."""
-
-    def run(requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        joined = 0
-        for request in requests:
-            kind = request.WhichOneof("payload")
-            response = dm_env_rpc_pb2.EnvironmentResponse()
-            joined += kind == "join_world"
-            if kind == "reset" or (kind == "join_world" and joined > joins):
-                response.error.message = f"there is no {kind}"
-                response.error.code = code_pb2.UNIMPLEMENTED
-            elif kind == "step":
-                response.step.state = dm_env_rpc_pb2.RUNNING
-            else:
-                getattr(response, kind).SetInParent()
-            yield response
-
-    return run
+    return scripted(*[RUNNING] * 9, answers={"reset": refuse, "join_world": joining(joins)})
 
 
 def test_a_reset_that_joins_again_does_so_if_send_was_replaced() -> None:
-    with ScriptedServer(without_reset(joins=2)) as server, connect(server.address) as connection:
+    with without_reset(joins=2) as server, connect(server.address) as connection:
         sent = replace_send(connection)
         with create_and_join_world(connection, {}, {}).env as env:
             assert env.reset().first()
@@ -153,7 +137,7 @@ async def _reset_with_replaced_send(address: str) -> None:
 
 
 def test_so_does_one_with_asyncio() -> None:
-    with ScriptedServer(without_reset(joins=2)) as server:
+    with without_reset(joins=2) as server:
         asyncio.run(_reset_with_replaced_send(server.address))
 
 
