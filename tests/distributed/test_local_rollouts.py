@@ -25,7 +25,6 @@ from tests.distributed.actors import (
     Breaking,
     Random,
     Remembering,
-    assert_same,
     catch,
     catching,
     counting,
@@ -33,6 +32,7 @@ from tests.distributed.actors import (
     without_pids,
 )
 from tests.support.environments import Echo, Robot
+from tests.support.sameness import same
 
 FIRST, MID, LAST = map(int, dm_env.StepType)
 
@@ -93,7 +93,7 @@ def test_trajectories_do_not_depend_on_the_layout(layout: tuple[int, int]) -> No
         with LocalRollouts(catch, catching, *layout, seed=5) as found:
             assert found.num_envs == expected.num_envs == 12
             for _ in range(3):
-                assert_same(found.collect(10), expected.collect(10))
+                assert same(found.collect(10), expected.collect(10))
         with LocalRollouts(catch, catching, *layout, seed=6) as others:
             assert (
                 others.collect(10).actions["paddle"] != expected.collect(10).actions["paddle"]
@@ -128,7 +128,7 @@ def test_remote_environments_are_as_local_ones(server: Server) -> None:
         with LocalRollouts(make_env, catching, 2, 3, seed=1) as rollouts:
             found = rollouts.collect(30)
         reward = found.timesteps.reward.astype(expected.timesteps.reward.dtype)
-        assert_same(found._replace(timesteps=found.timesteps._replace(reward=reward)), expected)
+        assert same(found._replace(timesteps=found.timesteps._replace(reward=reward)), expected)
     assert server.world_count == 0
 
 
@@ -167,7 +167,7 @@ def test_nested_observations_and_strings_of_batches() -> None:
         for num_batches in (None, 0):
             remote = RemoteEnvironments(robots.address, num_batches=num_batches)
             with LocalRollouts(remote, speaking, 2, 2) as rollouts:
-                assert_same(rollouts.collect(9), expected)
+                assert same(rollouts.collect(9), expected)
 
 
 @pytest.mark.parametrize("num_batches", [None, 0])

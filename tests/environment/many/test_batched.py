@@ -20,8 +20,8 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
-from tests.support.environments import Echo, Robot
+from tests.support.environments import Echo, Robot, Words
+from tests.support.sameness import same
 from tests.support.scripted import (
     ServerProcess,
     descriptor_count,
@@ -30,28 +30,6 @@ from tests.support.scripted import (
 )
 
 NUM_ENVS = 4
-
-
-class Words(dm_env.Environment):
-    """Observes as many numbers as it is told to, of variable length, and a message."""
-
-    def action_spec(self) -> dict[str, Any]:
-        return {"count": specs.Array((), np.int32), "word": specs.StringArray(())}
-
-    def observation_spec(self) -> dict[str, Any]:
-        return {"numbers": VariableArray((-1,), np.int32), "words": specs.StringArray((2,))}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observe(0, ""))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, self._observe(int(action["count"]), str(action["word"])))
-
-    def _observe(self, count: int, word: str) -> dict[str, Any]:
-        return {
-            "numbers": np.arange(count, dtype=np.int32),
-            "words": np.array([word, 2 * word], object),
-        }
 
 
 def test_rows_are_what_the_environments_alone_would_give(catch_server: Server) -> None:
@@ -66,32 +44,20 @@ def test_rows_are_what_the_environments_alone_would_give(catch_server: Server) -
             found = env.step({"paddle": np.ones(NUM_ENVS, np.int32)}) if step else env.reset()
             if step:
                 expected = timesteps.stack([one.step({"paddle": 1}) for one in alone])
-            _assert_same(found, expected)
+            assert same(found, expected)
             env.observation_spec()["board"].validate(found.observation["board"])
             env.reward_spec().validate(found.reward)
             env.discount_spec().validate(found.discount)
             np.testing.assert_array_equal(found.last(), found.step_type == dm_env.StepType.LAST)
             action = random.integers(3, size=NUM_ENVS)
             env.action_spec()["paddle"].validate(action.astype(np.int32))
-            _assert_same(
-                env.step({"paddle": action}),
-                timesteps.stack(
-                    [one.step({"paddle": own}) for one, own in zip(alone, action, strict=True)]
-                ),
+            expected = timesteps.stack(
+                [one.step({"paddle": own}) for one, own in zip(alone, action, strict=True)]
             )
+            assert same(env.step({"paddle": action}), expected)
     for one in alone:
         one.close()
     assert catch_server.world_count == 0
-
-
-def _assert_same(found: dm_env.TimeStep, expected: dm_env.TimeStep) -> None:
-    np.testing.assert_array_equal(found.step_type, expected.step_type)
-    np.testing.assert_array_equal(found.reward, expected.reward)
-    np.testing.assert_array_equal(found.discount, expected.discount)
-    assert found.observation.keys() == expected.observation.keys()
-    for name, values in expected.observation.items():
-        np.testing.assert_array_equal(found.observation[name], values)
-        assert found.observation[name].dtype == values.dtype
 
 
 def test_every_environment_may_have_settings_of_its_own(catch_server: Server) -> None:

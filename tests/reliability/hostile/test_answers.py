@@ -6,7 +6,6 @@ import asyncio
 import collections
 import concurrent.futures
 import random
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
@@ -109,12 +108,11 @@ def test_8_threads_with_many_requests_each_get_their_own_answers(
             is_right = connection.send(extension(number)) == extension(number)
             (right if is_right else wrong).append(number)
 
-    with connect(echo_server.address, request_timeout=60) as connection:
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with (
+        connect(echo_server.address, request_timeout=60) as connection,
+        concurrent.futures.ThreadPoolExecutor(8) as pool,
+    ):
+        assert list(pool.map(work, range(8))) == [None] * 8
     seen(requests=8 * count, right_answers=len(right), wrong_answers=len(wrong))
     assert wrong == []
     assert len(right) == 8 * count
