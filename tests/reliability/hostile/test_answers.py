@@ -7,6 +7,7 @@ import collections
 import concurrent.futures
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -22,7 +23,7 @@ from dm_env_rpc_client import (
     connect_async,
     dm_env_rpc_pb2,
 )
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering
 from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -154,32 +155,17 @@ def test_pipelined_requests_get_their_own_answers_errors_among_them(
     assert right + errors == count
 
 
-def _wrong_type(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for _ in requests:
-        yield Response(leave_world=dm_env_rpc_pb2.LeaveWorldResponse())
-
-
-def _empty(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for _ in requests:
-        yield Response()
-
-
-def _garbage(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[bytes]:
-    for _ in requests:
-        yield b"\xff\xff\xff"
-
-
 @pytest.mark.row(11)
 @pytest.mark.parametrize(
-    ("script", "text"),
+    ("answer", "text"),
     [
-        (_wrong_type, "holds leave_world; expected extension"),
-        (_empty, "holds no payload"),
-        (_garbage, "not an EnvironmentResponse"),
+        (dm_env_rpc_pb2.LeaveWorldResponse(), "holds leave_world; expected extension"),
+        (Response(), "holds no payload"),
+        (b"\xff\xff\xff", "not an EnvironmentResponse"),
     ],
 )
-def test_an_answer_of_another_kind_poisons_the_connection(script: object, text: str) -> None:
-    with ScriptedServer(script) as server, connect(server.address) as connection:  # type: ignore[arg-type]
+def test_an_answer_of_another_kind_poisons_the_connection(answer: Any, text: str) -> None:
+    with ScriptedServer(answering(answer)) as server, connect(server.address) as connection:
         with pytest.raises(ProtocolError, match=text) as first:
             connection.send(extension(1))
         assert not connection.is_usable
@@ -252,10 +238,6 @@ def test_a_missing_answer_is_a_missed_deadline() -> None:
 
 @pytest.mark.row(11)
 def test_an_answer_of_another_kind_poisons_the_connection_of_coroutines() -> None:
-    def wrong(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for _ in requests:
-            yield Response(leave_world=dm_env_rpc_pb2.LeaveWorldResponse())
-
     async def main() -> None:
         async with await connect_async(server.address) as connection:
             with pytest.raises(ProtocolError, match="expected extension"):
@@ -263,15 +245,13 @@ def test_an_answer_of_another_kind_poisons_the_connection_of_coroutines() -> Non
             with pytest.raises(ConnectionLostError):
                 await connection.send(extension(2))
 
-    with ScriptedServer(wrong) as server:
+    with ScriptedServer(answering(dm_env_rpc_pb2.LeaveWorldResponse())) as server:
         run(main)
 
 
 @pytest.mark.row(12)
 def test_a_server_that_ends_the_stream_is_a_lost_connection() -> None:
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        yield Response(extension=next(requests).extension)
-
+    script = answering(extension(1))
     with ScriptedServer(script) as server, connect(server.address) as connection:
         assert connection.send(extension(1)) == extension(1)
         for _ in range(2):

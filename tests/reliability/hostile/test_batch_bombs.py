@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import dm_env
@@ -22,12 +19,12 @@ from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.endpoint import Transport
 from tests.reliability.hostile.served import Served as Process
 from tests.reliability.recording import Seen
+from tests.support.scripted import ServerProcess
 
 pytestmark = pytest.mark.row(58)
 
 TRANSPORTS = ["http2"]  # Both ends of each test are told theirs.
 
-ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 MOST_MIB = 16
 MILLION = 1_000_000
@@ -94,16 +91,8 @@ def serve_until_killed(factory: str, transport: Transport) -> None:
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     factory, transport = request.param
     program = f"from {__name__} import *; serve_until_killed({factory!r}, {transport!r})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        try:
-            yield Served(Process(process.stdout.readline().strip(), process.pid), transport)
-        finally:
-            process.kill()
-            process.wait()
+    with ServerProcess(program) as server:
+        yield Served(Process(server.address, server.pid), transport)
 
 
 LARGE = pytest.mark.parametrize(

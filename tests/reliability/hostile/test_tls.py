@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 import socket
@@ -34,6 +35,7 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
+from tests.reliability.hostile import raw_peers
 from tests.reliability.hostile.raw_peers import answering_socket
 from tests.support.certificates import Authority, Issued, openssl
 from tests.support.stopwatch import time_limit
@@ -110,19 +112,7 @@ def served(issued: Issued, ca: Path | None = None, **options: Any) -> Server:
     return serve(Catch, credentials=Tls(cert=issued.cert, key=issued.key, ca=ca), **options)
 
 
-def ask(address: str, is_async: bool, **how: Any) -> None:
-    """Connects, and sends a request."""
-    request = dm_env_rpc_pb2.CreateWorldRequest()
-
-    async def main() -> None:
-        async with await connect_async(address, timeout=TIMEOUT, **how) as connection:
-            await connection.send(request)
-
-    if is_async:
-        asyncio.run(main(), debug=True)
-    else:
-        with connect(address, timeout=TIMEOUT, **how) as connection:
-            connection.send(request)
+ask = functools.partial(raw_peers.ask, timeout=TIMEOUT, debug=True)
 
 
 def fails_at_once(files: Files, address: str, is_async: bool, said: str, **how: Any) -> None:
