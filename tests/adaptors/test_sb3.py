@@ -7,7 +7,6 @@ import copy
 import functools
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -20,6 +19,7 @@ from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.gymnasium.proxied import Mirror
 from tests.support.groups import need_package
 from tests.support.sameness import same
+from tests.support.serving import serving
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -38,10 +38,7 @@ def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", **settings)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch}) as server:
-        yield server
+server = serving({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch})
 
 
 def remote(server: Server, name: str, **settings: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import pytest
 
 from dm_env_rpc_client.server import Server, serve
+from tests.support.serving import serving
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -34,10 +34,7 @@ def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", **settings)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(cart_pole) as server:
-        yield server
+server = serving(cart_pole)
 
 
 def rollout(env: Any, steps: int, **settings: Any) -> Any:

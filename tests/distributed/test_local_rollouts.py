@@ -33,6 +33,7 @@ from tests.distributed.actors import (
 )
 from tests.support.environments import Echo, Robot
 from tests.support.sameness import same
+from tests.support.serving import serving
 
 FIRST, MID, LAST = map(int, dm_env.StepType)
 
@@ -100,10 +101,7 @@ def test_trajectories_do_not_depend_on_the_layout(layout: tuple[int, int]) -> No
             ).any()
 
 
-@pytest.fixture(scope="module")
-def server() -> Any:
-    with serve({"catch": Catch, "echo": Echo}) as running:
-        yield running
+server = serving({"catch": Catch, "echo": Echo})
 
 
 def test_remote_environments_are_as_local_ones(server: Server) -> None:

@@ -12,8 +12,9 @@ import gymnasium
 import pytest
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Server
 from tests.support.groups import need_package
+from tests.support.serving import serving
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -63,11 +64,7 @@ def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", **settings)
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(cart_pole) as running:
-        yield running
-        assert running.errors == []
+server = serving(cart_pole, scope="function", checks_errors=True)
 
 
 @contextlib.contextmanager

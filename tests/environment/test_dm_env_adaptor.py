@@ -29,14 +29,12 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.walkers import Arm
 from tests.environment import one_world
 from tests.support.environments import Echo, Robot
+from tests.support.serving import serving
 
 FIRST, MID, LAST = dm_env.StepType
 
 
-@pytest.fixture
-def robot_server() -> Iterator[Server]:
-    with serve(Robot) as server:
-        yield server
+robot_server = serving(Robot, scope="function")
 
 
 def action(**changes: Any) -> dict[str, Any]:

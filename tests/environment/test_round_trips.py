@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, make
-from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.server import Catch, Server
 from tests.support.distance import Distance
+from tests.support.serving import serving
 
 TRANSPORTS = ["http2"]
 """What grpcio does before a call is its own."""
@@ -18,10 +19,7 @@ _STEPS = 200
 _ENVIRONMENTS = 64
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Catch) as server:
-        yield server
+server = serving(Catch)
 
 
 @pytest.fixture

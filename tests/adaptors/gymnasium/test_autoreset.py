@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,18 +11,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dm_env_rpc_client.adaptors.gymnasium import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Server
 from tests.support.environments import Dice
 from tests.support.sameness import same
+from tests.support.serving import serving
 
 NUM_ENVS = 5
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Dice) as server:
-        yield server
-        assert server.errors == []
+server = serving(Dice, checks_errors=True)
 
 
 def pair(

@@ -23,6 +23,7 @@ from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
 from tests.adaptors.gymnasium.proxied import SPACES, Mirror
 from tests.support.groups import need_package
 from tests.support.sameness import same
+from tests.support.serving import serving
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -37,10 +38,7 @@ def mirror(**settings: Any) -> GymnasiumEnvironment:
     return GymnasiumEnvironment(Mirror(**settings))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve({"CartPole": cart_pole, "Mirror": mirror}) as server:
-        yield server
+server = serving({"CartPole": cart_pole, "Mirror": mirror})
 
 
 def remote(server: Server, name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:

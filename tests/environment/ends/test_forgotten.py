@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,11 +29,12 @@ from dm_env_rpc_client.environment import (
     joined_adaptor,
     world_ends,
 )
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Server
 from tests.environment.ends import ctrl_c_in_close
 from tests.support.environments import Echo
 from tests.support.programs import run_python
 from tests.support.scripted import settles, settles_async
+from tests.support.serving import serving
 
 
 @pytest.fixture(autouse=True)
@@ -44,11 +44,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 30.0)
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(Echo, idle_world_seconds=None) as serving:
-        yield serving
-        assert serving.errors == []
+server = serving(Echo, idle_world_seconds=None, scope="function", checks_errors=True)
 
 
 def is_empty(server: Server) -> bool:

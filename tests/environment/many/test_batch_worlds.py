@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from tests.support.environments import Dice, Echo
 from tests.support.sameness import same
 from tests.support.scripted import served_echo, settles
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -35,10 +35,7 @@ def rolls(count: int, seed: int) -> dict[str, Any]:
     return {"bet": random.integers(0, 7, count), "hand": {"push": push}, "word": words}
 
 
-@pytest.fixture(scope="module")
-def dice() -> Iterator[Server]:
-    with serve(Dice) as server:
-        yield server
+dice = serving(Dice)
 
 
 def settings(index: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import dm_env
@@ -27,6 +26,7 @@ from tests.support.scripted import (
     served_echo,
     settles,
 )
+from tests.support.serving import serving
 
 
 class Fragile(Echo):
@@ -42,10 +42,7 @@ class Fragile(Echo):
         return super().step(action)
 
 
-@pytest.fixture
-def fragile() -> Iterator[Server]:
-    with serve(Fragile) as server:
-        yield server
+fragile = serving(Fragile, scope="function")
 
 
 def test_an_environment_that_refuses_a_step_is_named_and_the_others_go_on(fragile: Server) -> None:
@@ -202,6 +199,7 @@ from dm_env_rpc_client import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.server import serve
 from tests.support.environments import Echo
+from tests.support.serving import serving
 
 def interrupt(number, frame):
     raise KeyboardInterrupt

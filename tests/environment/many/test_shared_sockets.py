@@ -32,6 +32,7 @@ from dm_env_rpc_client.transports.streams import plain_memory
 from tests.compliance import playground
 from tests.support.environments import Echo
 from tests.support.scripted import extension, settles
+from tests.support.serving import serving
 
 TRANSPORTS = ["http2"]
 
@@ -43,10 +44,7 @@ LOOKS = (
 )
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(Echo, max_connections=2000, max_worlds=2000) as made:
-        yield made
+server = serving(Echo, max_connections=2000, max_worlds=2000, scope="function")
 
 
 def test_no_stream_is_opened_on_a_connection_that_its_last_one_ends(server: Server) -> None:
