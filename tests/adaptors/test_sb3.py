@@ -15,13 +15,12 @@ import pytest
 
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.gymnasium.proxied import Mirror
 from tests.support.groups import need_package
 from tests.support.sameness import same
 from tests.support.serving import serving
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 need_package("stable_baselines3")
 with warnings.catch_warnings():
@@ -32,10 +31,6 @@ with warnings.catch_warnings():
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
     from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
-
-
-def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", **settings)
 
 
 server = serving({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch})

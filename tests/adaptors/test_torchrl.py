@@ -9,9 +9,8 @@ import gymnasium
 import pytest
 
 from dm_env_rpc_client.server import Server, serve
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.support.serving import serving
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 # Installing it may take gigabytes, so these are run where somebody has done that.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -28,10 +27,6 @@ def torchrl() -> Any:
         torch.set_num_threads(1)  # More of them make small tensors slower.
         yield envs
         torch.set_num_threads(threads)
-
-
-def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", **settings)
 
 
 server = serving(cart_pole)

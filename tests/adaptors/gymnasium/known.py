@@ -8,7 +8,10 @@ from typing import Any
 
 import gymnasium
 
-__all__ = ["ENVIRONMENTS", "local_environment"]
+__all__ = ["ENVIRONMENTS", "REMOTE", "cart_pole", "local_environment"]
+
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+"""The id of the environment at a server."""
 
 ENVIRONMENTS = {
     "CartPole-v1": (),
@@ -30,3 +33,7 @@ def local_environment(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return gymnasium.make(name, **settings)
+
+
+def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", **settings)

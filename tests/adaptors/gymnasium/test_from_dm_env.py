@@ -17,10 +17,9 @@ import dm_env_rpc_client
 from dm_env_rpc_client import DmEnvRpcError, SpecError
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv, make_remote
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.known import REMOTE
 from tests.support.environments import Echo, Robot
 from tests.support.programs import run_python
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 
 class Filmed(Catch):

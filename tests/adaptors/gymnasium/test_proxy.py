@@ -25,12 +25,10 @@ from dm_env_rpc_client.adaptors.gymnasium import (
     values,
 )
 from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
+from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, local_environment
 from tests.adaptors.gymnasium.proxied import SPACES, Mirror
 from tests.support.sameness import same
 from tests.support.serving import serving
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 
 def mirror(**settings: Any) -> GymnasiumEnvironment:
