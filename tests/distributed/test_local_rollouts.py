@@ -146,16 +146,14 @@ def test_environments_of_an_actor_are_one_world_where_the_server_makes_batches()
             rollouts.collect(2)
 
 
-def test_nested_observations_and_strings_of_batches() -> None:
-    def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
-        count = len(random)
-        arm = {"torque": np.ones((count, 3), np.float32), "grip": np.zeros(count, bool)}
-        return {
-            "arm": arm,
-            "mode": np.zeros(count, int),
-            "speech": np.array(["ab"] * count, object),
-        }
+def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+    """Says to a Robot what it has heard, and more."""
+    speech = np.array([f"{heard[1]}ab" for heard in timestep.observation["heard"]], object)
+    arm = {"torque": np.ones((2, 3), np.float32), "grip": np.zeros(2, bool)}
+    return {"arm": arm, "mode": np.zeros(2, int), "speech": speech}
 
+
+def test_nested_observations_and_strings_of_batches() -> None:
     def make_env(index: int) -> dm_env.Environment:
         return make(robots.address)
 
@@ -245,11 +243,6 @@ def test_what_a_policy_does_with_its_arrays_changes_nothing() -> None:
 
 
 def test_nested_observations_and_strings() -> None:
-    def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
-        speech = np.array([f"{heard[1]}ab" for heard in timestep.observation["heard"]], object)
-        arm = {"torque": np.ones((2, 3), np.float32), "grip": np.zeros(2, bool)}
-        return {"arm": arm, "mode": np.zeros(2, int), "speech": speech}
-
     with LocalRollouts(lambda index: Robot(), speaking, 1, 2) as rollouts:
         steps = rollouts.collect(3).timesteps
     assert steps.observation["camera"]["rgb"].shape == (4, 2, 4, 5, 3)

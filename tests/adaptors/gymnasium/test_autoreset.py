@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any
 
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -18,23 +17,7 @@ from tests.support.serving import serving
 
 NUM_ENVS = 5
 
-
 server = serving(Dice, checks_errors=True)
-
-
-def pair(
-    server: Server, mode: AutoresetMode, **kwargs: Any
-) -> tuple[RemoteVectorEnv, SyncVectorEnv]:
-    """The same environments twice."""
-
-    singles = [
-        functools.partial(make_remote, server.address, {"seed": index}) for index in range(NUM_ENVS)
-    ]
-    expected = SyncVectorEnv(singles, autoreset_mode=mode)
-    found = RemoteVectorEnv(
-        server.address, NUM_ENVS, lambda index: {"seed": index}, autoreset_mode=mode, **kwargs
-    )
-    return found, expected
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -42,7 +25,10 @@ def pair(
 def test_every_step_is_that_of_gymnasiums_own(
     server: Server, mode: AutoresetMode, copy: bool
 ) -> None:
-    found, expected = pair(server, mode, copy=copy)
+    settings = [{"seed": index} for index in range(NUM_ENVS)]
+    singles = [functools.partial(make_remote, server.address, each) for each in settings]
+    expected = SyncVectorEnv(singles, autoreset_mode=mode)
+    found = RemoteVectorEnv(server.address, NUM_ENVS, settings, autoreset_mode=mode, copy=copy)
     with contextlib.closing(found), contextlib.closing(expected):
         assert found.metadata["autoreset_mode"] is mode
         assert found.single_observation_space == expected.single_observation_space

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import dm_env
 import numpy as np
 import pytest
+import tree
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
@@ -97,20 +99,15 @@ def test_parts_of_a_batch_are_sent_and_received(dice: Server, num_batches: int |
             expected, ids = alone.recv(under_way)
             found, own = batched.recv(under_way)
             assert sorted(own) == sorted(ids)
-            order, own_order = np.argsort(ids), np.argsort(own)
-            for mine, other in zip(found, expected, strict=True):
-                _same_rows(mine, own_order, other, order)
+            assert same(ordered(found, own), ordered(expected, ids))
             idle |= set(own.tolist())
             under_way = 0
 
 
-def _same_rows(found: Any, own_order: Any, expected: Any, order: Any) -> None:
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for name in expected:
-            _same_rows(found[name], own_order, expected[name], order)
-    else:
-        assert same(found[own_order], expected[order])
+def ordered(timestep: dm_env.TimeStep, ids: Any) -> dm_env.TimeStep:
+    """The rows in the order of the environments."""
+    rows: dm_env.TimeStep = tree.map_structure(lambda each: each[np.argsort(ids)], timestep)
+    return rows
 
 
 @BOTH
