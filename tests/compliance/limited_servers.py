@@ -9,7 +9,7 @@ from typing import Any
 from google.rpc import code_pb2
 
 from tests.compliance import playground
-from tests.compliance.broken_streams import EndsTheStreamAfterAnError
+from tests.compliance.broken_streams import EndsTheStreamAfterAnError as EndsTheStream
 
 _OPTIONAL = ("reset", "reset_world", "extension")
 
@@ -94,7 +94,7 @@ class Minimal(playground.Session):
         return super().carry_out(kind, request)
 
 
-class EndsAfterErrors(EndsTheStreamAfterAnError, Minimal):
+class EndsAfterErrors(EndsTheStream, Minimal):
     """The error for each of the requests that it does not know ends the stream, too."""
 
 
