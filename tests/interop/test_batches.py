@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
-import gymnasium
 import numpy as np
 import pytest
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
@@ -17,6 +16,7 @@ from dm_env_rpc.v1 import tensor_utils
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 from tests.support.groups import skip
@@ -26,15 +26,7 @@ ROWS = 4
 STEPS = 60
 
 
-def cart() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1")
-
-
-def carts(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
-
-
-FACTORIES: dict[str, Callable[..., Any]] = {"catch": Catch, "cart": cart, "carts": carts}
+FACTORIES: dict[str, Callable[..., Any]] = {"catch": Catch, "cart": cart_pole, "carts": cart_poles}
 
 
 @pytest.fixture(params=FACTORIES)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import dm_env
-import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs
@@ -17,6 +16,7 @@ from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.environment.worlds import create_world
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.endpoint import Transport
+from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 from tests.reliability.hostile.served import Served as Process
 from tests.reliability.recording import Seen
 from tests.support.scripted import ServerProcess
@@ -53,12 +53,11 @@ class Large(dm_env.Environment):
         return dm_env.transition(0.0, np.ones((self._side, self._side), np.float32))
 
 
-def carts() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1")
-
-
-def cart_batches(num_envs: int = 2) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+FACTORIES: dict[str, Callable[..., Any]] = {
+    "Large": Large,
+    "carts": cart_pole,
+    "cart_batches": cart_poles,
+}
 
 
 class Served(NamedTuple):
@@ -74,18 +73,14 @@ class Served(NamedTuple):
 
 
 def serve_until_killed(factory: str, transport: Transport) -> None:
-    with serve(globals()[factory], transport=transport) as server:
+    with serve(FACTORIES[factory], transport=transport) as server:
         print(server.address, flush=True)
         server.wait()
 
 
 @pytest.fixture(
     scope="module",
-    params=[
-        (factory, transport)
-        for factory in ("Large", "carts", "cart_batches")
-        for transport in ("http2", "grpc")
-    ],
+    params=[(factory, transport) for factory in FACTORIES for transport in ("http2", "grpc")],
     ids="-".join,
 )
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
