@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import (
+    AsyncConnection,
     AsyncDmEnvAdaptor,
     Connection,
     DmEnvAdaptor,
@@ -116,17 +117,21 @@ def test_a_reset_that_joins_again_does_so_if_send_was_replaced() -> None:
     assert sent == ["CreateWorldRequest", "JoinWorldRequest"]
 
 
+def replace_send_async(connection: AsyncConnection) -> None:
+    original = connection.send
+
+    async def send(request: Any) -> Any:
+        try:
+            return await original(request)
+        except DmEnvRpcError as error:
+            raise EngineError(str(error)) from error
+
+    connection.send = send  # type: ignore[method-assign, assignment]
+
+
 async def _reset_with_replaced_send(address: str) -> None:
     async with await connect_async(address) as connection:
-        original = connection.send
-
-        async def send(request: Any) -> Any:
-            try:
-                return await original(request)
-            except DmEnvRpcError as error:
-                raise EngineError(str(error)) from error
-
-        connection.send = send  # type: ignore[method-assign, assignment]
+        replace_send_async(connection)
         env, _ = await create_and_join_world_async(connection, {}, {})
         async with env:
             for _ in range(2):
@@ -148,17 +153,12 @@ async def _close_with_replaced_send(address: str) -> list[str]:
         closed.append("closed")
 
     async with await connect_async(address) as connection:
-        original = connection.send
-
-        async def send(request: Any) -> Any:
-            return await original(request)
-
-        connection.send = send  # type: ignore[method-assign, assignment]
+        replace_send_async(connection)
         env, _ = await create_and_join_world_async(connection, {}, {})
         env.on_close(callback)
         await env.reset()
         await env.close()
-        with pytest.raises(DmEnvRpcError):
+        with pytest.raises(EngineError, match="seat"):
             await create_and_join_world_async(connection, {}, {"seat": 3})
     return closed
 
