@@ -5,7 +5,6 @@ Client and server are two ends of the same requests: what one has counted, the o
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import json
@@ -42,6 +41,7 @@ from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.adaptors.collected import Collected, context_of, names
+from tests.support.coroutines import in_a_loop
 from tests.support.environments import Echo
 from tests.support.programs import run_python
 
@@ -269,15 +269,13 @@ def test_streams_that_are_refused_are_errors_of_the_server(
     assert collected.errors("server") == [("connect", code, "")]
 
 
-def test_with_asyncio_it_is_the_same(collected: Collected, server: Server) -> None:
-    async def run() -> None:
-        async with await dm_env_rpc_client.make_async(server.address) as env:
-            await env.reset()
-            for _ in range(5):
-                await env.step({"paddle": 1})
-            await env.reset()
-
-    asyncio.run(run())
+@in_a_loop
+async def test_with_asyncio_it_is_the_same(collected: Collected, server: Server) -> None:
+    async with await dm_env_rpc_client.make_async(server.address) as env:
+        await env.reset()
+        for _ in range(5):
+            await env.step({"paddle": 1})
+        await env.reset()
     server.stop()
     asked = collected.by_kind("server.requests")
     assert asked["step"] == 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import Any
 
@@ -13,6 +12,7 @@ from google.protobuf import any_pb2
 
 from dm_env_rpc_client import DmEnvRpcError, connect, dm_env_rpc_pb2, make, make_async
 from tests.interop.conftest import MakeEnvironment
+from tests.support.coroutines import in_a_loop
 
 FIRST, MID, LAST = StepType
 UNIMPLEMENTED = 12
@@ -132,7 +132,8 @@ def test_many_connections_at_once(address: str, transport: Any, count: int) -> N
             assert seen == [step + n for n in range(count)]
 
 
-async def _rollout(address: str, transport: Any) -> None:
+@in_a_loop
+async def test_coroutines_step_too(address: str, transport: Any) -> None:
     settings = {"shape": np.array([3], np.int32), "length": 4}
     async with await make_async(address, settings, transport=transport) as env:
         assert (await env.reset()).first()
@@ -144,7 +145,3 @@ async def _rollout(address: str, transport: Any) -> None:
         assert np.array_equal(trajectory.observation["uint8"], actions)
         kinds = [MID, MID, LAST, FIRST, MID, MID, MID, LAST]
         assert trajectory.step_type.tolist() == kinds
-
-
-def test_coroutines_step_too(address: str, transport: Any) -> None:
-    asyncio.run(_rollout(address, transport))

@@ -31,6 +31,7 @@ from dm_env_rpc_client.environment import (
 )
 from dm_env_rpc_client.server import Server
 from tests.environment.ends import ctrl_c_in_close
+from tests.support.coroutines import in_a_loop
 from tests.support.environments import Echo
 from tests.support.programs import run_python
 from tests.support.scripted import settles, settles_async
@@ -93,17 +94,15 @@ def test_what_make_did_not_create_stays(server: Server) -> None:
         assert (server.world_count, server.agent_count) == (1, 1)
 
 
-def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server) -> None:
-    async def use() -> None:
+@in_a_loop
+async def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
         env = await make_async(server.address)
         await env.reset()
         del env
         gc.collect()
         assert await settles_async(lambda: is_empty(server))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        asyncio.run(use())
 
 
 @pytest.mark.parametrize("request_name", ["LeaveWorldRequest", "DestroyWorldRequest"])
@@ -133,22 +132,22 @@ def test_ctrl_c_in_close_ends_the_world_all_the_same(
     env.close()
 
 
-def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(server: Server) -> None:
-    async def use() -> None:
-        env = await make_async(server.address, {"seconds": 0.3})
-        await env.reset()
-        step = asyncio.ensure_future(env.step({"value": 1}))
-        closing = asyncio.ensure_future(env.close())
-        for _ in range(10):  # Both have begun, and wait for the server.
-            await asyncio.sleep(0)
-        assert not closing.done()
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-        await asyncio.gather(step, return_exceptions=True)
-
-    asyncio.run(use())
-    assert settles(lambda: is_empty(server))
+@in_a_loop
+async def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(
+    server: Server,
+) -> None:
+    env = await make_async(server.address, {"seconds": 0.3})
+    await env.reset()
+    step = asyncio.ensure_future(env.step({"value": 1}))
+    closing = asyncio.ensure_future(env.close())
+    for _ in range(10):  # Both have begun, and wait for the server.
+        await asyncio.sleep(0)
+    assert not closing.done()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.gather(step, return_exceptions=True)
+    assert await settles_async(lambda: is_empty(server))
 
 
 @pytest.mark.timeout(300)

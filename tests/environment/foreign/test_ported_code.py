@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +32,7 @@ from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests import rooms
 from tests.environment.one_world import RUNNING, joining, refuse, scripted
+from tests.support.coroutines import in_a_loop
 
 pytestmark = pytest.mark.usefixtures("no_warnings")
 
@@ -129,30 +129,28 @@ def replace_send_async(connection: AsyncConnection) -> None:
     connection.send = send  # type: ignore[method-assign, assignment]
 
 
-async def _reset_with_replaced_send(address: str) -> None:
-    async with await connect_async(address) as connection:
-        replace_send_async(connection)
-        env, _ = await create_and_join_world_async(connection, {}, {})
-        async with env:
-            for _ in range(2):
-                assert (await env.reset()).first()
-                assert (await env.step({})).mid()
-            with pytest.raises(DmEnvRpcError, match="there is no reset"):
-                await env.reset()
-
-
-def test_so_does_one_with_asyncio() -> None:
+@in_a_loop
+async def test_so_does_one_with_asyncio() -> None:
     with without_reset(joins=2) as server:
-        asyncio.run(_reset_with_replaced_send(server.address))
+        async with await connect_async(server.address) as connection:
+            replace_send_async(connection)
+            env, _ = await create_and_join_world_async(connection, {}, {})
+            async with env:
+                for _ in range(2):
+                    assert (await env.reset()).first()
+                    assert (await env.step({})).mid()
+                with pytest.raises(DmEnvRpcError, match="there is no reset"):
+                    await env.reset()
 
 
-async def _close_with_replaced_send(address: str) -> list[str]:
+@in_a_loop
+async def test_the_same_for_asyncio(catch_server: Server) -> None:
     closed = []
 
     async def callback() -> None:
         closed.append("closed")
 
-    async with await connect_async(address) as connection:
+    async with await connect_async(catch_server.address) as connection:
         replace_send_async(connection)
         env, _ = await create_and_join_world_async(connection, {}, {})
         env.on_close(callback)
@@ -160,11 +158,7 @@ async def _close_with_replaced_send(address: str) -> list[str]:
         await env.close()
         with pytest.raises(EngineError, match="seat"):
             await create_and_join_world_async(connection, {}, {"seat": 3})
-    return closed
-
-
-def test_the_same_for_asyncio(catch_server: Server) -> None:
-    assert asyncio.run(_close_with_replaced_send(catch_server.address)) == ["closed"]
+    assert closed == ["closed"]
     assert (catch_server.agent_count, catch_server.world_count) == (0, 1)
 
 
@@ -196,7 +190,8 @@ def test_a_server_may_be_stopped_on_close() -> None:
     assert counts == [(0, 0)]
 
 
-def test_a_server_may_be_stopped_on_close_with_asyncio() -> None:
+@in_a_loop
+async def test_a_server_may_be_stopped_on_close_with_asyncio() -> None:
     server = serve(Catch)
     counts = []
 
@@ -204,12 +199,9 @@ def test_a_server_may_be_stopped_on_close_with_asyncio() -> None:
         counts.append((server.agent_count, server.world_count))
         server.stop()
 
-    async def main() -> None:
-        env = await make_async(server.address)
-        env.on_close(stop)
-        await env.close()
-
-    asyncio.run(main())
+    env = await make_async(server.address)
+    env.on_close(stop)
+    await env.close()
     assert counts == [(0, 0)]
 
 
@@ -236,18 +228,16 @@ def test_a_subclass_may_have_an_attribute_called_connection(catch_server: Server
     assert catch_server.agent_count == 0
 
 
-def test_so_may_one_for_asyncio(catch_server: Server) -> None:
+@in_a_loop
+async def test_so_may_one_for_asyncio(catch_server: Server) -> None:
     class Keeps(AsyncDmEnvAdaptor):
         def __init__(self, connection: Any, specs: Any, **kwargs: Any):
             super().__init__(connection, specs, **kwargs)
             self.connection = connection
 
-    async def main() -> None:
-        async with await make_async(catch_server.address, adaptor_class=Keeps) as env:
-            assert env.connection.is_usable
-        assert not env.connection.is_usable
-
-    asyncio.run(main())
+    async with await make_async(catch_server.address, adaptor_class=Keeps) as env:
+        assert env.connection.is_usable
+    assert not env.connection.is_usable
 
 
 SPECS = {3: dm_env_rpc_pb2.TensorSpec(name="speed", dtype=dm_env_rpc_pb2.FLOAT)}

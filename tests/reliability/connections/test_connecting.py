@@ -21,6 +21,7 @@ from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.certificates import self_signed
+from tests.support.coroutines import in_a_loop
 from tests.support.scripted import (
     descriptor_count,
     extension,
@@ -87,32 +88,28 @@ def test_a_dead_port_is_named_to_coroutines() -> None:
 
 @pytest.mark.row(13)
 @counts(50, 2_000)
-def test_opens_and_closes_of_coroutines_leave_nothing_behind(
+@in_a_loop
+async def test_opens_and_closes_of_coroutines_leave_nothing_behind(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     async def open_and_close() -> None:
         async with await connect_async(echo_server.address) as connection:
             await connection.send(extension(1))
 
-    async def main() -> None:
+    await open_and_close()
+    threads, descriptors = thread_count(), descriptor_count()
+    for _ in range(count):
         await open_and_close()
-        threads, descriptors = thread_count(), descriptor_count()
-        for _ in range(count):
-            await open_and_close()
-        await settles_async(
-            lambda: echo_server.open_streams == 0 and descriptor_count() <= descriptors
-        )
-        seen(
-            connections=count,
-            threads_more=float(max(0, thread_count() - threads)),
-            descriptors_more=float(max(0, descriptor_count() - descriptors)),
-        )
-        assert echo_server.open_streams == 0
-        assert thread_count() <= threads + 2
-        assert len(asyncio.all_tasks()) <= 2
-        assert descriptor_count() <= descriptors
-
-    asyncio.run(main())
+    await settles_async(lambda: echo_server.open_streams == 0 and descriptor_count() <= descriptors)
+    seen(
+        connections=count,
+        threads_more=float(max(0, thread_count() - threads)),
+        descriptors_more=float(max(0, descriptor_count() - descriptors)),
+    )
+    assert echo_server.open_streams == 0
+    assert thread_count() <= threads + 2
+    assert len(asyncio.all_tasks()) <= 2
+    assert descriptor_count() <= descriptors
 
 
 @pytest.mark.row(14)

@@ -6,7 +6,7 @@ import asyncio
 import collections
 import concurrent.futures
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -27,20 +27,15 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answeri
 from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
+from tests.support.coroutines import in_a_loop
 from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
 
 
-def run(main: Callable[[], Awaitable[None]], seconds: float = 600) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(main(), seconds)
-
-    asyncio.run(bounded())
-
-
 @pytest.mark.row(7)
 @counts(50, 1_000)
-def test_cancelled_coroutines_leave_no_stale_answer(
+@in_a_loop
+async def test_cancelled_coroutines_leave_no_stale_answer(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     """A wait that is cancelled ends the connection, unless it had its answer already."""
@@ -65,16 +60,13 @@ def test_cancelled_coroutines_leave_no_stale_answer(
         except ConnectionLostError:
             dead += 1
 
-    async def main() -> None:
-        connection = await connect_async(echo_server.address)
-        for number in range(0, count * 10, 10):
-            if not connection.is_usable:
-                await connection.close()
-                connection = await connect_async(echo_server.address)
-            await attempt(connection, number)
-        await connection.close()
-
-    run(main)
+    connection = await connect_async(echo_server.address)
+    for number in range(0, count * 10, 10):
+        if not connection.is_usable:
+            await connection.close()
+            connection = await connect_async(echo_server.address)
+        await attempt(connection, number)
+    await connection.close()
     seen(cancellations=count, stale_answers=stale, unusable_connections=dead)
     assert stale == 0
     assert dead > 0
@@ -82,18 +74,16 @@ def test_cancelled_coroutines_leave_no_stale_answer(
 
 @pytest.mark.row(8)
 @counts(1_000, 10_000)
-def test_gathered_requests_get_their_own_answers(
+@in_a_loop
+async def test_gathered_requests_get_their_own_answers(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
-    async def main() -> None:
-        async with await connect_async(echo_server.address) as connection:
-            requests = [extension(number) for number in range(count)]
-            answers = await asyncio.gather(*(connection.send(each) for each in requests))
-            right = sum(map(any_pb2.Any.__eq__, answers, requests))
-            seen(requests=len(requests), right_answers=right)
-            assert answers == requests
-
-    run(main)
+    async with await connect_async(echo_server.address) as connection:
+        requests = [extension(number) for number in range(count)]
+        answers = await asyncio.gather(*(connection.send(each) for each in requests))
+        right = sum(map(any_pb2.Any.__eq__, answers, requests))
+        seen(requests=len(requests), right_answers=right)
+        assert answers == requests
 
 
 @pytest.mark.row(9)
@@ -237,16 +227,14 @@ def test_a_missing_answer_is_a_missed_deadline() -> None:
 
 
 @pytest.mark.row(11)
-def test_an_answer_of_another_kind_poisons_the_connection_of_coroutines() -> None:
-    async def main() -> None:
+@in_a_loop
+async def test_an_answer_of_another_kind_poisons_the_connection_of_coroutines() -> None:
+    with ScriptedServer(answering(dm_env_rpc_pb2.LeaveWorldResponse())) as server:
         async with await connect_async(server.address) as connection:
             with pytest.raises(ProtocolError, match="expected extension"):
                 await connection.send(extension(1))
             with pytest.raises(ConnectionLostError):
                 await connection.send(extension(2))
-
-    with ScriptedServer(answering(dm_env_rpc_pb2.LeaveWorldResponse())) as server:
-        run(main)
 
 
 @pytest.mark.row(12)
@@ -261,7 +249,8 @@ def test_a_server_that_ends_the_stream_is_a_lost_connection() -> None:
 
 @pytest.mark.row(12)
 @pytest.mark.parametrize("code", [None, grpc.StatusCode.UNAUTHENTICATED])
-def test_coroutines_lose_the_connection_with_a_stream_that_the_server_ends(
+@in_a_loop
+async def test_coroutines_lose_the_connection_with_a_stream_that_the_server_ends(
     code: grpc.StatusCode | None,
 ) -> None:
     def ending(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
@@ -270,11 +259,8 @@ def test_coroutines_lose_the_connection_with_a_stream_that_the_server_ends(
             context.abort(code, "the very reason")
         yield from ()
 
-    async def main() -> None:
+    with ScriptedServer(ending) as server:
         async with await connect_async(server.address) as connection:
             for _ in range(2):
                 with pytest.raises(ConnectionLostError, match="ended"):
                     await connection.send(extension(1))
-
-    with ScriptedServer(ending) as server:
-        run(main)

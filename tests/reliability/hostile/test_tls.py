@@ -38,6 +38,7 @@ from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from tests.reliability.hostile import raw_peers
 from tests.reliability.hostile.raw_peers import answering_socket
 from tests.support.certificates import Authority, Issued, openssl
+from tests.support.coroutines import in_a_loop
 from tests.support.stopwatch import time_limit
 
 TIMEOUT = 60.0
@@ -320,28 +321,24 @@ def test_row_46_any_other_token_is_refused(
 
 
 @pytest.mark.parametrize("count", [pytest.param(50, id="few"), MANY_REFUSED])
-def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count: int) -> None:
-    async def main(address: str) -> None:
+@in_a_loop
+async def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count: int) -> None:
+    with serve(Catch, token=TOKEN) as server:
         for _ in range(count):
-            async with await connect_async(address, token="another") as connection:
+            async with await connect_async(server.address, token="another") as connection:
                 with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
                     await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
 
+
+@in_a_loop
+async def test_row_46_a_write_that_failed_does_not_hide_why() -> None:
     with serve(Catch, token=TOKEN) as server:
-        asyncio.run(main(server.address))
-
-
-def test_row_46_a_write_that_failed_does_not_hide_why() -> None:
-    async def main(address: str) -> None:
-        async with grpc.aio.insecure_channel(address) as channel:
+        async with grpc.aio.insecure_channel(server.address) as channel:
             stream = AsyncGrpcStream(channel, [("authorization", "Bearer another")])
             # As grpc.aio does if a write fails before the status has arrived.
             stream._call._cython_call.set_internal_error("scripted")
             with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
                 await stream.read()
-
-    with serve(Catch, token=TOKEN) as server:
-        asyncio.run(main(server.address))
 
 
 def test_row_46_any_client_is_told_and_may_write_the_scheme_as_it_likes() -> None:
