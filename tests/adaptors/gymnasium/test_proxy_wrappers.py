@@ -249,19 +249,3 @@ def test_batches_render(server: Server) -> None:
     with contextlib.closing(envs):
         envs.reset()
         assert envs.render() is None
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_5000_steps_of_an_atari_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    breakout = functools.partial(gymnasium.make, "ale_py:ALE/Breakout-v5")
-    local = breakout()
-    with local, serve(breakout) as own, gymnasium.make(REMOTE, address=own.address) as env:
-        assert same(env.reset(seed=1), local.reset(seed=1))
-        local.action_space.seed(1)
-        for _ in range(5000):
-            action = local.action_space.sample()
-            expected = local.step(action)
-            assert same(env.step(action), expected)
-            if expected[2] or expected[3]:
-                assert same(env.reset(), local.reset())

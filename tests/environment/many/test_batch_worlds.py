@@ -17,7 +17,6 @@ from dm_env_rpc_client import (
     EnvironmentsFailedError,
     Restart,
     SpecError,
-    make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.support.environments import Dice, Echo
@@ -198,14 +197,6 @@ def test_what_cannot_be_a_batch_has_streams(arguments: dict[str, Any], worlds: i
         assert server.world_count == worlds
         env.reset()
         assert env.step({"value": [1, 2, 3]}).observation["value"].tolist() == [1, 2, 3]
-
-
-def test_a_million_rows_are_refused_before_memory_is_taken() -> None:
-    with (
-        serve(Echo) as server,
-        pytest.raises(DmEnvRpcError, match="a batch has 1 to 16384"),
-    ):
-        make(server.address, {"num_envs": 1_000_000})
 
 
 @BOTH
