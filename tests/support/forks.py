@@ -57,7 +57,7 @@ def child(
       The id of the process, and the other end of the pipe.
     """
     told, heard = context.Pipe()
-    process = context.Process(target=target, args=(*arguments, heard))
+    process = context.Process(target=target, args=(*arguments, heard), daemon=True)
     process.start()
     heard.close()
     try:

@@ -18,6 +18,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.reliability.echoing import Echoing
+from tests.reliability.hostile.raw_peers import ask
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.certificates import self_signed
@@ -33,12 +34,13 @@ from tests.support.stopwatch import time_limit
 
 
 @pytest.mark.row(5)
-def test_a_dead_port_is_named_with_the_cause() -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_dead_port_is_named_with_the_cause(is_async: bool) -> None:
     with (
         time_limit(1.5),
         pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused.*runs"),
     ):
-        connect("localhost:1", timeout=0.5)
+        ask("localhost:1", is_async, timeout=0.5)
 
 
 @pytest.mark.row(5)
@@ -75,15 +77,6 @@ def test_an_untrusted_certificate_is_the_cause(tmp_path: Path) -> None:
         pytest.raises(ConnectionLostError, match=r"(?i)certificate|handshake"),
     ):
         connect(server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
-
-
-@pytest.mark.row(5)
-def test_a_dead_port_is_named_to_coroutines() -> None:
-    with (
-        time_limit(2),
-        pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused"),
-    ):
-        asyncio.run(connect_async("localhost:1", timeout=0.5))
 
 
 @pytest.mark.row(13)
