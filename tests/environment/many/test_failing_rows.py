@@ -21,6 +21,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.server import Server, serve
+from tests.environment.many.conftest import Echoes
 from tests.support.environments import Echo
 from tests.support.scripted import (
     ServerProcess,
@@ -146,30 +147,25 @@ def test_every_answer_has_a_deadline() -> None:
             env.reset()
 
 
-def test_one_that_is_late_is_noticed_while_others_answer(echo_environment_server: Server) -> None:
-    with BatchedEnvironment(
-        echo_environment_server.address,
-        3,
-        lambda index: {"seconds": 3.0 if index == 1 else 0.0},
-        request_timeout=0.5,
-        num_batches=0,
-    ) as env:
-        env.reset()
-        env.send({"value": [0, 1, 2]})
-        deadline = time.monotonic() + 20.0
+def test_one_that_is_late_is_noticed_while_others_answer(echoes: Echoes) -> None:
+    env = echoes(
+        3, lambda index: {"seconds": 3.0 if index == 1 else 0.0}, request_timeout=0.5, num_batches=0
+    )
+    env.send({"value": [0, 1, 2]})
+    deadline = time.monotonic() + 20.0
 
-        def go_on() -> None:
-            while time.monotonic() < deadline:
-                _, ids = env.recv()
-                assert 1 not in ids
-                env.send({"value": ids}, ids)
+    def go_on() -> None:
+        while time.monotonic() < deadline:
+            _, ids = env.recv()
+            assert 1 not in ids
+            env.send({"value": ids}, ids)
 
-        with pytest.raises(EnvironmentsFailedError) as caught:
-            go_on()
-        assert list(caught.value.failures) == [1]
-        assert isinstance(caught.value.failures[1], DeadlineExceededError)
-        timestep, ids = env.recv()
-        np.testing.assert_array_equal(timestep.observation["value"], ids)
+    with pytest.raises(EnvironmentsFailedError) as caught:
+        go_on()
+    assert list(caught.value.failures) == [1]
+    assert isinstance(caught.value.failures[1], DeadlineExceededError)
+    timestep, ids = env.recv()
+    np.testing.assert_array_equal(timestep.observation["value"], ids)
 
 
 def test_nothing_is_left_where_one_cannot_be_opened(fragile: Server) -> None:
