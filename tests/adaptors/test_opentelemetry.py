@@ -41,9 +41,9 @@ from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.adaptors.collected import Collected, context_of, names
-from tests.support.coroutines import in_a_loop
 from tests.support.environments import Echo
 from tests.support.programs import run_python
+from tests.support.scripted import in_a_loop
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.gymnasium.proxied import Mirror
+from tests.adaptors.sameness import same
 from tests.support.groups import need_package
-from tests.support.sameness import same
 from tests.support.serving import serving
 
 need_package("stable_baselines3")

@@ -21,6 +21,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.distributed import LocalRollouts, PolicyStep, RemoteEnvironments
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.sameness import same
 from tests.distributed.actors import (
     Breaking,
     Random,
@@ -32,7 +33,6 @@ from tests.distributed.actors import (
     without_pids,
 )
 from tests.support.environments import Echo, Robot
-from tests.support.sameness import same
 from tests.support.serving import serving
 
 FIRST, MID, LAST = map(int, dm_env.StepType)

@@ -29,6 +29,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.distributed import Batch, LocalRollouts, RayRollouts, RemoteEnvironments
 from dm_env_rpc_client.distributed.worker import Worker
 from dm_env_rpc_client.server import Catch, serve
+from tests.adaptors.sameness import same
 from tests.distributed.actors import (
     Breaking,
     Closing,
@@ -45,7 +46,6 @@ from tests.launch.test_kills import marked
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.environments import Echo
-from tests.support.sameness import same
 from tests.support.scripted import freeze, settles
 
 # Ray takes half a minute to start on a busy machine, and the extra `test` leaves it out.

@@ -18,9 +18,8 @@ from dm_env_rpc_client import (
     make_async,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.support.coroutines import in_a_loop
 from tests.support.environments import Echo
-from tests.support.scripted import settles_async
+from tests.support.scripted import in_a_loop, settles_async
 
 FIRST, MID, LAST = dm_env.StepType
 

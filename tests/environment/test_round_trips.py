@@ -9,7 +9,7 @@ import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.server import Catch, Server
-from tests.support.distance import Distance
+from tests.environment.distance import Distance
 from tests.support.serving import serving
 
 TRANSPORTS = ["http2"]

@@ -12,7 +12,7 @@ from dm_env import specs
 import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, SpecError
 from dm_env_rpc_client.server import Server, serve
-from tests.support.coroutines import in_a_loop
+from tests.support.scripted import in_a_loop
 
 
 class Bare(dm_env.Environment):

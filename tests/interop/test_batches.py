@@ -17,10 +17,10 @@ from dm_env_rpc.v1 import tensor_utils
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.gymnasium.known import cart_pole, cart_poles
+from tests.environment.foreign.reference import reference_connection
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 from tests.support.groups import skip
-from tests.support.reference import reference_connection
 
 ROWS = 4
 STEPS = 60

@@ -12,7 +12,7 @@ from google.protobuf import any_pb2
 
 from dm_env_rpc_client import DmEnvRpcError, connect, dm_env_rpc_pb2, make, make_async
 from tests.interop.conftest import MakeEnvironment
-from tests.support.coroutines import in_a_loop
+from tests.support.scripted import in_a_loop
 
 FIRST, MID, LAST = StepType
 UNIMPLEMENTED = 12

@@ -1,18 +1,20 @@
-"""A server that can be killed, and what tests of connections count and wait for."""
+"""A server that can be killed, what tests of connections count and wait for, and coroutines."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, ParamSpec
 
 from google.protobuf import any_pb2, wrappers_pb2
 
@@ -21,6 +23,8 @@ from tests.support.ports import HeldPort
 from tests.support.stopwatch import Stopwatch, patience
 
 _LOOK_SECONDS = 0.02
+
+Parameters = ParamSpec("Parameters")
 
 
 def extension(number: int) -> any_pb2.Any:
@@ -127,6 +131,18 @@ async def settles_async(condition: Callable[[], bool], seconds: float = 20.0) ->
             return False
         await asyncio.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
     return True
+
+
+def in_a_loop(
+    test: Callable[Parameters, Coroutine[Any, Any, None]],
+) -> Callable[Parameters, None]:
+    """Makes a test of a coroutine, which runs in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: Parameters.args, **fixtures: Parameters.kwargs) -> None:
+        asyncio.run(test(*arguments, **fixtures))
+
+    return run
 
 
 def thread_count() -> int:

@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from dm_env_rpc_client.adaptors.gymnasium import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server
+from tests.adaptors.sameness import same
 from tests.support.environments import Dice
-from tests.support.sameness import same
 from tests.support.serving import serving
 
 NUM_ENVS = 5

@@ -22,8 +22,8 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.known import cart_poles
+from tests.adaptors.sameness import same
 from tests.support.groups import need_package
-from tests.support.sameness import same
 
 ROWS = 3
 

@@ -27,7 +27,7 @@ from dm_env_rpc_client.adaptors.gymnasium import (
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, local_environment
 from tests.adaptors.gymnasium.proxied import SPACES, Mirror
-from tests.support.sameness import same
+from tests.adaptors.sameness import same
 from tests.support.serving import serving
 
 

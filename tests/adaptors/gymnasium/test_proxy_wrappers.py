@@ -20,8 +20,8 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, cart_pole, local_environment
 from tests.adaptors.gymnasium.proxied import SPACES, Mirror
+from tests.adaptors.sameness import same
 from tests.support.groups import need_package
-from tests.support.sameness import same
 from tests.support.serving import serving
 
 NUM_ENVS = 3

@@ -16,7 +16,7 @@ from dm_env_rpc_client import (
     SpecError,
 )
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.support.sameness import same
+from tests.adaptors.sameness import same
 from tests.support.scripted import settles
 from tests.support.serving import serving
 

@@ -31,10 +31,9 @@ from dm_env_rpc_client.environment import (
 )
 from dm_env_rpc_client.server import Server
 from tests.environment.ends import ctrl_c_in_close
-from tests.support.coroutines import in_a_loop
 from tests.support.environments import Echo
 from tests.support.programs import run_python
-from tests.support.scripted import settles, settles_async
+from tests.support.scripted import in_a_loop, settles, settles_async
 from tests.support.serving import serving
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, Connection, make, make_async
 from dm_env_rpc_client.server import Server
-from tests.support.coroutines import in_a_loop
+from tests.support.scripted import in_a_loop
 
 IDLE_SECONDS = 45.0
 """More than all intervals of keepalive of both ends together."""

@@ -32,7 +32,7 @@ from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests import rooms
 from tests.environment.one_world import RUNNING, joining, refuse, scripted
-from tests.support.coroutines import in_a_loop
+from tests.support.scripted import in_a_loop
 
 pytestmark = pytest.mark.usefixtures("no_warnings")
 

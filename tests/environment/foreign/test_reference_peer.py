@@ -17,9 +17,9 @@ from dm_env_rpc_client import DmEnvRpcError, create_secure_channel_and_connect, 
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.compliance import playground
 from tests.compliance.playground import LOWEST
+from tests.environment.foreign.reference import reference_connection
 from tests.support.environments import Robot
 from tests.support.programs import run_python
-from tests.support.reference import reference_connection
 from tests.support.scripted import ServerProcess
 
 FIRST, MID, LAST = dm_env.StepType

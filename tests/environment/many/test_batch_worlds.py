@@ -19,8 +19,8 @@ from dm_env_rpc_client import (
     SpecError,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.sameness import same
 from tests.support.environments import Dice, Echo
-from tests.support.sameness import same
 from tests.support.scripted import served_echo, settles
 from tests.support.serving import serving
 

@@ -20,9 +20,9 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.sameness import same
 from tests.environment.many.conftest import Echoes
 from tests.support.environments import Echo, Robot, Words
-from tests.support.sameness import same
 from tests.support.scripted import (
     descriptor_count,
     settles,

@@ -22,10 +22,10 @@ from tests.reliability.hostile.raw_peers import ask
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.certificates import self_signed
-from tests.support.coroutines import in_a_loop
 from tests.support.scripted import (
     descriptor_count,
     extension,
+    in_a_loop,
     settles,
     settles_async,
     thread_count,

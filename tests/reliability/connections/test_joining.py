@@ -20,9 +20,8 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.reliability.recording import Seen
-from tests.support.coroutines import in_a_loop
 from tests.support.environments import Broken
-from tests.support.scripted import settles, settles_async
+from tests.support.scripted import in_a_loop, settles, settles_async
 
 pytestmark = pytest.mark.row(17)
 

@@ -27,8 +27,7 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answeri
 from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.support.coroutines import in_a_loop
-from tests.support.scripted import extension, settles
+from tests.support.scripted import extension, in_a_loop, settles
 from tests.support.stopwatch import time_limit
 
 

@@ -38,7 +38,7 @@ from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from tests.reliability.hostile import raw_peers
 from tests.reliability.hostile.raw_peers import answering_socket
 from tests.support.certificates import Authority, Issued, openssl
-from tests.support.coroutines import in_a_loop
+from tests.support.scripted import in_a_loop
 from tests.support.stopwatch import time_limit
 
 TIMEOUT = 60.0
