@@ -86,19 +86,6 @@ async def test_a_bad_action_ends_a_rollout_when_its_turn_comes(
 
 
 @in_a_loop
-async def test_unroll_equals_stepping(catch_server: Server) -> None:
-    moves = np.random.default_rng(3).integers(3, size=100)
-    local = Catch(5, seed=2)
-    expected = [local.step({"paddle": move}) for move in moves]
-    async with await make_async(catch_server.address, {"rows": 5, "seed": 2}) as env:
-        unrolled = await env.unroll({"paddle": moves})
-    np.testing.assert_array_equal(unrolled.step_type, [step.step_type for step in expected])
-    np.testing.assert_array_equal(
-        unrolled.observation["board"], [step.observation["board"] for step in expected]
-    )
-
-
-@in_a_loop
 async def test_errors_are_those_of_the_other_adaptor(echo_environment_server: Server) -> None:
     async with await make_async(echo_environment_server.address) as env:
         with pytest.raises(SpecError, match="unknown action 'valu'"):

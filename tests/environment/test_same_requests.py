@@ -187,7 +187,8 @@ async def _settings_that_are_refused(api: Interface, address: str) -> None:
 async def _many_steps(api: Interface, address: str) -> Any:
     async with made(api, address) as env:
         unrolled = await done(env.unroll({"a": [1, 2, 3, 4, 5]}, ahead=2))
-    return unrolled.step_type.tolist()
+    rows = (*unrolled[:3], unrolled.observation["o"])
+    return [array.tolist() for array in rows]
 
 
 async def _a_bad_action(api: Interface, address: str) -> None:
