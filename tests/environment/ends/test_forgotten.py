@@ -31,6 +31,7 @@ from dm_env_rpc_client.environment import (
 )
 from dm_env_rpc_client.server import Server
 from tests.environment.ends import ctrl_c_in_close
+from tests.reliability.scorecard import counts
 from tests.support.environments import Echo
 from tests.support.programs import run_python
 from tests.support.scripted import in_a_loop, settles, settles_async
@@ -150,9 +151,7 @@ async def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "count", [pytest.param(40, id="tenth"), pytest.param(400, id="whole", marks=pytest.mark.soak)]
-)
+@counts(40, 400, seconds=300)
 def test_ctrl_c_at_any_moment_of_close_ends_the_world(count: int) -> None:
     finished = run_python("-m", ctrl_c_in_close.__name__, count, timeout=280)
     assert int(finished.stdout) > 0

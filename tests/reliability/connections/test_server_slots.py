@@ -12,6 +12,7 @@ from dm_env_rpc_client import ConnectionLostError, make
 from tests.reliability.connections.soak import threads_of
 from tests.reliability.hostile.served import Honest, served
 from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
 from tests.support import forks
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
@@ -20,12 +21,9 @@ from tests.transports.raw_client import RawClient, request, requests
 
 TRANSPORTS = ["http2"]
 
-COUNTS = [pytest.param(200, id="tenth"), pytest.param(2_000, id="whole", marks=pytest.mark.soak)]
-KILLED = [pytest.param(20, id="part"), pytest.param(500, id="whole", marks=pytest.mark.soak)]
-
 
 @pytest.mark.row(13)
-@pytest.mark.parametrize("count", COUNTS)
+@counts(200, 2_000)
 def test_row_13_opens_and_closes(count: int, seen: Seen) -> None:
     """Row 13: 2,000 opens and closes leave no thread, descriptor or stream on the server."""
     with served() as server:
@@ -86,7 +84,7 @@ def _play(address: str, count: int, told: Pipe) -> None:
 
 
 @pytest.mark.row(27)
-@pytest.mark.parametrize("count", KILLED)
+@counts(20, 500)
 def test_row_27_killed_clients(count: int, seen: Seen) -> None:
     """Row 27: the places of killed clients are free within 2 s."""
     at_once = 10

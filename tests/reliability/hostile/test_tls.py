@@ -37,6 +37,7 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from tests.reliability.hostile import raw_peers
 from tests.reliability.hostile.raw_peers import answering_socket
+from tests.reliability.scorecard import counts
 from tests.support.certificates import Authority, Issued, openssl
 from tests.support.scripted import in_a_loop
 from tests.support.stopwatch import time_limit
@@ -49,10 +50,6 @@ AT_ONCE = 3.0
 
 TOKEN = "tok-5f1d8c0ab2"
 PASSWORD = "pass-77aa01c9"
-
-FEW = pytest.param(2, id="few")
-MANY = pytest.param(50, marks=pytest.mark.soak, id="full")
-MANY_REFUSED = pytest.param(2000, marks=pytest.mark.soak, id="full")
 
 
 class Files(NamedTuple):
@@ -236,7 +233,7 @@ def test_row_46_a_tls_client_and_a_plaintext_server(files: Files, is_async: bool
         fails_at_once(files, server.address, is_async, said, **how)
 
 
-@pytest.mark.parametrize("count", [FEW, MANY])
+@counts(2, 50)
 def test_row_46_a_server_comes_back_with_another_certificate(
     files: Files, tmp_path: Path, count: int
 ) -> None:
@@ -320,7 +317,7 @@ def test_row_46_any_other_token_is_refused(
         assert server.errors == []
 
 
-@pytest.mark.parametrize("count", [pytest.param(50, id="few"), MANY_REFUSED])
+@counts(50, 2_000)
 @in_a_loop
 async def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count: int) -> None:
     with serve(Catch, token=TOKEN) as server:
