@@ -35,4 +35,4 @@ async def test_a_client_may_be_idle_between_two_steps(catch_server: Server) -> N
             # Over the same streams, and none of them anew.
             assert env.connection is connection
             assert catch_server.stats().streams == streams
-            assert (catch_server.agent_count, catch_server.world_count) == (6, 6)
+            assert (catch_server.agent_count, catch_server.world_count) == (3, 3)
