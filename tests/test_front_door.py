@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import site
 from pathlib import Path
 
@@ -38,7 +37,7 @@ line = "dm_env_rpc_client."
 with provisionalcompleter():
     print(*(completion.text for completion in shell.Completer.completions(line, len(line))))
 """
-    completions = run_python(program).stdout.split()
+    completions = run_python("-c", program).stdout.split()
     assert "make" in completions
     assert {"importlib", "sys", "lazy_loader"} & set(completions) == set()
 
@@ -63,15 +62,16 @@ except importlib.metadata.PackageNotFoundError:
         print(repr(env.reset().step_type))
 """
     checkout = str(Path(dm_env_rpc_client.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": f"{checkout}:{tmp_path}"}
+    places = {"PYTHONPATH": f"{checkout}:{tmp_path}"}
     recording = str(tmp_path / "played.mcap")
-    finished = run_python(program, recording, flags=["-S"], env=environment, cwd=tmp_path)
+    arguments = "-S", "-c", program, recording
+    finished = run_python(*arguments, environment=places, folder=tmp_path)
     assert "FIRST" in finished.stdout
 
 
 def test_other_systems_are_told_which_are_supported() -> None:
     program = "import sys; sys.platform = 'win32'; import dm_env_rpc_client"
-    finished = run_python(program, code=1)
+    finished = run_python("-c", program, code=1)
     assert finished.stderr.splitlines()[-1].startswith(
         f"ImportError: dm_env_rpc_client {dm_env_rpc_client.__version__} runs on Linux and macOS; "
         "this system is 'win32'"

@@ -108,7 +108,7 @@ def test_the_packages_own_file_holds_no_logic() -> None:
 
 def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
     program = "import sys, dm_env_rpc_client.testing.pytest_plugin; print(*sys.modules)"
-    loaded = run_python(program).stdout.split()
+    loaded = run_python("-c", program).stdout.split()
     assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
     ours = {name for name in loaded if name.startswith(NAME)}
     light = "version", "testing", "testing.pytest_plugin", "compliance", "compliance.options"
@@ -117,7 +117,7 @@ def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
 
 def test_importing_the_package_imports_nothing_optional() -> None:
     program = "import sys, dm_env_rpc_client; print(*sorted(sys.modules))"
-    loaded = run_python(program).stdout.split()
+    loaded = run_python("-c", program).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
     optional |= {"ipywidgets", "opentelemetry", "pettingzoo", "PIL", "mcap", "minari", "pyarrow"}
     assert optional & set(loaded) == set()

@@ -103,7 +103,7 @@ def test_a_program_that_does_not_ask_for_the_log_gets_none() -> None:
         "logging.basicConfig()\n"
         "logging.getLogger('dm_env_rpc_client.client').warning('asked for')\n"
     )
-    assert run_python(program).stderr == "WARNING:dm_env_rpc_client.client:asked for\n"
+    assert run_python("-c", program).stderr == "WARNING:dm_env_rpc_client.client:asked for\n"
 
 
 @pytest.mark.parametrize(

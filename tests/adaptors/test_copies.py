@@ -18,19 +18,14 @@ from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.adaptors.wrappers import ActionRepeat
 from dm_env_rpc_client.server import Catch, serve
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.pettingzoo.arena import Arena
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda env: pickle.loads(pickle.dumps(env)),
     "cloudpickle": lambda env: cloudpickle.loads(cloudpickle.dumps(env)),
 }
-
-
-def cart_pole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", **kwargs)
 
 
 def wrapped(address: str) -> GymnasiumEnv:

@@ -5,14 +5,12 @@ Client and server are two ends of the same requests: what one has counted, the o
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -44,6 +42,7 @@ from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.adaptors.collected import Collected, context_of, names
 from tests.support.environments import Echo
+from tests.support.programs import run_python
 
 
 @pytest.fixture
@@ -269,15 +268,12 @@ def test_streams_that_are_refused_are_errors_of_the_server(
     assert collected.errors("server") == [("connect", code, "")]
 
 
-def test_with_asyncio_it_is_the_same(collected: Collected, server: Server) -> None:
-    async def run() -> None:
-        async with await dm_env_rpc_client.make_async(server.address) as env:
-            await env.reset()
-            for _ in range(5):
-                await env.step({"paddle": 1})
-            await env.reset()
-
-    asyncio.run(run())
+async def test_with_asyncio_it_is_the_same(collected: Collected, server: Server) -> None:
+    async with await dm_env_rpc_client.make_async(server.address) as env:
+        await env.reset()
+        for _ in range(5):
+            await env.step({"paddle": 1})
+        await env.reset()
     server.stop()
     asked = collected.by_kind("server.requests")
     assert asked["step"] == 7
@@ -470,15 +466,7 @@ def test_worker_processes_report_for_themselves(tmp_path: Path) -> None:
         "OTEL_BSP_SCHEDULE_DELAY": "20",
     }
     instrument = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
-    finished = subprocess.run(
-        [sys.executable, "-c", instrument, sys.executable, str(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-c", instrument, sys.executable, program, environment=environment)
     spans = list(_objects(finished.stdout))
     connected = {
         span["context"]["span_id"] for span in spans if span["name"] == "dm_env_rpc.connect"

@@ -20,6 +20,7 @@ from dm_env_rpc_client.launch import Launch, from_python
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.testing import FaultProxy
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.launch.processes import ECHO, kill, server_of
 from tests.support.environments import Echo
 from tests.support.ports import HeldPort
@@ -30,10 +31,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarnin
 RESTART = Restart(attempts=3, backoff=0.01)
 
 Losing = Callable[[Any], FaultProxy]
-
-
-def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", **settings)
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def losing() -> Iterator[Losing]:
 
 def test_gymnasium_make_launches() -> None:
     env = gymnasium.make(
-        "dm_env_rpc_client.gymnasium:Remote-v0",
+        REMOTE,
         address=f"process:{sys.executable} -m dm_env_rpc_client.server "
         "tests.support.environments:Echo unix:{socket}",
         create_world_settings={"length": 1},
@@ -61,7 +58,7 @@ def test_gymnasium_make_launches() -> None:
 
 
 def test_a_vector_launches_one_server() -> None:
-    envs = gymnasium.make_vec("dm_env_rpc_client.gymnasium:Remote-v0", num_envs=2, address=ECHO)
+    envs = gymnasium.make_vec(REMOTE, num_envs=2, address=ECHO)
     with contextlib.closing(envs):
         envs.reset()
         assert envs.step(np.array([3, 4]))[0].tolist() == [3, 4]

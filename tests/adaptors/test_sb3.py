@@ -7,7 +7,6 @@ import copy
 import functools
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -16,11 +15,12 @@ import pytest
 
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.masked import Masked
-from tests.adaptors.gymnasium.proxied import Mirror, same
+from tests.adaptors.gymnasium.proxied import Mirror
+from tests.adaptors.sameness import same
 from tests.support.groups import need_package
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+from tests.support.serving import serving
 
 need_package("stable_baselines3")
 with warnings.catch_warnings():
@@ -33,14 +33,7 @@ with warnings.catch_warnings():
     from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
 
 
-def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", **settings)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch}) as server:
-        yield server
+server = serving({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch})
 
 
 def remote(server: Server, name: str, **settings: Any) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import pytest
 
 from dm_env_rpc_client.server import Server, serve
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
+from tests.support.serving import serving
 
 # Installing it may take gigabytes, so these are run where somebody has done that.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -30,14 +29,7 @@ def torchrl() -> Any:
         torch.set_num_threads(threads)
 
 
-def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", **settings)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(cart_pole) as server:
-        yield server
+server = serving(cart_pole)
 
 
 def rollout(env: Any, steps: int, **settings: Any) -> Any:

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.cli.commands import invoke
-from tests.environment.many.test_batch_worlds import Dice
+from tests.support.environments import Dice
 
 
 def carts(num_envs: int = 3, mode: str = "NEXT_STEP", entry: str = "sync") -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from google.rpc import code_pb2
 
 from tests.compliance import playground
+from tests.compliance.broken_streams import EndsTheStreamAfterAnError as EndsTheStream
 
 _OPTIONAL = ("reset", "reset_world", "extension")
 
@@ -58,19 +59,18 @@ class OnePerWorld(playground.Session):
 class FewRequests(OnePerWorld):
     """Knows what is required, and creates and destroys worlds; has its own code for the rest."""
 
+    code: int = code_pb2.INTERNAL
+
     def carry_out(self, kind: str | None, request: Any) -> Any:
         if kind in _OPTIONAL:
-            raise playground.RequestError(f"unsupported request {kind}", code_pb2.INTERNAL)
+            raise playground.RequestError(f"unsupported request {kind}", self.code)
         return super().carry_out(kind, request)
 
 
 class StrictFewRequests(FewRequests):
     """Answers with the code for what is not implemented."""
 
-    def carry_out(self, kind: str | None, request: Any) -> Any:
-        if kind in _OPTIONAL:
-            raise playground.RequestError(f"unsupported request {kind}", code_pb2.UNIMPLEMENTED)
-        return super().carry_out(kind, request)
+    code = code_pb2.UNIMPLEMENTED
 
 
 class TheWorld(playground.Worlds):
@@ -94,14 +94,8 @@ class Minimal(playground.Session):
         return super().carry_out(kind, request)
 
 
-class EndsAfterErrors(Minimal):
+class EndsAfterErrors(EndsTheStream, Minimal):
     """The error for each of the requests that it does not know ends the stream, too."""
-
-    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
-        for response in super().stream(requests):
-            yield response
-            if response.HasField("error"):
-                return
 
 
 class LateToNotice(EndsAfterErrors):

@@ -341,12 +341,12 @@ class Servicer(dm_env_rpc_pb2_grpc.EnvironmentServicer):
 
 
 @contextlib.contextmanager
-def serve(session_class: type[Session] = Session) -> Iterator[str]:
+def serve(session_class: type[Session] = Session, address: str = "localhost:0") -> Iterator[str]:
     """Serves the playground, or a broken one, and yields the address."""
     executor = concurrent.futures.ThreadPoolExecutor(32)
     server = grpc.server(executor, options=[("grpc.so_reuseport", 0)])
     dm_env_rpc_pb2_grpc.add_EnvironmentServicer_to_server(Servicer(session_class), server)
-    port = server.add_insecure_port("localhost:0")
+    port = server.add_insecure_port(address)
     server.start()
     try:
         yield f"localhost:{port}"

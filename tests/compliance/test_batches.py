@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import pytest
-from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run
 from dm_env_rpc_client.server import Catch, serve
-
-
-def cart() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1")
-
-
-def carts(num_envs: int, mode: str = "NEXT_STEP") -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    kwargs = {"autoreset_mode": AutoresetMode[mode]}
-    return gymnasium.make_vec(
-        "CartPole-v1", num_envs, vectorization_mode="sync", vector_kwargs=kwargs
-    )
+from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 
 
 @pytest.mark.parametrize(
@@ -29,10 +17,10 @@ def carts(num_envs: int, mode: str = "NEXT_STEP") -> gymnasium.vector.VectorEnv[
     [
         (Catch, {"num_envs": 3, "rows.seed": [1, 2, 3]}, {"rows.seed": [4, 5, 6]}),
         (Catch, {"num_envs": 1, "step_mask": True}, {"seed": 1}),
-        (cart, {"num_envs": 3}, {"rows.seed": [4, 5, 6]}),
-        (cart, {"num_envs": 3, "autoreset_mode": "SAME_STEP"}, {"reset_mask": [True, True, True]}),
-        (carts, {"num_envs": 3}, {"seed": 3}),
-        (carts, {"num_envs": 3, "mode": "SAME_STEP"}, {"rows.seed": [4, 5, 6]}),
+        (cart_pole, {"num_envs": 3}, {"rows.seed": [4, 5, 6]}),
+        (cart_pole, {"num_envs": 3, "autoreset_mode": "SAME_STEP"}, {"reset_mask": [True] * 3}),
+        (cart_poles, {"num_envs": 3}, {"seed": 3}),
+        (cart_poles, {"num_envs": 3, "mode": "SAME_STEP"}, {"rows.seed": [4, 5, 6]}),
     ],
     ids=["dm_env", "dm_env-mask", "gymnasium", "gymnasium-same-step", "vector", "vector-same-step"],
 )

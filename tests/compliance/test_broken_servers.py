@@ -6,19 +6,13 @@ import dataclasses
 
 import pytest
 
-from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run, trial
-from tests.compliance import playground
+from dm_env_rpc_client.compliance import CHECKS, Outcome, run, trial
+from tests.compliance import breakage, playground
 from tests.compliance.broken_servers import BROKEN
 from tests.reliability.recording import Seen
 from tests.support.stopwatch import patience
 
-OPTIONS = Options(
-    invalid_create_settings={"unknown": 1},
-    invalid_join_settings={"unknown": 1},
-    invalid_reset_settings={"unknown": 1},
-    timeout=1.0,
-    quiet_seconds=0.05,
-)
+OPTIONS = dataclasses.replace(breakage.OPTIONS, timeout=1.0)
 
 
 def test_there_are_forty_or_more() -> None:

@@ -30,6 +30,7 @@ from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.table import FOUNDATIONS
 from dm_env_rpc_client.testing import ScriptedServer, answering
 from tests.compliance import playground
+from tests.compliance.breakage import OPTIONS, session_of
 from tests.compliance.broken_servers import BROKEN
 from tests.compliance.limited_servers import (
     LIMITED,
@@ -41,14 +42,6 @@ from tests.compliance.limited_servers import (
 )
 from tests.reliability.recording import Seen
 from tests.support.scripted import ServerProcess
-
-OPTIONS = Options(
-    invalid_create_settings={"unknown": 1},
-    invalid_join_settings={"unknown": 1},
-    invalid_reset_settings={"unknown": 1},
-    timeout=100.0,  # Longer than any answer takes on a busy machine.
-    quiet_seconds=0.05,
-)
 
 
 def the_finding(address: str, options: Options = OPTIONS) -> tuple[Result, list[Result]]:
@@ -103,7 +96,7 @@ class OneWorldForAnySettings(playground.Worlds):
 
 
 def test_a_world_that_should_not_be_there_is_destroyed() -> None:
-    with playground.serve(worlds_session(OneWorldForAnySettings)) as address:
+    with playground.serve(session_of(OneWorldForAnySettings)) as address:
         finding, _ = the_finding(address)
     assert finding.name == "invalid_create_settings_are_refused"
 
@@ -139,15 +132,11 @@ class CannotBeJoined(playground.Session):
         raise playground.RequestError("nobody joins")
 
 
-def worlds_session(worlds: type[playground.Worlds]) -> type[playground.Session]:
-    return type("Broken", (playground.Session,), {"worlds_class": worlds})
-
-
 @pytest.mark.row(30)
 @pytest.mark.parametrize(
     ("session_class", "sent", "received", "advice"),
     [
-        (worlds_session(CannotCreate), "CreateWorldRequest", "no room for a world", "--create"),
+        (session_of(CannotCreate), "CreateWorldRequest", "no room for a world", "--create"),
         (CannotBeJoined, "JoinWorldRequest", "nobody joins", "--join"),
     ],
 )

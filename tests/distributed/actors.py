@@ -10,7 +10,6 @@ from typing import Any
 
 import dm_env
 import numpy as np
-import tree
 
 from dm_env_rpc_client.distributed import Batch, PolicyStep
 from dm_env_rpc_client.server import Catch
@@ -90,14 +89,3 @@ def without_pids(batch: Batch) -> Batch:
     """A batch as it would be in any process."""
     extras = {name: value for name, value in batch.extras.items() if name != "pid"}
     return batch._replace(extras=extras)
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    """Fails unless two structures of arrays are the same, bit for bit."""
-    tree.assert_same_structure(found, expected)
-
-    def compare(one: Any, other: Any) -> None:
-        assert np.asarray(one).dtype == np.asarray(other).dtype
-        np.testing.assert_array_equal(one, other)
-
-    tree.map_structure(compare, found, expected)

@@ -21,11 +21,11 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.distributed import LocalRollouts, PolicyStep, RemoteEnvironments
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.sameness import same
 from tests.distributed.actors import (
     Breaking,
     Random,
     Remembering,
-    assert_same,
     catch,
     catching,
     counting,
@@ -33,6 +33,7 @@ from tests.distributed.actors import (
     without_pids,
 )
 from tests.support.environments import Echo, Robot
+from tests.support.serving import serving
 
 FIRST, MID, LAST = map(int, dm_env.StepType)
 
@@ -93,17 +94,14 @@ def test_trajectories_do_not_depend_on_the_layout(layout: tuple[int, int]) -> No
         with LocalRollouts(catch, catching, *layout, seed=5) as found:
             assert found.num_envs == expected.num_envs == 12
             for _ in range(3):
-                assert_same(found.collect(10), expected.collect(10))
+                assert same(found.collect(10), expected.collect(10))
         with LocalRollouts(catch, catching, *layout, seed=6) as others:
             assert (
                 others.collect(10).actions["paddle"] != expected.collect(10).actions["paddle"]
             ).any()
 
 
-@pytest.fixture(scope="module")
-def server() -> Any:
-    with serve({"catch": Catch, "echo": Echo}) as running:
-        yield running
+server = serving({"catch": Catch, "echo": Echo})
 
 
 def test_remote_environments_are_as_local_ones(server: Server) -> None:
@@ -128,7 +126,7 @@ def test_remote_environments_are_as_local_ones(server: Server) -> None:
         with LocalRollouts(make_env, catching, 2, 3, seed=1) as rollouts:
             found = rollouts.collect(30)
         reward = found.timesteps.reward.astype(expected.timesteps.reward.dtype)
-        assert_same(found._replace(timesteps=found.timesteps._replace(reward=reward)), expected)
+        assert same(found._replace(timesteps=found.timesteps._replace(reward=reward)), expected)
     assert server.world_count == 0
 
 
@@ -148,16 +146,14 @@ def test_environments_of_an_actor_are_one_world_where_the_server_makes_batches()
             rollouts.collect(2)
 
 
-def test_nested_observations_and_strings_of_batches() -> None:
-    def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
-        count = len(random)
-        arm = {"torque": np.ones((count, 3), np.float32), "grip": np.zeros(count, bool)}
-        return {
-            "arm": arm,
-            "mode": np.zeros(count, int),
-            "speech": np.array(["ab"] * count, object),
-        }
+def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+    """Says to a Robot what it has heard, and more."""
+    speech = np.array([f"{heard[1]}ab" for heard in timestep.observation["heard"]], object)
+    arm = {"torque": np.ones((2, 3), np.float32), "grip": np.zeros(2, bool)}
+    return {"arm": arm, "mode": np.zeros(2, int), "speech": speech}
 
+
+def test_nested_observations_and_strings_of_batches() -> None:
     def make_env(index: int) -> dm_env.Environment:
         return make(robots.address)
 
@@ -167,7 +163,7 @@ def test_nested_observations_and_strings_of_batches() -> None:
         for num_batches in (None, 0):
             remote = RemoteEnvironments(robots.address, num_batches=num_batches)
             with LocalRollouts(remote, speaking, 2, 2) as rollouts:
-                assert_same(rollouts.collect(9), expected)
+                assert same(rollouts.collect(9), expected)
 
 
 @pytest.mark.parametrize("num_batches", [None, 0])
@@ -247,11 +243,6 @@ def test_what_a_policy_does_with_its_arrays_changes_nothing() -> None:
 
 
 def test_nested_observations_and_strings() -> None:
-    def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
-        speech = np.array([f"{heard[1]}ab" for heard in timestep.observation["heard"]], object)
-        arm = {"torque": np.ones((2, 3), np.float32), "grip": np.zeros(2, bool)}
-        return {"arm": arm, "mode": np.zeros(2, int), "speech": speech}
-
     with LocalRollouts(lambda index: Robot(), speaking, 1, 2) as rollouts:
         steps = rollouts.collect(3).timesteps
     assert steps.observation["camera"]["rgb"].shape == (4, 2, 4, 5, 3)

@@ -29,10 +29,10 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.distributed import Batch, LocalRollouts, RayRollouts, RemoteEnvironments
 from dm_env_rpc_client.distributed.worker import Worker
 from dm_env_rpc_client.server import Catch, serve
+from tests.adaptors.sameness import same
 from tests.distributed.actors import (
     Breaking,
     Closing,
-    assert_same,
     catch,
     catching,
     counting,
@@ -41,7 +41,7 @@ from tests.distributed.actors import (
 )
 from tests.distributed.conftest import VARIABLES
 from tests.distributed.processes import descendants_of
-from tests.launch.processes import ROOT, is_alive
+from tests.launch.processes import ROOT, command_of, is_alive
 from tests.launch.test_kills import marked
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -81,7 +81,7 @@ def test_trajectories_are_those_of_one_process(is_batched: bool) -> None:
             assert repr(rollouts) == f"<RayRollouts of 16, in 4 actors: {text}"
             for steps in (30, 1, 20):
                 found, expected = rollouts.collect(steps), local.collect(steps)
-                assert_same(without_pids(found), without_pids(expected))
+                assert same(without_pids(found), without_pids(expected))
                 for each in (rollouts, local):
                     each.update(0.1 + 0.01 * steps)
             assert found.version == 2
@@ -110,7 +110,7 @@ class Expected:
             self._workers[key] = Worker(catch, catching, ids, key[0], self._seed, key[1])
             assert (batch.timesteps.step_type[0] == FIRST).all()
         expected = self._workers[key].collect(self._steps, 0, None)
-        assert_same(without_pids(batch), without_pids(expected))
+        assert same(without_pids(batch), without_pids(expected))
         self.taken[key] += 1
         return key
 
@@ -272,7 +272,7 @@ def test_launched_servers_end_with_their_actor() -> None:
         assert len(first) == 6  # Each server has a process that watches over it, and a guard.
         os.kill(pids(batch)[0], signal.SIGKILL)
         again = rollouts.collect(5)
-        assert_same(again.timesteps.step_type, batch.timesteps.step_type)
+        assert same(again.timesteps.step_type, batch.timesteps.step_type)
         assert settles(lambda: not any(map(is_alive, first)), 20)
         assert len(set(marked(mark))) == 6
     assert settles(lambda: not set(marked(mark)), 20)
@@ -322,13 +322,6 @@ def test_nothing_is_left_of_a_driver_that_is_killed() -> None:
 
 
 OURS = (b"ray::Worker", b"dm_env_rpc_client.server", b"system/children.py")
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

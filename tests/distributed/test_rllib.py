@@ -8,14 +8,13 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import pytest
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Server
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.support.groups import need_package
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+from tests.support.serving import serving
 
 # Torch takes hundreds of megabytes, so these are run where somebody has installed it.
 pytestmark = [
@@ -59,15 +58,7 @@ def config() -> Any:
     return configure
 
 
-def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", **settings)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(cart_pole) as running:
-        yield running
-        assert running.errors == []
+server = serving(cart_pole, scope="function", checks_errors=True)
 
 
 @contextlib.contextmanager

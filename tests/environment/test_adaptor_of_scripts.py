@@ -5,7 +5,6 @@ from __future__ import annotations
 import dm_env
 import numpy as np
 import pytest
-from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import (
     DmEnvRpcError,
@@ -16,7 +15,15 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response
-from tests.environment.one_world import INTERRUPTED, RUNNING, SPECS, TERMINATED, scripted
+from tests.environment.one_world import (
+    INTERRUPTED,
+    RUNNING,
+    TERMINATED,
+    joining,
+    refuse,
+    scripted,
+    stepping,
+)
 
 LAST = dm_env.StepType.LAST
 
@@ -46,47 +53,24 @@ def test_reset_settings_rebuild_the_environment_with_new_specs(catch_server: Ser
 
 
 def test_a_server_without_reset_is_left_and_joined_again() -> None:
-    joins = []
-
-    def join(request: Request) -> Response:
-        joins.append(request)
-        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
-
-    def refuse(request: Request) -> Response:
-        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
-
-    answers = {"reset": refuse, "join_world": join}
     with (
-        scripted(RUNNING, RUNNING, RUNNING, answers=answers) as server,
+        scripted(RUNNING, RUNNING, RUNNING, answers={"reset": refuse}) as server,
         make(server.address, {}, {"name": "x"}) as env,
     ):
         assert env.reset().first()
         assert env.step({"a": 1}).mid()
         assert env.reset().first()
-        with pytest.raises(DmEnvRpcError, match="no reset"):
+        with pytest.raises(DmEnvRpcError, match="there is no reset"):
             env.reset({"setting": 1})
-    assert len(joins) == 2
-    assert joins[0] == joins[1]
+    first, second = (request for request in server.requests if request.HasField("join_world"))
+    assert first == second
 
 
 def test_a_server_that_lets_nobody_in_again_gives_its_own_refusal() -> None:
-    joins: list[Request] = []
-
-    def join(request: Request) -> Response:
-        joins.append(request)
-        if len(joins) > 1:
-            return Response(error=status_pb2.Status(code=code_pb2.ABORTED, message="full"))
-        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
-
-    def refuse(request: Request) -> Response:
-        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
-
-    with (
-        scripted(RUNNING, RUNNING, answers={"reset": refuse, "join_world": join}) as server,
-        make(server.address) as env,
-    ):
+    answers = {"reset": refuse, "join_world": joining(1)}
+    with scripted(RUNNING, RUNNING, answers=answers) as server, make(server.address) as env:
         env.reset()
-        with pytest.raises(DmEnvRpcError, match="no reset") as caught:
+        with pytest.raises(DmEnvRpcError, match="there is no reset") as caught:
             env.reset()
         assert isinstance(caught.value.__cause__, DmEnvRpcError)
 
@@ -103,14 +87,9 @@ def test_a_server_that_lets_nobody_in_again_gives_its_own_refusal() -> None:
 def test_an_observation_that_breaks_its_spec_is_told_by_its_path(
     tensor: dm_env_rpc_pb2.Tensor | None, text: str
 ) -> None:
-    def step(request: Request) -> Response:
-        observations = {} if tensor is None else {4: tensor}
-        return Response(
-            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
-        )
-
+    observations = {} if tensor is None else {4: tensor}
     with (
-        scripted(answers={"step": step}) as server,
+        scripted(answers={"step": stepping(observations)}) as server,
         make(server.address) as env,
         pytest.raises(ProtocolError, match=text),
     ):
@@ -118,12 +97,7 @@ def test_an_observation_that_breaks_its_spec_is_told_by_its_path(
 
 
 def test_observations_that_nobody_requested_are_left_alone() -> None:
-    def step(request: Request) -> Response:
-        observations = {4: pack_tensor([1, 2], np.int32), 77: pack_tensor("unknown")}
-        return Response(
-            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
-        )
-
+    step = stepping({4: pack_tensor([1, 2], np.int32), 77: pack_tensor("unknown")})
     with scripted(answers={"step": step}) as server, make(server.address) as env:
         assert list(env.reset().observation) == ["o"]
 
@@ -139,12 +113,7 @@ def test_a_first_step_has_no_reward_even_where_the_server_sends_one() -> None:
     def join(request: Request) -> Response:
         return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=rewarding))
 
-    def step(request: Request) -> Response:
-        observations = {1: pack_tensor(3.0, np.float32), 2: pack_tensor(0.5, np.float32)}
-        return Response(
-            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
-        )
-
+    step = stepping({1: pack_tensor(3.0, np.float32), 2: pack_tensor(0.5, np.float32)})
     with (
         scripted(answers={"join_world": join, "step": step}) as server,
         make(server.address) as env,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import concurrent.futures
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +10,6 @@ import dm_env
 import numpy as np
 import pytest
 import tree
-from dm_env import specs
 from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
@@ -27,16 +26,15 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.walkers import Arm
 from tests.environment import one_world
 from tests.support.environments import Echo, Robot
+from tests.support.serving import serving
 
 FIRST, MID, LAST = dm_env.StepType
 
 
-@pytest.fixture
-def robot_server() -> Iterator[Server]:
-    with serve(Robot) as server:
-        yield server
+robot_server = serving(Robot, scope="function")
 
 
 def action(**changes: Any) -> dict[str, Any]:
@@ -258,25 +256,6 @@ def test_unroll_equals_stepping(catch_server: Server, stacked: bool) -> None:
     )
 
 
-class Bare(dm_env.Environment):
-    """Its action and its observation are arrays; an episode has three steps."""
-
-    def action_spec(self) -> specs.Array:
-        return specs.Array((2,), np.float32)
-
-    def observation_spec(self) -> specs.Array:
-        return specs.Array((2,), np.float32)
-
-    def reset(self) -> dm_env.TimeStep:
-        self._step = 0
-        return dm_env.restart(np.zeros(2, np.float32))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._step += 1
-        ends = self._step == 3
-        return (dm_env.termination if ends else dm_env.transition)(float(self._step), action)
-
-
 ROBOT_ACTIONS = [action(speech="hello" if step % 5 else "hi") for step in range(60)]
 
 
@@ -293,7 +272,7 @@ ROBOT_ACTIONS = [action(speech="hello" if step % 5 else "hi") for step in range(
         (Robot, ROBOT_ACTIONS, {}),
         (Robot, ROBOT_ACTIONS, {"nested_tensors": False}),
         (Robot, ROBOT_ACTIONS, {"requested_observations": ["camera.*", "heard"]}),
-        (Bare, [np.full(2, step, np.float32) for step in range(20)], {"unwrap_single": True}),
+        (Arm, [np.full(3, step / 4) for step in range(20)], {"unwrap_single": True}),
         (Echo, [{"value": 10**step} for step in range(18)], {}),
     ],
 )
@@ -472,24 +451,15 @@ def test_an_interrupted_step_still_has_its_world_destroyed(catch_server: Server)
 
 
 def test_threads_may_step_environments_of_their_own(catch_server: Server) -> None:
-    failures: list[BaseException] = []
-
     def work(seed: int) -> None:
-        try:
-            local = Catch(seed=seed)
-            with make(catch_server.address, {"seed": seed}) as env:
-                for _ in range(50):
-                    expected, timestep = local.step({"paddle": 1}), env.step({"paddle": 1})
-                    np.testing.assert_array_equal(
-                        timestep.observation["board"], expected.observation["board"]
-                    )
-        except BaseException as error:
-            failures.append(error)
+        local = Catch(seed=seed)
+        with make(catch_server.address, {"seed": seed}) as env:
+            for _ in range(50):
+                expected, timestep = local.step({"paddle": 1}), env.step({"paddle": 1})
+                np.testing.assert_array_equal(
+                    timestep.observation["board"], expected.observation["board"]
+                )
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [None] * 8
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)

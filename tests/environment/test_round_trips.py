@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, make
-from dm_env_rpc_client.server import Catch, Server, serve
-from tests.support.distance import Distance
+from dm_env_rpc_client.server import Catch, Server
+from tests.environment.distance import Distance
+from tests.support.serving import serving
 
 TRANSPORTS = ["http2"]
 """What grpcio does before a call is its own."""
@@ -18,10 +19,7 @@ _STEPS = 200
 _ENVIRONMENTS = 64
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Catch) as server:
-        yield server
+server = serving(Catch)
 
 
 @pytest.fixture
@@ -30,29 +28,28 @@ def far(server: Server) -> Iterator[Distance]:
         yield distance
 
 
+def trips(far: Distance, *calls: Callable[[], object]) -> list[int]:
+    """How many round trips each call takes."""
+    found = []
+    for call in calls:
+        with far.counted() as counted:
+            call()
+        found += counted
+    return found
+
+
 def test_an_environment(far: Distance) -> None:
     with far.counted() as making:
         env = make(far.address)
-    with far.counted() as resetting:
-        env.reset()
-    with far.counted() as stepping:
-        env.step({"paddle": 0})
-    with far.counted() as unrolling:
-        steps = env.unroll({"paddle": np.zeros(_STEPS, np.int32)})
-    with far.counted() as closing:
-        env.close()
-    assert len(steps.reward) == _STEPS
-    assert (making, resetting, stepping, unrolling, closing) == ([2], [1], [1], [1], [1])
+    actions = {"paddle": np.zeros(_STEPS, np.int32)}
+    calls = (env.reset, lambda: env.step({"paddle": 0}), lambda: env.unroll(actions), env.close)
+    assert (making, trips(far, *calls)) == ([2], [1, 1, 1, 1])
 
 
 def test_sixty_four_environments_in_a_batch(far: Distance) -> None:
     with far.counted() as making:
         env = BatchedEnvironment(far.address, _ENVIRONMENTS)
-    with far.counted() as resetting:
-        env.reset()
-    with far.counted() as stepping:
-        env.step({"paddle": np.zeros(_ENVIRONMENTS, np.int32)})
-    with far.counted() as closing:
-        env.close()
+    action = {"paddle": np.zeros(_ENVIRONMENTS, np.int32)}
     # The server says whether it makes batches, and then as one environment.
-    assert (making, resetting, stepping, closing) == ([3], [1], [1], [1])
+    counted = trips(far, env.reset, lambda: env.step(action), env.close)
+    assert (making, counted) == ([3], [1, 1, 1])

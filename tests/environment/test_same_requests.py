@@ -7,8 +7,9 @@ records what it receives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 import grpc
@@ -18,7 +19,7 @@ from google.rpc import code_pb2, status_pb2
 import dm_env_rpc_client as d
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
-from tests.environment.one_world import INTERRUPTED, RUNNING, SPECS, TERMINATED
+from tests.environment.one_world import INTERRUPTED, RUNNING, TERMINATED, answer
 
 ACTION = {"a": 1}
 
@@ -48,26 +49,8 @@ class Interface(NamedTuple):
 
 
 INTERFACES = [
-    Interface(
-        d.connect,
-        d.make,
-        d.create_world,
-        d.join_world,
-        d.create_and_join_world,
-        d.reset_world,
-        d.leave_world,
-        d.destroy_world,
-    ),
-    Interface(
-        d.connect_async,
-        d.make_async,
-        d.create_world_async,
-        d.join_world_async,
-        d.create_and_join_world_async,
-        d.reset_world_async,
-        d.leave_world_async,
-        d.destroy_world_async,
-    ),
+    Interface(*(getattr(d, name + suffix) for name in Interface._fields))
+    for suffix in ("", "_async")
 ]
 
 Answer = Callable[[Request], Response | None]
@@ -88,22 +71,6 @@ def silence(_: Request) -> None:
 
 def end_of_stream(_: Request) -> None:
     return None
-
-
-def answer(request: Request, states: Iterator[int]) -> Response:
-    response = Response()
-    kind = str(request.WhichOneof("payload"))
-    payload = getattr(response, kind)
-    payload.SetInParent()
-    if kind == "create_world":
-        payload.world_name = "world"
-    elif kind in ("join_world", "reset"):
-        payload.specs.CopyFrom(SPECS)
-    elif kind == "step":
-        payload.state = next(states)
-        for uid in request.step.requested_observations:
-            payload.observations[uid].CopyFrom(d.pack_tensor([1, 2], "int32"))
-    return response
 
 
 class Scenario(NamedTuple):
@@ -138,104 +105,95 @@ def scripted(scenario: Scenario) -> ScriptedServer:
     return ScriptedServer(script)
 
 
+@contextlib.asynccontextmanager
+async def made(api: Interface, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+    """An environment, which is closed."""
+    env = await done(api.make(*arguments, **options))
+    try:
+        yield env
+    finally:
+        await done(env.close())
+
+
+@contextlib.asynccontextmanager
+async def connected(api: Interface, address: str) -> AsyncIterator[Any]:
+    """A connection, which is closed."""
+    connection = await done(api.connect(address))
+    try:
+        yield connection
+    finally:
+        await done(connection.close())
+
+
 # What is called. `close` in every state of a connection, and everything else that sends.
 
 
 async def _close_at_once(api: Interface, address: str) -> None:
-    env = await done(api.make(address))
-    await done(env.close())
-    await done(env.close())
+    async with made(api, address) as env:
+        await done(env.close())
 
 
 async def _close_while_running(api: Interface, address: str) -> list[Any]:
-    env = await done(api.make(address, {"rows": 3}, {"name": "x"}))
-    steps = [await done(env.reset()), await done(env.step(ACTION))]
-    await done(env.close())
+    async with made(api, address, {"rows": 3}, {"name": "x"}) as env:
+        steps = [await done(env.reset()), await done(env.step(ACTION))]
     return [step.step_type for step in steps]
 
 
-async def _close_after_an_end(api: Interface, address: str) -> Any:
-    env = await done(api.make(address))
-    await done(env.reset())
-    last = await done(env.step(ACTION))
-    await done(env.close())
+async def _close_after_a_step(api: Interface, address: str) -> Any:
+    async with made(api, address) as env:
+        await done(env.reset())
+        last = await done(env.step(ACTION))
     return last.step_type, last.discount
 
 
 async def _close_with_pending_steps(api: Interface, address: str) -> list[Any]:
-    env = await done(api.make(address))
-    await done(env.reset())
-    pending = [api.submit(env, {"a": number}) for number in range(3)]
-    await asyncio.sleep(0)
-    await done(env.close())
+    async with made(api, address) as env:
+        await done(env.reset())
+        pending = [api.submit(env, {"a": number}) for number in range(3)]
+        await asyncio.sleep(0)
     return [step.step_type for step in await asyncio.gather(*pending)]
 
 
-async def _close_after_a_step(api: Interface, address: str) -> Any:
-    env = await done(api.make(address))
-    await done(env.reset())
-    try:
-        return await done(env.step(ACTION))
-    finally:
-        await done(env.close())
-
-
 async def _close_after_its_connection_was_closed(api: Interface, address: str) -> Any:
-    env = await done(api.make(address))
-    await done(env.reset())
-    await done(env.connection.close())
-    try:
+    async with made(api, address) as env:
+        await done(env.reset())
+        await done(env.connection.close())
         await done(env.step(ACTION))
-    finally:
-        await done(env.close())
 
 
 async def _close_after_a_deadline(api: Interface, address: str) -> None:
-    env = await done(api.make(address, request_timeout=1.0))
-    try:
+    async with made(api, address, request_timeout=1.0) as env:
         await done(env.reset())
-    finally:
-        await done(env.close())
 
 
 async def _resets(api: Interface, address: str) -> None:
-    env = await done(api.make(address))
-    for settings in (None, None, {"rows": 3}, {}):
-        await done(env.reset(settings))
-        await done(env.step(ACTION))
-    await done(env.close())
+    async with made(api, address) as env:
+        for settings in (None, None, {"rows": 3}, {}):
+            await done(env.reset(settings))
+            await done(env.step(ACTION))
 
 
 async def _reset_while_running(api: Interface, address: str) -> Any:
-    env = await done(api.make(address))
-    await done(env.reset())
-    try:
+    async with made(api, address) as env:
+        await done(env.reset())
         return (await done(env.reset())).step_type
-    finally:
-        await done(env.close())
 
 
 async def _settings_that_are_refused(api: Interface, address: str) -> None:
-    env = await done(api.make(address))
-    try:
+    async with made(api, address) as env:
         await done(env.reset({"rows": 3}))
-    finally:
-        await done(env.close())
 
 
 async def _many_steps(api: Interface, address: str) -> Any:
-    env = await done(api.make(address))
-    unrolled = await done(env.unroll({"a": [1, 2, 3, 4, 5]}, ahead=2))
-    await done(env.close())
-    return unrolled.step_type.tolist()
+    async with made(api, address) as env:
+        unrolled = await done(env.unroll({"a": [1, 2, 3, 4, 5]}, ahead=2))
+    rows = (*unrolled[:3], unrolled.observation["o"])
+    return [array.tolist() for array in rows]
 
 
 async def _a_bad_action(api: Interface, address: str) -> None:
-    env = await done(api.make(address))
-    try:
+    async with made(api, address) as env:
         await done(env.unroll([ACTION, {"b": 1}]))
-    finally:
-        await done(env.close())
 
 
 async def _make(api: Interface, address: str) -> None:
@@ -251,37 +209,30 @@ async def _an_unknown_observation(api: Interface, address: str) -> None:
 
 
 async def _worlds(api: Interface, address: str) -> tuple[str, str]:
-    connection = await done(api.connect(address))
-    first = await done(api.create_world(connection, {"rows": 3}))
-    env = await done(api.join_world(connection, first, {"name": "x"}, nested_tensors=False))
-    await done(env.reset())
-    await done(api.reset_world(connection, first, {"rows": 4}))
-    await done(env.step(ACTION))
-    await done(env.close())
-    await done(env.close())
-    await done(api.destroy_world(connection, first))
-    env, second = await done(api.create_and_join_world(connection, {"rows": 5}))
-    await done(env.close())
-    await done(api.destroy_world(connection, second))
-    await done(connection.close())
-    await done(connection.close())
+    async with connected(api, address) as connection:
+        first = await done(api.create_world(connection, {"rows": 3}))
+        env = await done(api.join_world(connection, first, {"name": "x"}, nested_tensors=False))
+        await done(env.reset())
+        await done(api.reset_world(connection, first, {"rows": 4}))
+        await done(env.step(ACTION))
+        await done(env.close())
+        await done(env.close())
+        await done(api.destroy_world(connection, first))
+        env, second = await done(api.create_and_join_world(connection, {"rows": 5}))
+        await done(env.close())
+        await done(api.destroy_world(connection, second))
+        await done(connection.close())
     return first, second
 
 
 async def _join_that_fails(api: Interface, address: str) -> None:
-    connection = await done(api.connect(address))
-    try:
+    async with connected(api, address) as connection:
         await done(api.join_world(connection, "world", requested_observations=["x"]))
-    finally:
-        await done(connection.close())
 
 
 async def _a_join_that_fails_between_worlds(api: Interface, address: str) -> None:
-    connection = await done(api.connect(address))
-    try:
+    async with connected(api, address) as connection:
         await done(api.create_and_join_world(connection))
-    finally:
-        await done(connection.close())
 
 
 async def _reopen(api: Interface, address: str) -> tuple[bool, str, str]:
@@ -300,8 +251,8 @@ async def _reopen(api: Interface, address: str) -> tuple[bool, str, str]:
 SCENARIOS = {
     "close before a sequence": Scenario(_close_at_once),
     "close in a sequence": Scenario(_close_while_running),
-    "close after TERMINATED": Scenario(_close_after_an_end, (RUNNING, TERMINATED)),
-    "close after INTERRUPTED": Scenario(_close_after_an_end, (RUNNING, INTERRUPTED)),
+    "close after TERMINATED": Scenario(_close_after_a_step, (RUNNING, TERMINATED)),
+    "close after INTERRUPTED": Scenario(_close_after_a_step, (RUNNING, INTERRUPTED)),
     "close with pending steps": Scenario(_close_with_pending_steps),
     "close after a refused step": Scenario(_close_after_a_step, answers={"step": [None, refused]}),
     "close after a wrong answer": Scenario(_close_after_a_step, answers={"step": [None, wrong]}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import dm_env
@@ -104,11 +103,8 @@ def test_a_batch_of_arrays_is_one_array(catch_server: Server) -> None:
             envs.step(np.ones(2, np.int32))
 
 
-def test_asyncio() -> None:
-    async def steps(address: str) -> None:
-        async with await dm_env_rpc_client.make_async(address, unwrap_single=True) as env:
+async def test_asyncio() -> None:
+    with serve(Bare) as server:
+        async with await dm_env_rpc_client.make_async(server.address, unwrap_single=True) as env:
             assert (await env.reset()).observation.tolist() == [0, 0]
             assert (await env.step(ACTION)).observation.tolist() == ACTION.tolist()
-
-    with serve(Bare) as server:
-        asyncio.run(steps(server.address))

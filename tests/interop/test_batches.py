@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
-import grpc
-import gymnasium
 import numpy as np
 import pytest
-from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
 from dm_env_rpc.v1 import tensor_utils
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.known import cart_pole, cart_poles
+from tests.environment.foreign.reference import reference_connection
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 from tests.support.groups import skip
@@ -27,15 +26,7 @@ ROWS = 4
 STEPS = 60
 
 
-def cart() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1")
-
-
-def carts(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
-
-
-FACTORIES: dict[str, Callable[..., Any]] = {"catch": Catch, "cart": cart, "carts": carts}
+FACTORIES: dict[str, Callable[..., Any]] = {"catch": Catch, "cart": cart_pole, "carts": cart_poles}
 
 
 @pytest.fixture(params=FACTORIES)
@@ -67,19 +58,12 @@ def test_the_reference_steps_a_batch(served: Server, request: pytest.FixtureRequ
     )
     with make(served.address, create) as env:
         expected = played(env, **seed)
-    channel = grpc.insecure_channel(served.address)
-    connection = reference_connection.Connection(channel)
-    try:
+    with reference_connection(served.address) as connection:
         theirs, world = reference_adaptor.create_and_join_world(connection, create, {})
         found = [reset_with(theirs, connection, seed)]
         found += [theirs.step(actions(theirs, step)) for step in range(STEPS)]
         theirs.close()
         connection.send(reference_pb2.DestroyWorldRequest(world_name=world))
-    finally:
-        # Its request iterator ends with nothing else.
-        connection._stream._requests.put(None)
-        connection.close()
-        channel.close()
     ends = 0
     for mine, other in zip(found, expected, strict=True):
         assert mine.step_type == other.step_type

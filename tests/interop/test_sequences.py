@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import Any
 
@@ -132,7 +131,7 @@ def test_many_connections_at_once(address: str, transport: Any, count: int) -> N
             assert seen == [step + n for n in range(count)]
 
 
-async def _rollout(address: str, transport: Any) -> None:
+async def test_coroutines_step_too(address: str, transport: Any) -> None:
     settings = {"shape": np.array([3], np.int32), "length": 4}
     async with await make_async(address, settings, transport=transport) as env:
         assert (await env.reset()).first()
@@ -144,7 +143,3 @@ async def _rollout(address: str, transport: Any) -> None:
         assert np.array_equal(trajectory.observation["uint8"], actions)
         kinds = [MID, MID, LAST, FIRST, MID, MID, MID, LAST]
         assert trajectory.step_type.tolist() == kinds
-
-
-def test_coroutines_step_too(address: str, transport: Any) -> None:
-    asyncio.run(_rollout(address, transport))

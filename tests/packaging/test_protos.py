@@ -12,22 +12,10 @@ from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
 from dm_env_rpc.v1.extensions import properties_pb2 as reference_properties_pb2
 
 from dm_env_rpc_client import dm_env_rpc_pb2, properties_pb2
+from tests.support.programs import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "dm_env_rpc_client" / "_proto"
 BY_HAND = {"__init__.py", "dm_env_rpc_pb2_grpc.py"}
-
-
-def run_python(program: str) -> str:
-    finished = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.strip()
 
 
 def test_descriptors_equal_those_of_the_reference() -> None:
@@ -55,7 +43,7 @@ def test_message_classes_are_the_references_in_either_import_order(order: str) -
         "assert all(getattr(a, n) is getattr(b, n) for n in names);"
         "assert c.PropertySpec is d.PropertySpec; print('same')"
     )
-    assert run_python(order + check) == "same"
+    assert run_python("-c", order + check).stdout == "same\n"
 
 
 def install(folder: Path, *requirements: str) -> None:

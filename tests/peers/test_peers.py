@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.launch.processes import is_alive
 from tests.peers import building
 from tests.peers.building import MissingToolchainError, build
 from tests.peers.process import PeerProcess
 from tests.peers.servers import SERVERS
+from tests.support.programs import run_python
 from tests.support.scripted import settles
 
 TOOLS = (("echo 1.0", "a-package"),)
@@ -88,23 +88,8 @@ def test_a_peer_ends_when_the_process_that_started_it_dies() -> None:
         "print(peer.hear(), peer.pid, flush=True)\n"
         "os._exit(1)\n"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    pid = int(finished.stdout.split()[1])
-    assert settles(lambda: _state(pid) == "Z"), "the peer goes on"
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "Z"
+    pid = int(run_python("-c", program, code=1).stdout.split()[1])
+    assert settles(lambda: not is_alive(pid)), "the peer goes on"
 
 
 def test_a_peer_that_does_not_start_says_so() -> None:

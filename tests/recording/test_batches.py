@@ -25,9 +25,11 @@ from dm_env_rpc_client.recording import Episode, Recorder, Scan, episodes, read,
 from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.limits import Limits
+from tests.adaptors.sameness import same
 from tests.cli.commands import invoke
-from tests.environment.many.test_batch_worlds import Dice, rolls, same_step, settings
+from tests.environment.many.test_batch_worlds import rolls, settings
 from tests.recording.sessions import record
+from tests.support.environments import Dice
 
 COUNT = 5
 STEPS = 60
@@ -145,7 +147,7 @@ def test_a_replay_gives_the_same_time_steps(dice: Server, path: Path) -> None:
     with replay(path) as replayed:
         again = play_batch(replayed.address, num_batches=2)
     for mine, other in zip(again, live, strict=True):
-        same_step(mine, other)
+        assert same(mine, other)
 
 
 def test_a_replay_serves_a_remote_vector_env(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,15 @@ from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.support.both_transports import pytest_generate_tests, transport
 
 __all__ = ["pytest_generate_tests", "transport"]
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads are switched every microsecond."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture(params=SERVERS)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,8 @@ import pytest
 from tests.reliability import report
 from tests.reliability.__main__ import main
 from tests.reliability.report import FAILED, MISSING, PASSED, RowResult
-from tests.reliability.scorecard import FULL, QUICK, ROWS, TESTS, files_of
+from tests.reliability.scorecard import FULL, QUICK, ROWS, files_of
+from tests.support.programs import run_python
 
 TRANSPORTS = ["http2"]
 
@@ -28,20 +26,12 @@ def test_every_row_has_tests_or_is_known_not_to() -> None:
 
 
 def test_the_command_runs_a_row_and_writes_what_it_saw(tmp_path: Path) -> None:
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.reliability", "--quick", "--rows", "7"),
-            *("--json", str(tmp_path / "run.json"), "--markdown", str(tmp_path / "run.md")),
-        ],
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        # The gate's options, such as the coverage that is required, are not for this run.
-        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+    # The gate's options, such as the coverage that is required, are not for this run.
+    finished = run_python(
+        *("-m", "tests.reliability", "--quick", "--rows", "7"),
+        *("--json", tmp_path / "run.json", "--markdown", tmp_path / "run.md"),
+        environment={"PYTEST_ADDOPTS": ""},
     )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "200 cancellations; 0 stale answers" in finished.stdout.replace("\n    ", " ")
     (row,) = json.loads((tmp_path / "run.json").read_text())["rows"]
     assert row["seen"]["cancellations"] == 200

@@ -316,14 +316,15 @@ class Mine(s.Catch): pass
 
 
 def test_a_factory_of_an_interactive_session_is_refused_with_advice() -> None:
-    ended = run_python(_DEFINED_HERE + "s.serve(Mine, processes=1)", code=1)
+    ended = run_python("-c", _DEFINED_HERE + "s.serve(Mine, processes=1)", code=1)
     assert "SpecError: a worker process cannot load what it is to serve" in ended.stderr
     assert "write it to a file" in ended.stderr
 
 
 def test_a_script_needs_its_guard(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
-    ended = run_python(_DEFINED_HERE + "s.serve(Mine, processes=1)", as_script=path, code=1)
+    path.write_text(_DEFINED_HERE + "s.serve(Mine, processes=1)")
+    ended = run_python(path, code=1)
     assert "bootstrapping phase" in ended.stderr
     assert "ChildProcessError: a worker process ended with exit code 1" in ended.stderr
     guarded = """
@@ -332,7 +333,8 @@ if __name__ == "__main__":
     with s.serve(Mine, processes=1) as server, dm_env_rpc_client.make(server.address) as env:
         print(env.reset().step_type.name)
 """
-    assert run_python(_DEFINED_HERE + guarded, as_script=path).stdout == "FIRST\n"
+    path.write_text(_DEFINED_HERE + guarded)
+    assert run_python(path).stdout == "FIRST\n"
 
 
 def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:

@@ -9,6 +9,8 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
+
 
 class Echo(dm_env.Environment):
     """Observes the action that was taken; an episode has `length` steps."""
@@ -80,6 +82,86 @@ class Robot(dm_env.Environment):
             },
             "joints": [np.float64(angle + joint) for joint in range(self._joints)],
             "heard": np.array([heard, heard.upper()], object),
+        }
+
+
+class Dice(dm_env.Environment):
+    """Episodes of random lengths that end in both ways, from the seed and the rolls alone.
+
+    Args:
+      seed: of all that is random.
+      fails_at: the number of the step that raises; 0 for none.
+      name: is observed.
+    """
+
+    def __init__(self, seed: int = 0, fails_at: int = 0, name: str = ""):
+        self._random = np.random.default_rng(seed)
+        self._fails_at = fails_at
+        self._name = name
+        self._steps = 0
+
+    def action_spec(self) -> dict[str, Any]:
+        return {
+            "bet": specs.DiscreteArray(7, name="bet"),
+            "hand": {"push": specs.BoundedArray((2,), np.float32, [-1, -2], [1, 2], "push")},
+            "word": specs.StringArray((), name="word"),
+        }
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {
+            "dice": specs.BoundedArray((2, 3), np.uint8, 1, 6, "dice"),
+            "table": {
+                "total": specs.Array((), np.float64, "total"),
+                "left": specs.Array((), np.int32, "left"),
+            },
+            "cups": specs.Array((3,), bool, "cups"),
+            "words": specs.StringArray((2,), name="words"),
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        self._left = int(self._random.integers(1, 6))
+        return dm_env.restart(self._observed("", 0.0))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._steps += 1
+        if self._steps == self._fails_at:
+            raise ValueError(f"{self._name} has lost the dice")
+        self._left -= 1
+        total = float(action["bet"]) + float(action["hand"]["push"].sum())
+        observation = self._observed(str(action["word"]), total)
+        if self._left:
+            return dm_env.transition(total, observation)
+        end = dm_env.termination if self._random.random() < 0.5 else dm_env.truncation
+        return end(total, observation)
+
+    def _observed(self, word: str, total: float) -> dict[str, Any]:
+        return {
+            "dice": self._random.integers(1, 7, (2, 3), np.uint8),
+            "table": {"total": np.float64(total), "left": np.int32(self._left)},
+            "cups": self._random.random(3) < 0.5,
+            "words": np.array([self._name, word], object),
+        }
+
+
+class Words(dm_env.Environment):
+    """Observes as many numbers as it is told to, of variable length, and a message."""
+
+    def action_spec(self) -> dict[str, Any]:
+        return {"count": specs.Array((), np.int32), "word": specs.StringArray(())}
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {"numbers": VariableArray((-1,), np.int32), "words": specs.StringArray((2,))}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observe(0, ""))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(0.0, self._observe(int(action["count"]), str(action["word"])))
+
+    def _observe(self, count: int, word: str) -> dict[str, Any]:
+        return {
+            "numbers": np.arange(count, dtype=np.int32),
+            "words": np.array([word, 2 * word], object),
         }
 
 

@@ -13,12 +13,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
-__all__ = ["COMMAND_SECONDS", "context", "end", "exit_code", "run_command", "running_command"]
+__all__ = [
+    "COMMAND_SECONDS",
+    "child",
+    "context",
+    "end",
+    "exit_code",
+    "run_command",
+    "running_command",
+]
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.support.preloaded"])
@@ -32,6 +41,31 @@ def end(process: BaseProcess) -> None:
     process.kill()
     process.join()
     process.close()
+
+
+@contextlib.contextmanager
+def child(
+    target: Callable[..., object], *arguments: Any
+) -> Iterator[tuple[int, connection.Connection]]:
+    """Runs a function in a process of its own, which is killed after the block.
+
+    Args:
+      target: the function; its last argument is an end of a pipe.
+      *arguments: those before it.
+
+    Yields:
+      The id of the process, and the other end of the pipe.
+    """
+    told, heard = context.Pipe()
+    process = context.Process(target=target, args=(*arguments, heard), daemon=True)
+    process.start()
+    heard.close()
+    try:
+        assert process.pid is not None
+        yield process.pid, told
+    finally:
+        end(process)
+        told.close()
 
 
 def _begin(

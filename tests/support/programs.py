@@ -1,4 +1,4 @@
-"""Programs in a Python of their own, and what processes have open."""
+"""Programs in processes of their own, and what those have open."""
 
 from __future__ import annotations
 
@@ -6,39 +6,41 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-__all__ = ["open_links", "run_python"]
+__all__ = ["ROOT", "open_links", "run_python"]
+
+ROOT = Path(__file__).parents[2]
+"""The folder of the project."""
 
 
 def run_python(
-    program: str,
-    *arguments: str,
+    *arguments: object,
     code: int = 0,
-    flags: Sequence[str] = (),
-    as_script: Path | None = None,
-    **options: Any,
+    timeout: float = 100.0,
+    environment: dict[str, str] | None = None,
+    folder: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program, which ends with a code, and returns what it printed.
+    """Runs this Python, and returns what it printed.
 
     Args:
-      program: its text.
-      *arguments: of the program.
-      code: with which it ends.
-      flags: of Python.
-      as_script: a file to which it is written, and which is run; None to pass the text.
-      **options: of the process.
+      *arguments: of the interpreter.
+      code: which it has to end with.
+      timeout: in seconds.
+      environment: variables beside those of the test.
+      folder: in which it runs.
     """
-    read = ["-c", program]
-    if as_script is not None:
-        as_script.write_text(program)
-        read = [str(as_script)]
-    command = [sys.executable, *flags, *read, *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    assert ended.returncode == code, ended.stderr
-    return ended
+    finished = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert finished.returncode == code, finished.stderr
+    return finished
 
 
 def open_links(pid: int) -> list[str]:

@@ -49,7 +49,7 @@ def freeze(pid: int) -> None:
 
 
 class SignalledServer:
-    """A server in a process of its own, which signals may be sent to. A context that kills it."""
+    """A server in a process of its own, which signals may be sent to."""
 
     def __init__(self, address: str, pid: int):
         self.address = address
@@ -61,18 +61,9 @@ class SignalledServer:
         else:
             os.kill(self.pid, number)
 
-    def kill(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> SignalledServer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.kill()
-
 
 class ServerProcess(SignalledServer):
-    """A server that a program starts, whose first line is the address."""
+    """A server that a program starts, whose first line is the address. A context that kills it."""
 
     def __init__(self, *argv: str):
         self.process = subprocess.Popen(
@@ -90,8 +81,11 @@ class ServerProcess(SignalledServer):
     def __enter__(self) -> ServerProcess:
         return self
 
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
 
-def _serve_echo(told: Connection, address: str) -> None:
+
+def _serve_echo(address: str, told: Connection) -> None:
     from dm_env_rpc_client.server import serve
     from tests.support.environments import Echo
 
@@ -102,34 +96,12 @@ def _serve_echo(told: Connection, address: str) -> None:
         parent.join()
 
 
-class _ServedEcho(SignalledServer):
-    def __init__(self) -> None:
-        # Its clients go on looking for it when it was killed.
-        self._port = HeldPort()
-        heard, told = forks.context.Pipe(duplex=False)
-        self._process = forks.context.Process(
-            target=_serve_echo, args=(told, self._port.address), daemon=True
-        )
-        self._process.start()
-        told.close()
-        with heard:
-            address = heard.recv()
-        assert self._process.pid is not None
-        super().__init__(address, self._process.pid)
-
-    def kill(self) -> None:
-        forks.end(self._process)
-
-    def __exit__(self, *exc_info: object) -> None:
-        try:
-            super().__exit__(*exc_info)
-        finally:
-            self._port.close()
-
-
-def served_echo() -> SignalledServer:
+@contextlib.contextmanager
+def served_echo() -> Iterator[SignalledServer]:
     """The Echo environment in a process of its own."""
-    return _ServedEcho()
+    # Its clients go on looking for it when it was killed.
+    with HeldPort() as port, forks.child(_serve_echo, port.address) as (pid, pipe):
+        yield SignalledServer(pipe.recv(), pid)
 
 
 @contextlib.contextmanager

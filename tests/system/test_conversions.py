@@ -42,7 +42,7 @@ import sys
 from dm_env_rpc_client.server.construction import construct
 print(type(construct(make, {})).__name__, *sys.modules)
 """
-    found, *modules = run_python(program).stdout.split()
+    found, *modules = run_python("-c", program).stdout.split()
     assert found == served
     package = "dm_env_rpc_client"
     assert (f"{package}.adaptors" in modules) == (library != "dm_env")

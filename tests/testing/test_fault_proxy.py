@@ -27,6 +27,26 @@ from tests.support.stopwatch import time_limit
 LARGE = bytes(range(256)) * 4096
 
 
+def recording(
+    requests: list[bytes], answer: bytes | None = None, last: bytes = b""
+) -> Callable[[socket.socket], None]:
+    """A server that keeps what it hears, and answers; with what it has heard unless told otherwise.
+
+    Args:
+      requests: gets each piece that has arrived.
+      answer: to each of them.
+      last: what is sent when the client says no more.
+    """
+
+    def script(connected: socket.socket) -> None:
+        while contents := connected.recv(1 << 16):
+            requests.append(contents)
+            connected.sendall(contents if answer is None else answer)
+        connected.sendall(last)
+
+    return script
+
+
 def echo(connected: socket.socket) -> None:
     while contents := connected.recv(1 << 16):
         connected.sendall(contents)
@@ -94,16 +114,10 @@ def test_every_byte_arrives_in_order(faults: dict[str, Any]) -> None:
 
 
 def test_slices_are_sent_one_after_another() -> None:
-    sizes: list[int] = []
-
-    def script(connected: socket.socket) -> None:
-        while contents := connected.recv(1 << 16):
-            sizes.append(len(contents))
-            connected.sendall(contents)
-
-    with through(script, slice_bytes=1) as (_, client):
+    pieces: list[bytes] = []
+    with through(recording(pieces), slice_bytes=1) as (_, client):
         assert ask(client, LARGE[:5_000]) == LARGE[:5_000]
-    assert len(sizes) > 10  # Slices that arrive together are read together.
+    assert len(pieces) > 10  # Slices that arrive together are read together.
 
 
 def test_latency_is_in_both_directions() -> None:
@@ -178,19 +192,10 @@ def test_a_blackhole_may_swallow_answers_only_and_hides_the_end_of_the_server() 
 
 def test_half_close_ends_one_direction() -> None:
     requests: list[bytes] = []
-    ended = threading.Event()
-
-    def script(connected: socket.socket) -> None:
-        while contents := connected.recv(100):
-            requests.append(contents)
-        ended.set()
-        connected.sendall(b"last words")
-
-    with through(script) as (proxy, client):
+    with through(recording(requests, b"", b"last words")) as (proxy, client):
         client.sendall(b"x")
         assert settles(lambda: requests == [b"x"])
         proxy.half_close("to_server")
-        assert ended.wait(10)
         client.sendall(b"dropped")
         assert received(client, 100) == b"last words"
     assert requests == [b"x"]
@@ -198,13 +203,7 @@ def test_half_close_ends_one_direction() -> None:
 
 def test_half_close_towards_the_client() -> None:
     requests: list[bytes] = []
-
-    def script(connected: socket.socket) -> None:
-        while contents := connected.recv(100):
-            requests.append(contents)
-            connected.sendall(b"dropped")
-
-    with through(script) as (proxy, client):
+    with through(recording(requests, b"dropped")) as (proxy, client):
         assert settles(lambda: proxy.connection_count == 1)
         proxy.half_close("to_client")
         assert client.recv(1) == b""
@@ -224,12 +223,7 @@ def test_so_many_bytes_are_changed(after: int, count: int) -> None:
 
 def test_bytes_of_each_direction_are_changed() -> None:
     requests: list[bytes] = []
-
-    def script(connected: socket.socket) -> None:
-        requests.append(connected.recv(100))
-        connected.sendall(b"answer")
-
-    with through(script) as (proxy, client):
+    with through(recording(requests, b"answer")) as (proxy, client):
         proxy.corrupt("both", 1)
         client.sendall(b"request")
         answer = received(client, 6)

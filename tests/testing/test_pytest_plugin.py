@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +19,14 @@ from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 from tests.support.certificates import Authority
 from tests.support.scripted import settles
+from tests.support.serving import serving
 
 pytest_plugins = ["pytester"]
 
 SERVE = f"{sys.executable} -m dm_env_rpc_client serve catch --address localhost:{{port}}"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Catch) as running:
-        yield running
+server = serving(Catch)
 
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:

@@ -7,8 +7,12 @@ import warnings
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
 
-__all__ = ["ENVIRONMENTS", "local_environment"]
+__all__ = ["ENVIRONMENTS", "REMOTE", "cart_pole", "cart_poles", "local_environment"]
+
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+"""The id of the environment at a server."""
 
 ENVIRONMENTS = {
     "CartPole-v1": (),
@@ -30,3 +34,12 @@ def local_environment(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return gymnasium.make(name, **settings)
+
+
+def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", **settings)
+
+
+def cart_poles(num_envs: int = 2, mode: str = "NEXT_STEP") -> VectorEnv[Any, Any, Any]:
+    own = {"autoreset_mode": AutoresetMode[mode]}
+    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync", vector_kwargs=own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -13,7 +13,8 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Server
+from tests.support.serving import serving
 
 _ROWS = 5
 _STEPS = 500
@@ -66,10 +67,7 @@ def _world(name: str) -> gymnasium.Env[Any, Any]:
     return _WORLDS[name]()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(_world) as server:
-        yield server
+server = serving(_world)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)

@@ -18,7 +18,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch import from_process
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.masked import Masked
-from tests.adaptors.gymnasium.proxied import same
+from tests.adaptors.sameness import same
 
 CALLABLE = ("action_masks", "jump", "level", "length", "np_random")
 

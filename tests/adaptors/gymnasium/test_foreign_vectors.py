@@ -21,7 +21,8 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
-from tests.adaptors.gymnasium.proxied import same
+from tests.adaptors.gymnasium.known import cart_poles
+from tests.adaptors.sameness import same
 from tests.support.groups import need_package
 
 ROWS = 3
@@ -214,7 +215,7 @@ def test_every_row_is_rendered() -> None:
 
 def fixed(seed: int = 3) -> Any:
     """Has a number of rows that nobody can choose."""
-    return gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="sync")
+    return cart_poles(4)
 
 
 def test_the_number_of_rows_is_the_servers_if_nobody_says_another() -> None:
@@ -262,7 +263,7 @@ def test_one_row_of_a_factory_that_makes_more_by_default() -> None:
 
 
 def deaf(num_envs: int = 2) -> Any:
-    return gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    return cart_poles(2)
 
 
 def test_a_factory_that_takes_no_notice_of_the_number_is_found_out() -> None:

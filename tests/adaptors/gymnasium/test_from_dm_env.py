@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -19,9 +17,9 @@ import dm_env_rpc_client
 from dm_env_rpc_client import DmEnvRpcError, SpecError
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv, make_remote
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.known import REMOTE
 from tests.support.environments import Echo, Robot
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+from tests.support.programs import run_python
 
 
 class Filmed(Catch):
@@ -307,14 +305,7 @@ with serve(Catch) as server:
     ],
 )
 def test_gymnasium_makes_them_in_whatever_order_the_packages_are_imported(imports: str) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-c", f"{imports}\n{MAKE}"],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-c", f"{imports}\n{MAKE}", timeout=90)
     assert finished.stdout.splitlines() == [
         "(0.0, False, False, {'discount': 1.0})",
         "RemoteVectorEnv",

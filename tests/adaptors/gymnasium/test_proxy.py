@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes.util
 import functools
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,17 @@ from dm_env_rpc_client.adaptors.gymnasium import (
     values,
 )
 from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
-from tests.adaptors.gymnasium.proxied import SPACES, Mirror, same
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, local_environment
+from tests.adaptors.gymnasium.proxied import SPACES, Mirror
+from tests.adaptors.sameness import same
+from tests.support.serving import serving
 
 
 def mirror(**settings: Any) -> GymnasiumEnvironment:
     return GymnasiumEnvironment(Mirror(**settings))
 
 
-@pytest.fixture(scope="module")
-def mirror_server() -> Iterator[Server]:
-    with serve(mirror) as server:
-        yield server
+mirror_server = serving(mirror)
 
 
 def proxy(server: Server, render_mode: str | None = None, **settings: Any) -> GymnasiumProxy:

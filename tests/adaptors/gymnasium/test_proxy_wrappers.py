@@ -16,30 +16,18 @@ from gymnasium import wrappers
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
-from tests.adaptors.gymnasium.proxied import SPACES, Mirror, same
+from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, cart_pole, local_environment
+from tests.adaptors.gymnasium.proxied import SPACES, Mirror
+from tests.adaptors.sameness import same
 from tests.support.groups import need_package
-
-REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+from tests.support.serving import serving
 
 NUM_ENVS = 3
 
 
-def cart_pole(**settings: Any) -> GymnasiumEnvironment:
-    return GymnasiumEnvironment(gymnasium.make("CartPole-v1", **settings))
-
-
-def mirror(**settings: Any) -> GymnasiumEnvironment:
-    return GymnasiumEnvironment(Mirror(**settings))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve({"CartPole": cart_pole, "Mirror": mirror}) as server:
-        yield server
+server = serving({"CartPole": cart_pole, "Mirror": Mirror})
 
 
 def remote(server: Server, name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -261,22 +249,3 @@ def test_batches_render(server: Server) -> None:
     with contextlib.closing(envs):
         envs.reset()
         assert envs.render() is None
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_5000_steps_of_an_atari_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    local = gymnasium.make("ale_py:ALE/Breakout-v5")
-
-    def breakout() -> GymnasiumEnvironment:
-        return GymnasiumEnvironment(gymnasium.make("ale_py:ALE/Breakout-v5"))
-
-    with local, serve(breakout) as own, gymnasium.make(REMOTE, address=own.address) as env:
-        assert same(env.reset(seed=1), local.reset(seed=1))
-        local.action_space.seed(1)
-        for _ in range(5000):
-            action = local.action_space.sample()
-            expected = local.step(action)
-            assert same(env.step(action), expected)
-            if expected[2] or expected[3]:
-                assert same(env.reset(), local.reset())

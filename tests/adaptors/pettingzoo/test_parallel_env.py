@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -17,8 +16,9 @@ from dm_env_rpc_client import (
     SpecError,
 )
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.adaptors.gymnasium.proxied import same
+from tests.adaptors.sameness import same
 from tests.support.scripted import settles
+from tests.support.serving import serving
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -102,10 +102,7 @@ def without_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
 
 
-@pytest.fixture(scope="module")
-def arena_server() -> Iterator[Server]:
-    with serve(Arena) as server:
-        yield server
+arena_server = serving(Arena)
 
 
 def legal_actions(env: Any, observations: Any) -> dict[Any, Any]:

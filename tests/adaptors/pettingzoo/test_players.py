@@ -31,6 +31,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests.support.scripted import ServerProcess, settles
+from tests.support.serving import serving
 from tests.support.stopwatch import time_limit
 
 # Without it the tests of this file are skipped, and pytest says so.
@@ -40,11 +41,7 @@ from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv  # noqa: E40
 from dm_env_rpc_client.adaptors.pettingzoo.description import Description  # noqa: E402
 from tests.adaptors.pettingzoo.arena import AGENTS, Arena, arena_actions, remote  # noqa: E402
 
-
-@pytest.fixture(scope="module")
-def arena_server() -> Iterator[Server]:
-    with serve(Arena) as server:
-        yield server
+arena_server = serving(Arena)
 
 
 def test_if_one_agent_fails_all_are_ended(arena_server: Server) -> None:
@@ -87,6 +84,7 @@ def test_a_server_that_is_killed() -> None:
     program = """
 from dm_env_rpc_client.server import serve
 from tests.adaptors.pettingzoo.arena import Arena
+from tests.support.serving import serving
 server = serve(Arena)
 print(server.address, flush=True)
 server.wait()

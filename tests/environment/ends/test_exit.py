@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,16 +17,13 @@ from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.server import Server, serve
 from tests.support.environments import Echo
 from tests.support.scripted import served_echo, settles
+from tests.support.serving import serving
 from tests.support.stopwatch import Stopwatch, patience
 
 TRANSPORTS = ["http2"]  # Two of the programs are over grpcio.
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(Echo, idle_world_seconds=None) as serving:
-        yield serving
-        assert serving.errors == []
+server = serving(Echo, idle_world_seconds=None, scope="function", checks_errors=True)
 
 
 def is_empty(server: Server) -> bool:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,10 +29,13 @@ from dm_env_rpc_client.environment import (
     joined_adaptor,
     world_ends,
 )
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Server
 from tests.environment.ends import ctrl_c_in_close
+from tests.reliability.scorecard import counts
 from tests.support.environments import Echo
+from tests.support.programs import run_python
 from tests.support.scripted import settles, settles_async
+from tests.support.serving import serving
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +45,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 30.0)
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(Echo, idle_world_seconds=None) as serving:
-        yield serving
-        assert serving.errors == []
+server = serving(Echo, idle_world_seconds=None, scope="function", checks_errors=True)
 
 
 def is_empty(server: Server) -> bool:
@@ -98,17 +94,14 @@ def test_what_make_did_not_create_stays(server: Server) -> None:
         assert (server.world_count, server.agent_count) == (1, 1)
 
 
-def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server) -> None:
-    async def use() -> None:
+async def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
         env = await make_async(server.address)
         await env.reset()
         del env
         gc.collect()
         assert await settles_async(lambda: is_empty(server))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        asyncio.run(use())
 
 
 @pytest.mark.parametrize("request_name", ["LeaveWorldRequest", "DestroyWorldRequest"])
@@ -138,35 +131,25 @@ def test_ctrl_c_in_close_ends_the_world_all_the_same(
     env.close()
 
 
-def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(server: Server) -> None:
-    async def use() -> None:
-        env = await make_async(server.address, {"seconds": 0.3})
-        await env.reset()
-        step = asyncio.ensure_future(env.step({"value": 1}))
-        closing = asyncio.ensure_future(env.close())
-        for _ in range(10):  # Both have begun, and wait for the server.
-            await asyncio.sleep(0)
-        assert not closing.done()
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-        await asyncio.gather(step, return_exceptions=True)
-
-    asyncio.run(use())
-    assert settles(lambda: is_empty(server))
+async def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(
+    server: Server,
+) -> None:
+    env = await make_async(server.address, {"seconds": 0.3})
+    await env.reset()
+    step = asyncio.ensure_future(env.step({"value": 1}))
+    closing = asyncio.ensure_future(env.close())
+    for _ in range(10):  # Both have begun, and wait for the server.
+        await asyncio.sleep(0)
+    assert not closing.done()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.gather(step, return_exceptions=True)
+    assert await settles_async(lambda: is_empty(server))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "count", [pytest.param(40, id="tenth"), pytest.param(400, id="whole", marks=pytest.mark.soak)]
-)
+@counts(40, 400, seconds=300)
 def test_ctrl_c_at_any_moment_of_close_ends_the_world(count: int) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", ctrl_c_in_close.__name__, str(count)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-m", ctrl_c_in_close.__name__, count, timeout=280)
     assert int(finished.stdout) > 0

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
+    AsyncConnection,
     AsyncDmEnvAdaptor,
     Connection,
     DmEnvAdaptor,
@@ -32,6 +31,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests import rooms
+from tests.environment.one_world import RUNNING, joining, refuse, scripted
 
 pytestmark = pytest.mark.usefixtures("no_warnings")
 
@@ -96,29 +96,13 @@ def test_a_world_is_left_if_the_adaptor_refuses_and_send_was_replaced(
         assert catch_server.agent_count == 0
 
 
-def without_reset(joins: int) -> Any:
+def without_reset(joins: int) -> ScriptedServer:
     """A server that refuses Reset, and every join after the first `joins`."""
-
-    def run(requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        joined = 0
-        for request in requests:
-            kind = request.WhichOneof("payload")
-            response = dm_env_rpc_pb2.EnvironmentResponse()
-            joined += kind == "join_world"
-            if kind == "reset" or (kind == "join_world" and joined > joins):
-                response.error.message = f"there is no {kind}"
-                response.error.code = code_pb2.UNIMPLEMENTED
-            elif kind == "step":
-                response.step.state = dm_env_rpc_pb2.RUNNING
-            else:
-                getattr(response, kind).SetInParent()
-            yield response
-
-    return run
+    return scripted(*[RUNNING] * 9, answers={"reset": refuse, "join_world": joining(joins)})
 
 
 def test_a_reset_that_joins_again_does_so_if_send_was_replaced() -> None:
-    with ScriptedServer(without_reset(joins=2)) as server, connect(server.address) as connection:
+    with without_reset(joins=2) as server, connect(server.address) as connection:
         sent = replace_send(connection)
         with create_and_join_world(connection, {}, {}).env as env:
             assert env.reset().first()
@@ -132,55 +116,46 @@ def test_a_reset_that_joins_again_does_so_if_send_was_replaced() -> None:
     assert sent == ["CreateWorldRequest", "JoinWorldRequest"]
 
 
-async def _reset_with_replaced_send(address: str) -> None:
-    async with await connect_async(address) as connection:
-        original = connection.send
+def replace_send_async(connection: AsyncConnection) -> None:
+    original = connection.send
 
-        async def send(request: Any) -> Any:
-            try:
-                return await original(request)
-            except DmEnvRpcError as error:
-                raise EngineError(str(error)) from error
+    async def send(request: Any) -> Any:
+        try:
+            return await original(request)
+        except DmEnvRpcError as error:
+            raise EngineError(str(error)) from error
 
-        connection.send = send  # type: ignore[method-assign, assignment]
-        env, _ = await create_and_join_world_async(connection, {}, {})
-        async with env:
-            for _ in range(2):
-                assert (await env.reset()).first()
-                assert (await env.step({})).mid()
-            with pytest.raises(DmEnvRpcError, match="there is no reset"):
-                await env.reset()
+    connection.send = send  # type: ignore[method-assign, assignment]
 
 
-def test_so_does_one_with_asyncio() -> None:
-    with ScriptedServer(without_reset(joins=2)) as server:
-        asyncio.run(_reset_with_replaced_send(server.address))
+async def test_so_does_one_with_asyncio() -> None:
+    with without_reset(joins=2) as server:
+        async with await connect_async(server.address) as connection:
+            replace_send_async(connection)
+            env, _ = await create_and_join_world_async(connection, {}, {})
+            async with env:
+                for _ in range(2):
+                    assert (await env.reset()).first()
+                    assert (await env.step({})).mid()
+                with pytest.raises(DmEnvRpcError, match="there is no reset"):
+                    await env.reset()
 
 
-async def _close_with_replaced_send(address: str) -> list[str]:
+async def test_the_same_for_asyncio(catch_server: Server) -> None:
     closed = []
 
     async def callback() -> None:
         closed.append("closed")
 
-    async with await connect_async(address) as connection:
-        original = connection.send
-
-        async def send(request: Any) -> Any:
-            return await original(request)
-
-        connection.send = send  # type: ignore[method-assign, assignment]
+    async with await connect_async(catch_server.address) as connection:
+        replace_send_async(connection)
         env, _ = await create_and_join_world_async(connection, {}, {})
         env.on_close(callback)
         await env.reset()
         await env.close()
-        with pytest.raises(DmEnvRpcError):
+        with pytest.raises(EngineError, match="seat"):
             await create_and_join_world_async(connection, {}, {"seat": 3})
-    return closed
-
-
-def test_the_same_for_asyncio(catch_server: Server) -> None:
-    assert asyncio.run(_close_with_replaced_send(catch_server.address)) == ["closed"]
+    assert closed == ["closed"]
     assert (catch_server.agent_count, catch_server.world_count) == (0, 1)
 
 
@@ -212,7 +187,7 @@ def test_a_server_may_be_stopped_on_close() -> None:
     assert counts == [(0, 0)]
 
 
-def test_a_server_may_be_stopped_on_close_with_asyncio() -> None:
+async def test_a_server_may_be_stopped_on_close_with_asyncio() -> None:
     server = serve(Catch)
     counts = []
 
@@ -220,12 +195,9 @@ def test_a_server_may_be_stopped_on_close_with_asyncio() -> None:
         counts.append((server.agent_count, server.world_count))
         server.stop()
 
-    async def main() -> None:
-        env = await make_async(server.address)
-        env.on_close(stop)
-        await env.close()
-
-    asyncio.run(main())
+    env = await make_async(server.address)
+    env.on_close(stop)
+    await env.close()
     assert counts == [(0, 0)]
 
 
@@ -252,18 +224,15 @@ def test_a_subclass_may_have_an_attribute_called_connection(catch_server: Server
     assert catch_server.agent_count == 0
 
 
-def test_so_may_one_for_asyncio(catch_server: Server) -> None:
+async def test_so_may_one_for_asyncio(catch_server: Server) -> None:
     class Keeps(AsyncDmEnvAdaptor):
         def __init__(self, connection: Any, specs: Any, **kwargs: Any):
             super().__init__(connection, specs, **kwargs)
             self.connection = connection
 
-    async def main() -> None:
-        async with await make_async(catch_server.address, adaptor_class=Keeps) as env:
-            assert env.connection.is_usable
-        assert not env.connection.is_usable
-
-    asyncio.run(main())
+    async with await make_async(catch_server.address, adaptor_class=Keeps) as env:
+        assert env.connection.is_usable
+    assert not env.connection.is_usable
 
 
 SPECS = {3: dm_env_rpc_pb2.TensorSpec(name="speed", dtype=dm_env_rpc_pb2.FLOAT)}

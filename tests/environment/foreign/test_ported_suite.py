@@ -7,7 +7,6 @@ both packages here, over an engine in a process of its own.
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -28,6 +27,7 @@ from dm_env_rpc.v1.extensions import properties as reference_properties
 
 import dm_env_rpc_client
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from tests.support.ports import HeldPort
 from tests.support.scripted import settles
 
 TRANSPORTS = ["grpc"]
@@ -63,12 +63,10 @@ class Engine:
     """The process, on a port that is reserved for it."""
 
     def __init__(self) -> None:
-        self._reserved = socket.socket()
-        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._reserved.bind(("localhost", 0))
-        self.port = self._reserved.getsockname()[1]
+        self._held = HeldPort()
+        self.address = self._held.address
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.environment.foreign.stub_engine", str(self.port)],
+            [sys.executable, "-m", "tests.environment.foreign.stub_engine", self.address],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -80,7 +78,7 @@ class Engine:
             return self.process.communicate(timeout=30)[0].splitlines()
         finally:
             self.process.kill()
-            self._reserved.close()
+            self._held.close()
 
 
 class Details(NamedTuple):
@@ -89,8 +87,8 @@ class Details(NamedTuple):
     specs: Any
 
 
-def connect_to(api: Any, port: int, agent_name: str = "agent") -> Details:
-    channel, connection = open_connection(api, port)
+def connect_to(api: Any, address: str, agent_name: str = "agent") -> Details:
+    channel, connection = open_connection(api, address)
     original_send = connection.send
 
     def send(request: Any) -> Any:
@@ -114,9 +112,9 @@ def connect_to(api: Any, port: int, agent_name: str = "agent") -> Details:
     return Details(channel, connection, joined.specs)
 
 
-def open_connection(api: Any, port: int) -> tuple[grpc.Channel, Any]:
+def open_connection(api: Any, address: str) -> tuple[grpc.Channel, Any]:
     for _ in range(ATTEMPTS):
-        channel = grpc.secure_channel(f"localhost:{port}", grpc.local_channel_credentials())
+        channel = grpc.secure_channel(address, grpc.local_channel_credentials())
         try:
             grpc.channel_ready_future(channel).result(timeout=1)
         except grpc.FutureTimeoutError:
@@ -140,7 +138,7 @@ def load(api: Any, engine: Engine, details: Details) -> Any:
             super().__init__(
                 details.connection,
                 details.specs,
-                requested_observations=["RGB_INTERLEAVED", "AvatarPosition", "text"],
+                requested_observations=["path", "heard", "steps"],
                 extensions={"properties": api.PropertiesExtension(details.connection)},
             )
 
@@ -179,12 +177,13 @@ def engine() -> Iterator[Engine]:
 def play(api: Any) -> tuple[list[dm_env.TimeStep], list[str]]:
     engine = Engine()
     try:
-        env = load(api, engine, connect_to(api, engine.port))
-        env.properties["engine.time_scale"] = 0.5
-        assert env.properties["engine.time_scale"] == 0.5
+        env = load(api, engine, connect_to(api, engine.address))
+        env.properties["seed"] = 5
+        assert env.properties["seed"] == 5
         timesteps = [env.reset()]
         for number in range(12):
-            action = {"MOVE": number, "LOOK": {"X": np.array([number, 0.25], np.float32)}}
+            path = np.array([[number / 12], [0.25]])
+            action = {"arm": {"grip": number % 4}, "path": path, "speech": f"step {number}"}
             timesteps.append(env.step(action))
         timesteps.append(env.reset())
         env.close()
@@ -219,7 +218,7 @@ def test_a_ported_suite_takes_the_same_steps() -> None:
 def test_a_refused_join_is_the_suites_to_handle(engine: Engine) -> None:
     threads = threading.active_count()
     with pytest.raises(dm_env_rpc_client.DmEnvRpcError, match="there is no such agent"):
-        connect_to(OURS, engine.port, "nobody")
+        connect_to(OURS, engine.address, "nobody")
     assert engine.end()[-2:] == ["join_world", "stream ended"]
     assert settles(lambda: threading.active_count() <= threads)
 
@@ -227,16 +226,16 @@ def test_a_refused_join_is_the_suites_to_handle(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda env: env.step({"MOVE": 1}),
+        lambda env: env.step({"arm": {"grip": 1}}),
         lambda env: env.connection.send(OURS.dm_env_rpc_pb2.StepRequest()),
-        lambda env: env.properties.read("engine.time_scale"),
+        lambda env: env.properties.read("seed"),
     ],
     ids=["step", "send", "properties"],
 )
 def test_an_engine_that_dies_is_the_suites_error(
     engine: Engine, use: Callable[[Any], object]
 ) -> None:
-    env = load(OURS, engine, connect_to(OURS, engine.port))
+    env = load(OURS, engine, connect_to(OURS, engine.address))
     env.reset()
     engine.process.kill()
     engine.process.wait(30)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -38,13 +35,13 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.support.certificates import Authority
 from tests.support.environments import Echo
-from tests.support.scripted import settles
+from tests.support.programs import run_python
+from tests.support.scripted import descriptor_count, settles
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
 TRANSPORTS = ["http2"]
 PATIENCE = 30.0
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -322,15 +319,7 @@ with (
 
 
 def test_what_a_forked_child_does_is_not_seen_by_its_parent() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", FORKS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    run_python("-W", "ignore:This process:DeprecationWarning", "-c", FORKS, timeout=90)
 
 
 def test_invalid_arguments(incoming: Incoming, tmp_path: Path) -> None:
@@ -367,14 +356,11 @@ def test_asyncio_is_refused(incoming: Incoming) -> None:
 
 
 def test_descriptors_come_back(incoming: Incoming) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     with serve(Echo, dial=incoming.address):
         incoming.make(timeout=PATIENCE).close()
         assert incoming.wait_for(1, PATIENCE)
-        before = descriptors()
+        before = descriptor_count()
         for _ in range(20):
             incoming.make(timeout=PATIENCE).close()
         assert incoming.wait_for(1, PATIENCE)
-        assert settles(lambda: descriptors() <= before, PATIENCE)
+        assert settles(lambda: descriptor_count() <= before, PATIENCE)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import dm_env
 import numpy as np
 import pytest
-from dm_env import specs
+import tree
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
@@ -18,68 +17,16 @@ from dm_env_rpc_client import (
     EnvironmentsFailedError,
     Restart,
     SpecError,
-    make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.support.environments import Echo
+from tests.adaptors.sameness import same
+from tests.support.environments import Dice, Echo
 from tests.support.scripted import served_echo, settles
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
 BOTH = pytest.mark.parametrize("num_batches", [0, None, 2], ids=["streams", "batch", "batches"])
-
-
-class Dice(dm_env.Environment):
-    """Episodes of random lengths that end in both ways, from the seed and the rolls alone.
-
-    Args:
-      seed: of all that is random.
-      fails_at: the number of the step that raises; 0 for none.
-      name: is observed.
-    """
-
-    def __init__(self, seed: int = 0, fails_at: int = 0, name: str = ""):
-        self._random = np.random.default_rng(seed)
-        self._fails_at = fails_at
-        self._name = name
-        self._steps = 0
-
-    def action_spec(self) -> dict[str, Any]:
-        return {
-            "bet": specs.DiscreteArray(7, name="bet"),
-            "hand": {"push": specs.BoundedArray((2,), np.float32, [-1, -2], [1, 2], "push")},
-            "word": specs.StringArray((), name="word"),
-        }
-
-    def observation_spec(self) -> dict[str, Any]:
-        return {
-            "dice": specs.BoundedArray((2, 3), np.uint8, 1, 6, "dice"),
-            "table": {"total": specs.Array((), np.float64, "total")},
-            "words": specs.StringArray((2,), name="words"),
-        }
-
-    def reset(self) -> dm_env.TimeStep:
-        self._left = int(self._random.integers(1, 6))
-        return dm_env.restart(self._observed("", 0.0))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._steps += 1
-        if self._steps == self._fails_at:
-            raise ValueError(f"{self._name} has lost the dice")
-        self._left -= 1
-        total = float(action["bet"]) + float(action["hand"]["push"].sum())
-        observation = self._observed(str(action["word"]), total)
-        if self._left:
-            return dm_env.transition(total, observation)
-        end = dm_env.termination if self._random.random() < 0.5 else dm_env.truncation
-        return end(total, observation)
-
-    def _observed(self, word: str, total: float) -> dict[str, Any]:
-        return {
-            "dice": self._random.integers(1, 7, (2, 3), np.uint8),
-            "table": {"total": np.float64(total)},
-            "words": np.array([self._name, word], object),
-        }
 
 
 def rolls(count: int, seed: int) -> dict[str, Any]:
@@ -89,26 +36,7 @@ def rolls(count: int, seed: int) -> dict[str, Any]:
     return {"bet": random.integers(0, 7, count), "hand": {"push": push}, "word": words}
 
 
-def same(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected), (found, expected)
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            same(found[name], value)
-    else:
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected)
-
-
-def same_step(found: dm_env.TimeStep, expected: dm_env.TimeStep) -> None:
-    for mine, other in zip(found, expected, strict=True):
-        same(mine, other)
-
-
-@pytest.fixture(scope="module")
-def dice() -> Iterator[Server]:
-    with serve(Dice) as server:
-        yield server
+dice = serving(Dice)
 
 
 def settings(index: int) -> dict[str, Any]:
@@ -127,12 +55,12 @@ def test_steps_and_resets_are_those_of_streams(
         assert dice.world_count == count + (num_batches or 1)
         for kind in ("action_spec", "observation_spec", "reward_spec", "discount_spec"):
             assert getattr(batched, kind)() == getattr(alone, kind)()
-        same_step(batched.reset(), alone.reset())
+        assert same(batched.reset(), alone.reset())
         for number in range(steps):
             actions = rolls(count, number)
-            same_step(batched.step(actions), alone.step(actions))
+            assert same(batched.step(actions), alone.step(actions))
             if number % 40 == 20:
-                same_step(batched.reset(), alone.reset())
+                assert same(batched.reset(), alone.reset())
 
 
 def test_two_servers_share_the_rows_of_both_kinds(dice: Server) -> None:
@@ -143,9 +71,9 @@ def test_two_servers_share_the_rows_of_both_kinds(dice: Server) -> None:
             BatchedEnvironment(addresses, 5, settings) as batched,
         ):
             assert second.world_count == 2 + 1
-            same_step(batched.reset(), alone.reset())
+            assert same(batched.reset(), alone.reset())
             for number in range(50):
-                same_step(batched.step(rolls(5, number)), alone.step(rolls(5, number)))
+                assert same(batched.step(rolls(5, number)), alone.step(rolls(5, number)))
 
 
 @pytest.mark.parametrize("num_batches", [None, 2])
@@ -170,20 +98,15 @@ def test_parts_of_a_batch_are_sent_and_received(dice: Server, num_batches: int |
             expected, ids = alone.recv(under_way)
             found, own = batched.recv(under_way)
             assert sorted(own) == sorted(ids)
-            order, own_order = np.argsort(ids), np.argsort(own)
-            for mine, other in zip(found, expected, strict=True):
-                _same_rows(mine, own_order, other, order)
+            assert same(ordered(found, own), ordered(expected, ids))
             idle |= set(own.tolist())
             under_way = 0
 
 
-def _same_rows(found: Any, own_order: Any, expected: Any, order: Any) -> None:
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for name in expected:
-            _same_rows(found[name], own_order, expected[name], order)
-    else:
-        same(found[own_order], expected[order])
+def ordered(timestep: dm_env.TimeStep, ids: Any) -> dm_env.TimeStep:
+    """The rows in the order of the environments."""
+    rows: dm_env.TimeStep = tree.map_structure(lambda each: each[np.argsort(ids)], timestep)
+    return rows
 
 
 @BOTH
@@ -274,14 +197,6 @@ def test_what_cannot_be_a_batch_has_streams(arguments: dict[str, Any], worlds: i
         assert server.world_count == worlds
         env.reset()
         assert env.step({"value": [1, 2, 3]}).observation["value"].tolist() == [1, 2, 3]
-
-
-def test_a_million_rows_are_refused_before_memory_is_taken() -> None:
-    with (
-        serve(Echo) as server,
-        pytest.raises(DmEnvRpcError, match="a batch has 1 to 16384"),
-    ):
-        make(server.address, {"num_envs": 1_000_000})
 
 
 @BOTH

@@ -85,27 +85,6 @@ def test_a_deadline_that_has_passed_is_something_to_wait_for_no_more() -> None:
         gate.open.release(9)
 
 
-def test_waiting_ends_with_the_first_answer(connections: dict[int, Connection], gate: Gate) -> None:
-    selector = watching(connections)
-    pending = {number: c.start(extension(number)) for number, c in connections.items()}
-    assert not any(c.poll(pending[n]) for n, c in connections.items())
-    for connection in connections.values():
-        connection.fileno()
-    started = time.monotonic()
-    # What a new descriptor says is that one should look.
-    while time.monotonic() - started < 0.3:
-        for number in selector.wait(connections, 0.1):
-            assert not connections[number].poll(pending[number])
-    assert selector.wait(connections, 0.1) == []
-    threading.Timer(0.2, gate.open.release).start()
-    (number,) = _wait(selector, connections, pending)
-    assert time.monotonic() - started > 0.3
-    del connections[number]
-    gate.open.release()
-    assert _wait(selector, connections, pending) == list(connections)
-    selector.close()
-
-
 def watching(connections: dict[int, Connection]) -> ConnectionSelector:
     selector = ConnectionSelector()
     for number, connection in connections.items():

@@ -21,12 +21,15 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.server import Server, serve
+from tests.environment.many.conftest import Echoes
 from tests.support.environments import Echo
 from tests.support.scripted import (
     ServerProcess,
+    SignalledServer,
     served_echo,
     settles,
 )
+from tests.support.serving import serving
 
 
 class Fragile(Echo):
@@ -42,10 +45,7 @@ class Fragile(Echo):
         return super().step(action)
 
 
-@pytest.fixture
-def fragile() -> Iterator[Server]:
-    with serve(Fragile) as server:
-        yield server
+fragile = serving(Fragile, scope="function")
 
 
 def test_an_environment_that_refuses_a_step_is_named_and_the_others_go_on(fragile: Server) -> None:
@@ -75,60 +75,59 @@ def test_an_environment_that_refuses_a_step_is_named_and_the_others_go_on(fragil
     assert fragile.world_count == 0
 
 
-def test_a_killed_server_fails_its_own_environments_only() -> None:
+Halved = tuple[SignalledServer, BatchedEnvironment]
+
+
+@pytest.fixture
+def halved() -> Iterator[Halved]:
+    """A server that may be killed, and four environments, of which it has 1 and 3."""
     with served_echo() as victim, serve(Echo) as survivor:
         with BatchedEnvironment([survivor.address, victim.address], 4) as env:
             env.reset()
             env.step({"value": [1, 2, 3, 4]})
-            victim.signal(signal.SIGKILL)
-            for _ in range(2):
-                with pytest.raises(EnvironmentsFailedError, match="environment 1 at") as caught:
-                    env.step({"value": [5, 6, 7, 8]})
-                assert list(caught.value.failures) == [1, 3]
-                assert set(caught.value.addresses.values()) == {victim.address}
-                for failure in caught.value.failures.values():
-                    assert isinstance(failure, ConnectionLostError)
-            env.send({"value": [9, 10]}, [0, 2])
-            assert sorted(env.recv(2)[0].observation["value"]) == [9, 10]
-            with pytest.raises(EnvironmentsFailedError):
-                env.send({"value": [1, 2, 3, 4]})
-            assert sorted(env.recv(2)[1].tolist()) == [0, 2]
+            yield victim, env
         assert settles(lambda: survivor.world_count == 0)
 
 
-def test_those_of_a_killed_server_cannot_be_reset_and_the_others_can() -> None:
-    with (
-        served_echo() as victim,
-        serve(Echo) as survivor,
-        BatchedEnvironment([survivor.address, victim.address], 4) as env,
-    ):
-        env.reset()
-        env.step({"value": [1, 2, 3, 4]})
-        env.send({"value": [5, 6]}, [0, 1])
-        victim.signal(signal.SIGKILL)
-        for settings in (None, {"length": 2}):
-            with pytest.raises(EnvironmentsFailedError) as caught:
-                env.reset(settings)
-            assert list(caught.value.failures) == [1, 3]
-        env.send({"value": [7, 8]}, [0, 2])
-        assert env.recv(2)[0].first().all()
+def test_a_killed_server_fails_its_own_environments_only(halved: Halved) -> None:
+    victim, env = halved
+    victim.signal(signal.SIGKILL)
+    for _ in range(2):
+        with pytest.raises(EnvironmentsFailedError, match="environment 1 at") as caught:
+            env.step({"value": [5, 6, 7, 8]})
+        assert list(caught.value.failures) == [1, 3]
+        assert set(caught.value.addresses.values()) == {victim.address}
+        for failure in caught.value.failures.values():
+            assert isinstance(failure, ConnectionLostError)
+    env.send({"value": [9, 10]}, [0, 2])
+    assert sorted(env.recv(2)[0].observation["value"]) == [9, 10]
+    with pytest.raises(EnvironmentsFailedError):
+        env.send({"value": [1, 2, 3, 4]})
+    assert sorted(env.recv(2)[1].tolist()) == [0, 2]
 
 
-def test_a_server_that_is_killed_while_it_is_waited_for_fails_then() -> None:
-    with (
-        served_echo() as victim,
-        serve(Echo) as survivor,
-        BatchedEnvironment([survivor.address, victim.address]) as env,
-    ):
-        env.reset()
-        victim.signal(signal.SIGSTOP)
-        env.send({"value": [1, 2]})
-        assert env.recv(1)[1].tolist() == [0]
-        victim.signal(signal.SIGKILL)
-        with pytest.raises(EnvironmentsFailedError, match="environment 1 at"):
-            env.recv(1)
-        with pytest.raises(SpecError, match="of 0 environments"):
-            env.recv(1)
+def test_those_of_a_killed_server_cannot_be_reset_and_the_others_can(halved: Halved) -> None:
+    victim, env = halved
+    env.send({"value": [5, 6]}, [0, 1])
+    victim.signal(signal.SIGKILL)
+    for settings in (None, {"length": 2}):
+        with pytest.raises(EnvironmentsFailedError) as caught:
+            env.reset(settings)
+        assert list(caught.value.failures) == [1, 3]
+    env.send({"value": [7, 8]}, [0, 2])
+    assert env.recv(2)[0].first().all()
+
+
+def test_a_server_that_is_killed_while_it_is_waited_for_fails_then(halved: Halved) -> None:
+    victim, env = halved
+    victim.signal(signal.SIGSTOP)
+    env.send({"value": [1, 2]}, [0, 1])
+    assert env.recv(1)[1].tolist() == [0]
+    victim.signal(signal.SIGKILL)
+    with pytest.raises(EnvironmentsFailedError, match="environment 1 at"):
+        env.recv(1)
+    with pytest.raises(SpecError, match="of 0 environments"):
+        env.recv(1)
 
 
 def test_every_answer_has_a_deadline() -> None:
@@ -148,30 +147,25 @@ def test_every_answer_has_a_deadline() -> None:
             env.reset()
 
 
-def test_one_that_is_late_is_noticed_while_others_answer(echo_environment_server: Server) -> None:
-    with BatchedEnvironment(
-        echo_environment_server.address,
-        3,
-        lambda index: {"seconds": 3.0 if index == 1 else 0.0},
-        request_timeout=0.5,
-        num_batches=0,
-    ) as env:
-        env.reset()
-        env.send({"value": [0, 1, 2]})
-        deadline = time.monotonic() + 20.0
+def test_one_that_is_late_is_noticed_while_others_answer(echoes: Echoes) -> None:
+    env = echoes(
+        3, lambda index: {"seconds": 3.0 if index == 1 else 0.0}, request_timeout=0.5, num_batches=0
+    )
+    env.send({"value": [0, 1, 2]})
+    deadline = time.monotonic() + 20.0
 
-        def go_on() -> None:
-            while time.monotonic() < deadline:
-                _, ids = env.recv()
-                assert 1 not in ids
-                env.send({"value": ids}, ids)
+    def go_on() -> None:
+        while time.monotonic() < deadline:
+            _, ids = env.recv()
+            assert 1 not in ids
+            env.send({"value": ids}, ids)
 
-        with pytest.raises(EnvironmentsFailedError) as caught:
-            go_on()
-        assert list(caught.value.failures) == [1]
-        assert isinstance(caught.value.failures[1], DeadlineExceededError)
-        timestep, ids = env.recv()
-        np.testing.assert_array_equal(timestep.observation["value"], ids)
+    with pytest.raises(EnvironmentsFailedError) as caught:
+        go_on()
+    assert list(caught.value.failures) == [1]
+    assert isinstance(caught.value.failures[1], DeadlineExceededError)
+    timestep, ids = env.recv()
+    np.testing.assert_array_equal(timestep.observation["value"], ids)
 
 
 def test_nothing_is_left_where_one_cannot_be_opened(fragile: Server) -> None:
@@ -202,6 +196,7 @@ from dm_env_rpc_client import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.server import serve
 from tests.support.environments import Echo
+from tests.support.serving import serving
 
 def interrupt(number, frame):
     raise KeyboardInterrupt

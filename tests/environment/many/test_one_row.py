@@ -12,7 +12,7 @@ import pytest
 from dm_env_rpc_client import DmEnvRpcError, SpecError, make
 from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.server import Catch, serve
-from tests.environment.many.test_batch_worlds import Dice
+from tests.support.environments import Dice
 
 ROWS = {"num_envs": 3, "rows.seed": [1, 2, 3]}
 

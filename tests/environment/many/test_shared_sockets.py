@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import socket
 import threading
@@ -31,6 +32,7 @@ from dm_env_rpc_client.transports.streams import plain_memory
 from tests.compliance import playground
 from tests.support.environments import Echo
 from tests.support.scripted import extension, settles
+from tests.support.serving import serving
 
 TRANSPORTS = ["http2"]
 
@@ -42,10 +44,7 @@ LOOKS = (
 )
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(Echo, max_connections=2000, max_worlds=2000) as made:
-        yield made
+server = serving(Echo, max_connections=2000, max_worlds=2000, scope="function")
 
 
 def test_no_stream_is_opened_on_a_connection_that_its_last_one_ends(server: Server) -> None:
@@ -181,26 +180,17 @@ def test_each_gets_its_own_answers(server: Server) -> None:
 def test_threads_may_use_the_streams_of_a_socket(server: Server) -> None:
     group = ConnectionGroup(server.address)
     connections = [group.open() for _ in range(6)]
-    wrong: list[Any] = []
 
-    def work(index: int) -> None:
+    def work(connection: Connection) -> None:
         for _ in range(100):
-            try:
-                world = connections[index].send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
-                request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world)
-                connections[index].send(request, timeout=20)
-            except Exception as error:
-                wrong.append(error)
-                return
+            world = connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+            request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world)
+            connection.send(request, timeout=20)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(work, connections)) == [None] * 6
     for connection in connections:
         connection.close()
-    assert wrong == []
     assert server.world_count == 0
 
 

@@ -54,8 +54,8 @@ def processor_seconds(pid: int) -> float:
 
 
 def _send_back(pipe: Pipe) -> None:
-    while (message := pipe.recv_bytes()) != b"":
-        pipe.send_bytes(message)
+    while True:
+        pipe.send_bytes(pipe.recv_bytes())
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -73,17 +73,13 @@ def drift(percentiles: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 @contextlib.contextmanager
 def _echo() -> Iterator[Callable[[], None]]:
     """Gives what sends bytes to another process and waits until they are back."""
-    ours, theirs = forks.context.Pipe()
-    echo = forks.context.Process(target=_send_back, args=(theirs,), daemon=True)
-    echo.start()
+    with forks.child(_send_back) as (_, pipe):
 
-    def turn_around() -> None:
-        ours.send_bytes(b"12345678")
-        ours.recv_bytes()
+        def turn_around() -> None:
+            pipe.send_bytes(b"12345678")
+            pipe.recv_bytes()
 
-    yield turn_around
-    ours.send_bytes(b"")
-    forks.end(echo)
+        yield turn_around
 
 
 def _tell(steps: int, seconds: float, p99: Iterable[float], grown: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
 
 import numpy as np
@@ -47,19 +47,14 @@ def _wait_in_step(address: str, world: str, transport: str, told: Pipe) -> None:
     told.recv()
 
 
-class Victim:
-    """A client in a process of its own that has sent a request which is not answered yet."""
-
-    def __init__(self, target: object, address: str, world: str):
-        self._told, heard = forks.context.Pipe()
-        self._process = forks.context.Process(target=target, args=(address, world, forced(), heard))  # type: ignore[arg-type]
-        self._process.start()
-        heard.close()
-        assert self._told.recv() == "sent"
-
-    def kill(self) -> None:
-        forks.end(self._process)
-        self._told.close()
+def kill_a_client(
+    target: Callable[..., None], server: Server, world: str = "", *, agents: int
+) -> None:
+    """Starts a client in a process of its own, and kills it when the server waits for it."""
+    with forks.child(target, server.address, world, forced()) as (_, pipe):
+        assert pipe.recv() == "sent"
+        assert server.agent_count == agents
+        assert settles(is_held)
 
 
 def is_held() -> bool:
@@ -94,9 +89,7 @@ def test_row_35_a_reset_world_of_a_killed_client(
 ) -> None:
     """Row 35: a ResetWorld waits for agents that never step; its slot is free within 2 s."""
     for _ in range(count):
-        victim = Victim(_wait_in_reset_world, race.address, "")
-        assert settles(is_held)
-        victim.kill()
+        kill_a_client(_wait_in_reset_world, race, agents=2)
         # Every slot is free again but those of the two players.
         assert settles(lambda: _has_slots(race, SLOTS - 2), FREED_SECONDS)
     seen(kills=count)
@@ -122,10 +115,7 @@ def test_row_35_a_step_in_lock_step_of_a_killed_client(count: int, seen: Seen) -
     """Row 35: a step waits for players that never join; the agent's place is free within 2 s."""
     with serve(Race(players=2), max_connections=SLOTS) as server:
         for _ in range(count):
-            victim = Victim(_wait_in_step, server.address, "")
-            assert server.agent_count == 1
-            assert settles(is_held)
-            victim.kill()
+            kill_a_client(_wait_in_step, server, agents=1)
             assert settles(lambda: server.agent_count == 0, FREED_SECONDS)
         assert _has_slots(server, SLOTS)
         assert server.errors == []
@@ -140,9 +130,7 @@ def test_row_35_a_reset_world_of_a_world_with_one_agent(count: int, seen: Seen) 
         agent.send(Join(world_name=world))
         for _ in range(count):
             assert agent.send(Step()).state == dm_env_rpc_pb2.RUNNING
-            victim = Victim(_wait_in_reset_world, server.address, world)
-            assert settles(is_held)
-            victim.kill()
+            kill_a_client(_wait_in_reset_world, server, world, agents=1)
             assert settles(lambda: _has_slots(server, SLOTS - 1), FREED_SECONDS)
             # What the killed client asked for is done all the same.
             assert agent.send(STILL).state == dm_env_rpc_pb2.INTERRUPTED

@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import itertools
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -145,41 +144,29 @@ def test_row_43_callbacks_that_close(echo_server: Any, count: int) -> None:
         assert not connection.is_usable
 
 
+@pytest.mark.usefixtures("quick_switches")
 def test_row_43_everything_at_once(connection: Connection) -> None:
     """Row 43: callbacks beside threads that send, at a short switch interval."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        calls = _Calls(200)
-        wrong: list[tuple[int, int]] = []
+    calls = _Calls(200)
 
-        def send(first: int) -> None:
-            for number in range(first, first + 100):
-                got = number_of(connection.send(extension(number)))
-                if got != number:
-                    wrong.append((number, got))
+    def send(first: int) -> None:
+        for number in range(first, first + 100):
+            assert number_of(connection.send(extension(number))) == number
 
-        def callback(future: Future) -> None:
-            number = number_of(future.result())
-            if number_of(connection.send(extension(number + 1))) != number + 1:
-                wrong.append((number, -1))
-            calls.add(number)
-            if number % 3 == 0:
-                raise SystemExit
+    def callback(future: Future) -> None:
+        number = number_of(future.result())
+        calls.add(number_of(connection.send(extension(number + 1))) - 1)
+        if number % 3 == 0:
+            raise SystemExit
 
-        threads = [threading.Thread(target=send, args=(first,)) for first in (1000, 2000)]
-        for thread in threads:
-            thread.start()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        sending = pool.map(send, (1000, 2000))
         for number in range(200):
             # Of a future that is done, it is called here and raises here, as in the base class.
             with contextlib.suppress(SystemExit):
                 connection.submit(extension(number)).add_done_callback(callback)
-        for thread in threads:
-            thread.join(SECONDS)
-        assert calls.all.wait(SECONDS)
-    finally:
-        sys.setswitchinterval(interval)
-    assert not wrong
+        assert list(sending) == [None] * 2
+    assert calls.all.wait(SECONDS)
     # One that is added when its future is done is called by this thread, beside earlier ones.
     assert sorted(calls.numbers) == list(range(200))
     goes_on(connection)
@@ -205,26 +192,30 @@ def test_the_thread_of_the_futures_ends_when_nobody_needs_it(
 ) -> None:
     """Each way of waiting that does not read has the thread, and the thread ends."""
     monkeypatch.setattr("dm_env_rpc_client.client.request_future._LINGER_SECONDS", 0.05)
+
+    def has_ended() -> bool:
+        return settles(lambda: futures_threads(connection) == [])
+
     done, _ = concurrent.futures.wait([connection.submit(extension(1))], SECONDS)
     assert len(done) == 1
-    assert settles(lambda: futures_threads(connection) == [])
+    assert has_ended()
     futures = [connection.submit(extension(number)) for number in range(3)]
     found = [
         number_of(future.result())
         for future in concurrent.futures.as_completed(futures, timeout=SECONDS)
     ]
     assert sorted(found) == [0, 1, 2]
-    assert settles(lambda: futures_threads(connection) == [])
+    assert has_ended()
 
     async def ask() -> int:
         return number_of(await asyncio.wrap_future(connection.submit(extension(5))))
 
     assert asyncio.run(ask()) == 5
-    assert settles(lambda: futures_threads(connection) == [])
+    assert has_ended()
     called = threading.Event()
     connection.submit(extension(1)).add_done_callback(lambda _: called.set())
     assert called.wait(SECONDS)
-    assert settles(lambda: futures_threads(connection) == [])
+    assert has_ended()
 
 
 def test_an_interrupted_wait_for_a_future_that_another_thread_reads_is_harmless(

@@ -18,6 +18,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.reliability.echoing import Echoing
+from tests.reliability.hostile.raw_peers import ask
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.certificates import self_signed
@@ -32,12 +33,13 @@ from tests.support.stopwatch import time_limit
 
 
 @pytest.mark.row(5)
-def test_a_dead_port_is_named_with_the_cause() -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_dead_port_is_named_with_the_cause(is_async: bool) -> None:
     with (
         time_limit(1.5),
         pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused.*runs"),
     ):
-        connect("localhost:1", timeout=0.5)
+        ask("localhost:1", is_async, timeout=0.5)
 
 
 @pytest.mark.row(5)
@@ -76,43 +78,29 @@ def test_an_untrusted_certificate_is_the_cause(tmp_path: Path) -> None:
         connect(server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
 
 
-@pytest.mark.row(5)
-def test_a_dead_port_is_named_to_coroutines() -> None:
-    with (
-        time_limit(2),
-        pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused"),
-    ):
-        asyncio.run(connect_async("localhost:1", timeout=0.5))
-
-
 @pytest.mark.row(13)
 @counts(50, 2_000)
-def test_opens_and_closes_of_coroutines_leave_nothing_behind(
+async def test_opens_and_closes_of_coroutines_leave_nothing_behind(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     async def open_and_close() -> None:
         async with await connect_async(echo_server.address) as connection:
             await connection.send(extension(1))
 
-    async def main() -> None:
+    await open_and_close()
+    threads, descriptors = thread_count(), descriptor_count()
+    for _ in range(count):
         await open_and_close()
-        threads, descriptors = thread_count(), descriptor_count()
-        for _ in range(count):
-            await open_and_close()
-        await settles_async(
-            lambda: echo_server.open_streams == 0 and descriptor_count() <= descriptors
-        )
-        seen(
-            connections=count,
-            threads_more=float(max(0, thread_count() - threads)),
-            descriptors_more=float(max(0, descriptor_count() - descriptors)),
-        )
-        assert echo_server.open_streams == 0
-        assert thread_count() <= threads + 2
-        assert len(asyncio.all_tasks()) <= 2
-        assert descriptor_count() <= descriptors
-
-    asyncio.run(main())
+    await settles_async(lambda: echo_server.open_streams == 0 and descriptor_count() <= descriptors)
+    seen(
+        connections=count,
+        threads_more=float(max(0, thread_count() - threads)),
+        descriptors_more=float(max(0, descriptor_count() - descriptors)),
+    )
+    assert echo_server.open_streams == 0
+    assert thread_count() <= threads + 2
+    assert len(asyncio.all_tasks()) <= 2
+    assert descriptor_count() <= descriptors
 
 
 @pytest.mark.row(14)

@@ -21,9 +21,7 @@ from tests.support.scripted import descriptor_count, extension, settles_async
 pytestmark = pytest.mark.row(34)
 
 
-def test_row_34_an_idle_connection_is_poisoned_by_the_first_message_that_it_did_not_ask_for() -> (
-    None
-):
+async def test_row_34_an_idle_connection_is_poisoned_by_the_first_message_not_asked_for() -> None:
     sent: list[Response] = []
     unasked = Response(extension=extension(1))
 
@@ -32,16 +30,13 @@ def test_row_34_an_idle_connection_is_poisoned_by_the_first_message_that_it_did_
             sent.append(unasked)
             yield unasked
 
-    async def scenario(address: str) -> None:
-        async with await connect_async(address) as connection:
+    with ScriptedServer(script) as server:
+        async with await connect_async(server.address) as connection:
             while connection.is_usable:
                 await asyncio.sleep(0.01)  # The loop reads meanwhile.
             assert isinstance(connection.poisoned_by, ProtocolError)
             with pytest.raises(ConnectionLostError):
                 await connection.send(extension(2))
-
-    with ScriptedServer(script) as server:
-        asyncio.run(asyncio.wait_for(scenario(server.address), 20))
     assert sent
 
 

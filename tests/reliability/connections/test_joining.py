@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.reliability.recording import Seen
 from tests.support.environments import Broken
-from tests.support.scripted import settles
+from tests.support.scripted import settles, settles_async
 
 pytestmark = pytest.mark.row(17)
 
@@ -111,12 +110,11 @@ def test_row_17_an_interrupt_while_joining_destroys_the_world_over_a_new_connect
         {"extensions": {"step": 1}},
     ],
 )
-def test_a_failure_of_coroutines_leaves_nothing_on_the_server(
+async def test_a_failure_of_coroutines_leaves_nothing_on_the_server(
     catch_server: Server, arguments: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        with pytest.raises((DmEnvRpcError, SpecError)):
-            await make_async(catch_server.address, **arguments)
-
-    asyncio.run(main())
-    assert settles(lambda: (catch_server.agent_count, catch_server.world_count) == (0, 0))
+    with pytest.raises((DmEnvRpcError, SpecError)):
+        await make_async(catch_server.address, **arguments)
+    assert await settles_async(
+        lambda: (catch_server.agent_count, catch_server.world_count) == (0, 0)
+    )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 from multiprocessing.connection import Connection as Pipe
 
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
-from tests.reliability.hostile.served import Honest, Served, served
+from tests.reliability.connections.soak import threads_of
+from tests.reliability.hostile.served import Honest, served
 from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
 from tests.support import forks
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
@@ -20,26 +21,15 @@ from tests.transports.raw_client import RawClient, request, requests
 
 TRANSPORTS = ["http2"]
 
-COUNTS = [pytest.param(200, id="tenth"), pytest.param(2_000, id="whole", marks=pytest.mark.soak)]
-KILLED = [pytest.param(20, id="part"), pytest.param(500, id="whole", marks=pytest.mark.soak)]
-
-
-def threads(server: Served) -> int:
-    return len(os.listdir(f"/proc/{server.pid}/task"))
-
-
-def descriptors(server: Served) -> int:
-    return len(os.listdir(f"/proc/{server.pid}/fd"))
-
 
 @pytest.mark.row(13)
-@pytest.mark.parametrize("count", COUNTS)
+@counts(200, 2_000)
 def test_row_13_opens_and_closes(count: int, seen: Seen) -> None:
     """Row 13: 2,000 opens and closes leave no thread, descriptor or stream on the server."""
     with served() as server:
         with Honest(server.address) as honest:
             honest.step()
-        before = threads(server), descriptors(server)
+        before = threads_of(server.pid), server.descriptors()
         memory = server.watch_memory()
         for number in range(count):
             with RawClient(server.address) as client:
@@ -54,15 +44,15 @@ def test_row_13_opens_and_closes(count: int, seen: Seen) -> None:
                 client.send(request(number) + requests(number, b"\x12\x00", end=True))
                 assert client.read_until(lambda: client.status(number) == "0")  # noqa: B023
                 client.frames.clear()
-        assert settles(lambda: threads(server) <= before[0] + 2)
+        assert settles(lambda: threads_of(server.pid) <= before[0] + 2)
         # Fewer if the honest client's was still open before.
-        assert settles(lambda: descriptors(server) <= before[1])
+        assert settles(lambda: server.descriptors() <= before[1])
         grown = server.peak() - memory
         seen(
             connections=count,
             streams_of_one_connection=count,
-            server_threads_more=float(max(0, threads(server) - before[0])),
-            server_descriptors_more=float(max(0, descriptors(server) - before[1])),
+            server_threads_more=float(max(0, threads_of(server.pid) - before[0])),
+            server_descriptors_more=float(max(0, server.descriptors() - before[1])),
             server_memory_mib=grown / (1 << 20),
         )
         assert grown < 8 << 20
@@ -94,20 +84,14 @@ def _play(address: str, count: int, told: Pipe) -> None:
 
 
 @pytest.mark.row(27)
-@pytest.mark.parametrize("count", KILLED)
+@counts(20, 500)
 def test_row_27_killed_clients(count: int, seen: Seen) -> None:
     """Row 27: the places of killed clients are free within 2 s."""
     at_once = 10
     with served(max_connections=at_once) as server:
         for _ in range(count // at_once):
-            told, heard = forks.context.Pipe()
-            process = forks.context.Process(target=_play, args=(server.address, at_once, heard))
-            process.start()
-            try:
-                assert told.recv() == "playing"
-            finally:
-                told.close()
-                forks.end(process)
+            with forks.child(_play, server.address, at_once) as (_, pipe):
+                assert pipe.recv() == "playing"
             begin = Stopwatch()
 
             def are_free() -> bool:

@@ -20,7 +20,6 @@ TensorSpec = dm_env_rpc_pb2.TensorSpec
 
 BROADCASTS = 64
 BIG_SHAPE = [1 << 21]
-RUNNING = b"\x08\x01"
 
 
 def _field(number: int, *contents: bytes) -> bytes:
@@ -39,21 +38,34 @@ def _request(name: str, *contents: bytes) -> bytes:
     return _field(number, *contents)
 
 
-def _entry(number: int, uid: int, tensor: bytes) -> bytes:
-    return _field(number, b"\x08", varint(uid), _field(2, tensor))
+_stepped = functools.partial(_response, "step", b"\x08\x01")
+_refused = functools.partial(_response, "error", b"\x08\x05")
+
+
+def _observed(uid: int, tensor: bytes) -> bytes:
+    """An observation, or its spec."""
+    return _field(2, b"\x08", varint(uid), _field(2, tensor))
+
+
+def _joined(*specs: bytes) -> bytes:
+    return _response("join_world", _field(1, *specs))
+
+
+def _setting(name: bytes, tensor: bytes) -> bytes:
+    return _field(1, _field(1, name), _field(2, tensor))
 
 
 def _payload(name: str, elements: bytes) -> bytes:
     return _field(Tensor.DESCRIPTOR.fields_by_name[name].number, elements)
 
 
-def _any_length(tensor: bytes) -> bytes:
-    return tensor + _field(15, varint(-1 & 0xFFFFFFFF))
+def _any_length(name: str, elements: bytes) -> bytes:
+    return _payload(name, elements) + _field(15, varint(-1 & 0xFFFFFFFF))
 
 
 def _empty(name: str, size: int) -> bytes:
     """A tensor of strings or messages that are all empty: two bytes each."""
-    return _any_length(_payload(name, b"\x0a\x00" * (size // 2)))
+    return _any_length(name, b"\x0a\x00" * (size // 2))
 
 
 def _one_for_all(value: float) -> bytes:
@@ -80,10 +92,8 @@ def _many_entries(number: int, count: int) -> bytes:
 
 
 def _many_settings(count: int) -> bytes:
-    return b"".join(
-        _field(1, _field(1, b"%x" % number), _field(2, _payload("int8s", b"\x0a\x01\x00")))
-        for number in range(count)
-    )
+    tensor = _payload("int8s", b"\x0a\x01\x00")
+    return b"".join(_setting(b"%x" % number, tensor) for number in range(count))
 
 
 def specs() -> dm_env_rpc_pb2.ActionObservationSpecs:
@@ -101,67 +111,41 @@ def specs() -> dm_env_rpc_pb2.ActionObservationSpecs:
 _WIDE = _one_for_all(1.5)
 _SPEC = TensorSpec(dtype=dm_env_rpc_pb2.FLOAT).SerializeToString()
 _ANSWERS: dict[str, Callable[[int], bytes]] = {
-    "64 observations of one element each": lambda scale: _response(
-        "step", RUNNING, *(_entry(2, uid, _WIDE) for uid in range(1, BROADCASTS + 1))
+    "64 observations of one element each": lambda scale: _stepped(
+        *(_observed(uid, _WIDE) for uid in range(1, BROADCASTS + 1))
     ),
-    "16 MB of empty Any": lambda scale: _response(
-        "step", RUNNING, _entry(2, 101, _empty("protos", 16_000_000 // scale))
+    "16 MB of empty Any": lambda scale: _stepped(
+        _observed(101, _empty("protos", 16_000_000 // scale))
     ),
-    "many small observations of empty Any": lambda scale: _response(
-        "step",
-        RUNNING,
-        *(_entry(2, 101, _empty("protos", 60_000)) for _ in range(256 // scale)),
+    "many small observations of empty Any": lambda scale: _stepped(
+        *[_observed(101, _empty("protos", 60_000))] * (256 // scale)
     ),
-    "126 MB of empty strings": lambda scale: _response(
-        "step", RUNNING, _entry(2, 100, _empty("strings", 126_000_000 // scale))
+    "126 MB of empty strings": lambda scale: _stepped(
+        _observed(100, _empty("strings", 126_000_000 // scale))
     ),
-    "126 MB of strings that are newlines": lambda scale: _response(
-        "step",
-        RUNNING,
-        _entry(
-            2,
-            100,
-            _any_length(_payload("strings", b"\x0a\x02\x0a\x0a" * (31_500_000 // scale))),
-        ),
+    "126 MB of strings that are newlines": lambda scale: _stepped(
+        _observed(100, _any_length("strings", b"\x0a\x02\x0a\x0a" * (31_500_000 // scale)))
     ),
-    "32 MB of one-byte integers": lambda scale: _response(
-        "step",
-        RUNNING,
-        _entry(2, 102, _any_length(_payload("int64s", _field(1, bytes(32 << 20))))),
+    "32 MB of one-byte integers": lambda scale: _stepped(
+        _observed(102, _any_length("int64s", _field(1, bytes(32 << 20))))
     ),
-    "1.9 million unrequested entries": lambda scale: _response(
-        "step", RUNNING, _many_entries(2, 1_900_000 // scale)
+    "1.9 million unrequested entries": lambda scale: _stepped(_many_entries(2, 1_900_000 // scale)),
+    "32 million states": lambda scale: _stepped(b"\x08\x01" * (32_000_000 // scale)),
+    "100,000 specs": lambda scale: _joined(
+        *(_observed(uid, _SPEC + _field(1, b"o%d" % uid)) for uid in range(1, 100_000 // scale))
     ),
-    "32 million states": lambda scale: _response(
-        "step", RUNNING, b"\x08\x01" * (32_000_000 // scale)
-    ),
-    "100,000 specs": lambda scale: _response(
-        "join_world",
-        _field(
-            1,
-            *(
-                _entry(2, uid, _SPEC + _field(1, b"o%d" % uid))
-                for uid in range(1, 100_000 // scale)
-            ),
-        ),
-    ),
-    "a spec with a name of 100 MB": lambda scale: _response(
-        "join_world",
-        _field(1, _entry(2, 1, _SPEC + _field(1, b"a" * (100_000_000 // scale)))),
+    "a spec with a name of 100 MB": lambda scale: _joined(
+        _observed(1, _SPEC + _field(1, b"a" * (100_000_000 // scale)))
     ),
     "a world name of 100 MB": lambda scale: _response(
         "create_world", _field(1, b"w" * (100_000_000 // scale))
     ),
-    "8 MB of empty error details": lambda scale: _response(
-        "error", b"\x08\x05", b"\x1a\x00" * (4_000_000 // scale)
+    "8 MB of empty error details": lambda scale: _refused(b"\x1a\x00" * (4_000_000 // scale)),
+    "an error detail of 8 MB": lambda scale: _refused(
+        _field(3, _field(2, bytes(8_000_000 // scale)))
     ),
-    "an error detail of 8 MB": lambda scale: _response(
-        "error", b"\x08\x05", _field(3, _field(2, bytes(8_000_000 // scale)))
-    ),
-    "an error text of 100 MB": lambda scale: _response(
-        "error", b"\x08\x05", _field(2, b"e" * (100_000_000 // scale))
-    ),
-    "unknown fields": lambda scale: _response("step", RUNNING, b"\x78\x01" * (16_000_000 // scale)),
+    "an error text of 100 MB": lambda scale: _refused(_field(2, b"e" * (100_000_000 // scale))),
+    "unknown fields": lambda scale: _stepped(b"\x78\x01" * (16_000_000 // scale)),
 }
 
 
@@ -186,21 +170,16 @@ def requests(scale: int) -> dict[str, Callable[[], bytes]]:
     url = b"type.googleapis.com/" + properties_pb2.PropertyRequest.DESCRIPTOR.full_name.encode()
     return {
         "64 settings of one element each": lambda: _request(
-            "create_world",
-            *(_field(1, _field(1, b"s%d" % number), _field(2, _WIDE)) for number in range(64)),
+            "create_world", *(_setting(b"s%d" % number, _WIDE) for number in range(64))
         ),
         "16 MB of empty Any": lambda: _request(
-            "create_world",
-            _field(1, _field(1, b"s"), _field(2, _empty("protos", 16_000_000 // scale))),
+            "create_world", _setting(b"s", _empty("protos", 16_000_000 // scale))
         ),
         "126 MB of empty strings": lambda: _request(
-            "create_world",
-            _field(1, _field(1, b"s"), _field(2, _empty("strings", 126_000_000 // scale))),
+            "create_world", _setting(b"s", _empty("strings", 126_000_000 // scale))
         ),
         "100,000 settings": lambda: _request("create_world", _many_settings(100_000)),
-        "a setting with a name of 100 MB": lambda: _request(
-            "create_world", _field(1, _field(1, name), _field(2, _WIDE))
-        ),
+        "a setting with a name of 100 MB": lambda: _request("create_world", _setting(name, _WIDE)),
         "a world name of 100 MB": lambda: _request("join_world", _field(1, name)),
         "a world name of 100 MB to reset": lambda: _request("reset_world", _field(1, name)),
         "a world name of 100 MB to destroy": lambda: _request("destroy_world", _field(1, name)),

@@ -1,13 +1,17 @@
-"""Servers on plain sockets that say whatever a test wants, at full speed."""
+"""Servers on plain sockets that say whatever a test wants, at full speed; a client for them."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
-__all__ = ["answering_socket", "read_for_ever"]
+from dm_env_rpc_client import connect, connect_async, dm_env_rpc_pb2
+
+__all__ = ["answering_socket", "ask", "read_for_ever"]
 
 Script = Callable[[socket.socket], None]
 
@@ -59,3 +63,28 @@ def read_for_ever(connected: socket.socket) -> None:
                 pass
 
     threading.Thread(target=read, daemon=True).start()
+
+
+def ask(
+    address: str, is_async: bool, *, wait: float | None = None, debug: bool = False, **how: Any
+) -> None:
+    """Connects, asks for a world, and closes.
+
+    Args:
+      address: of a server.
+      is_async: whether in a coroutine.
+      wait: how long for the answer, in seconds; None for the usual time.
+      debug: whether asyncio looks for mistakes.
+      **how: what `connect` takes.
+    """
+    request = dm_env_rpc_pb2.CreateWorldRequest()
+
+    async def main() -> None:
+        async with await connect_async(address, **how) as connection:
+            await connection.send(request, wait)
+
+    if is_async:
+        asyncio.run(main(), debug=debug)
+    else:
+        with connect(address, **how) as connection:
+            connection.send(request, wait)

@@ -6,8 +6,8 @@ import asyncio
 import collections
 import concurrent.futures
 import random
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -23,7 +23,7 @@ from dm_env_rpc_client import (
     connect_async,
     dm_env_rpc_pb2,
 )
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering
 from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -31,16 +31,9 @@ from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
 
 
-def run(main: Callable[[], Awaitable[None]], seconds: float = 600) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(main(), seconds)
-
-    asyncio.run(bounded())
-
-
 @pytest.mark.row(7)
 @counts(50, 1_000)
-def test_cancelled_coroutines_leave_no_stale_answer(
+async def test_cancelled_coroutines_leave_no_stale_answer(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     """A wait that is cancelled ends the connection, unless it had its answer already."""
@@ -65,16 +58,13 @@ def test_cancelled_coroutines_leave_no_stale_answer(
         except ConnectionLostError:
             dead += 1
 
-    async def main() -> None:
-        connection = await connect_async(echo_server.address)
-        for number in range(0, count * 10, 10):
-            if not connection.is_usable:
-                await connection.close()
-                connection = await connect_async(echo_server.address)
-            await attempt(connection, number)
-        await connection.close()
-
-    run(main)
+    connection = await connect_async(echo_server.address)
+    for number in range(0, count * 10, 10):
+        if not connection.is_usable:
+            await connection.close()
+            connection = await connect_async(echo_server.address)
+        await attempt(connection, number)
+    await connection.close()
     seen(cancellations=count, stale_answers=stale, unusable_connections=dead)
     assert stale == 0
     assert dead > 0
@@ -82,18 +72,15 @@ def test_cancelled_coroutines_leave_no_stale_answer(
 
 @pytest.mark.row(8)
 @counts(1_000, 10_000)
-def test_gathered_requests_get_their_own_answers(
+async def test_gathered_requests_get_their_own_answers(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
-    async def main() -> None:
-        async with await connect_async(echo_server.address) as connection:
-            requests = [extension(number) for number in range(count)]
-            answers = await asyncio.gather(*(connection.send(each) for each in requests))
-            right = sum(map(any_pb2.Any.__eq__, answers, requests))
-            seen(requests=len(requests), right_answers=right)
-            assert answers == requests
-
-    run(main)
+    async with await connect_async(echo_server.address) as connection:
+        requests = [extension(number) for number in range(count)]
+        answers = await asyncio.gather(*(connection.send(each) for each in requests))
+        right = sum(map(any_pb2.Any.__eq__, answers, requests))
+        seen(requests=len(requests), right_answers=right)
+        assert answers == requests
 
 
 @pytest.mark.row(9)
@@ -109,12 +96,11 @@ def test_8_threads_with_many_requests_each_get_their_own_answers(
             is_right = connection.send(extension(number)) == extension(number)
             (right if is_right else wrong).append(number)
 
-    with connect(echo_server.address, request_timeout=60) as connection:
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with (
+        connect(echo_server.address, request_timeout=60) as connection,
+        concurrent.futures.ThreadPoolExecutor(8) as pool,
+    ):
+        assert list(pool.map(work, range(8))) == [None] * 8
     seen(requests=8 * count, right_answers=len(right), wrong_answers=len(wrong))
     assert wrong == []
     assert len(right) == 8 * count
@@ -156,32 +142,17 @@ def test_pipelined_requests_get_their_own_answers_errors_among_them(
     assert right + errors == count
 
 
-def _wrong_type(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for _ in requests:
-        yield Response(leave_world=dm_env_rpc_pb2.LeaveWorldResponse())
-
-
-def _empty(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for _ in requests:
-        yield Response()
-
-
-def _garbage(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[bytes]:
-    for _ in requests:
-        yield b"\xff\xff\xff"
-
-
 @pytest.mark.row(11)
 @pytest.mark.parametrize(
-    ("script", "text"),
+    ("answer", "text"),
     [
-        (_wrong_type, "holds leave_world; expected extension"),
-        (_empty, "holds no payload"),
-        (_garbage, "not an EnvironmentResponse"),
+        (dm_env_rpc_pb2.LeaveWorldResponse(), "holds leave_world; expected extension"),
+        (Response(), "holds no payload"),
+        (b"\xff\xff\xff", "not an EnvironmentResponse"),
     ],
 )
-def test_an_answer_of_another_kind_poisons_the_connection(script: object, text: str) -> None:
-    with ScriptedServer(script) as server, connect(server.address) as connection:  # type: ignore[arg-type]
+def test_an_answer_of_another_kind_poisons_the_connection(answer: Any, text: str) -> None:
+    with ScriptedServer(answering(answer)) as server, connect(server.address) as connection:
         with pytest.raises(ProtocolError, match=text) as first:
             connection.send(extension(1))
         assert not connection.is_usable
@@ -253,27 +224,18 @@ def test_a_missing_answer_is_a_missed_deadline() -> None:
 
 
 @pytest.mark.row(11)
-def test_an_answer_of_another_kind_poisons_the_connection_of_coroutines() -> None:
-    def wrong(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for _ in requests:
-            yield Response(leave_world=dm_env_rpc_pb2.LeaveWorldResponse())
-
-    async def main() -> None:
+async def test_an_answer_of_another_kind_poisons_the_connection_of_coroutines() -> None:
+    with ScriptedServer(answering(dm_env_rpc_pb2.LeaveWorldResponse())) as server:
         async with await connect_async(server.address) as connection:
             with pytest.raises(ProtocolError, match="expected extension"):
                 await connection.send(extension(1))
             with pytest.raises(ConnectionLostError):
                 await connection.send(extension(2))
 
-    with ScriptedServer(wrong) as server:
-        run(main)
-
 
 @pytest.mark.row(12)
 def test_a_server_that_ends_the_stream_is_a_lost_connection() -> None:
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        yield Response(extension=next(requests).extension)
-
+    script = answering(extension(1))
     with ScriptedServer(script) as server, connect(server.address) as connection:
         assert connection.send(extension(1)) == extension(1)
         for _ in range(2):
@@ -283,7 +245,7 @@ def test_a_server_that_ends_the_stream_is_a_lost_connection() -> None:
 
 @pytest.mark.row(12)
 @pytest.mark.parametrize("code", [None, grpc.StatusCode.UNAUTHENTICATED])
-def test_coroutines_lose_the_connection_with_a_stream_that_the_server_ends(
+async def test_coroutines_lose_the_connection_with_a_stream_that_the_server_ends(
     code: grpc.StatusCode | None,
 ) -> None:
     def ending(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
@@ -292,11 +254,8 @@ def test_coroutines_lose_the_connection_with_a_stream_that_the_server_ends(
             context.abort(code, "the very reason")
         yield from ()
 
-    async def main() -> None:
+    with ScriptedServer(ending) as server:
         async with await connect_async(server.address) as connection:
             for _ in range(2):
                 with pytest.raises(ConnectionLostError, match="ended"):
                     await connection.send(extension(1))
-
-    with ScriptedServer(ending) as server:
-        run(main)

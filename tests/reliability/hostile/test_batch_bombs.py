@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import dm_env
-import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs
@@ -20,14 +16,15 @@ from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.environment.worlds import create_world
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.endpoint import Transport
+from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 from tests.reliability.hostile.served import Served as Process
 from tests.reliability.recording import Seen
+from tests.support.scripted import ServerProcess
 
 pytestmark = pytest.mark.row(58)
 
 TRANSPORTS = ["http2"]  # Both ends of each test are told theirs.
 
-ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 MOST_MIB = 16
 MILLION = 1_000_000
@@ -56,12 +53,11 @@ class Large(dm_env.Environment):
         return dm_env.transition(0.0, np.ones((self._side, self._side), np.float32))
 
 
-def carts() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1")
-
-
-def cart_batches(num_envs: int = 2) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+FACTORIES: dict[str, Callable[..., Any]] = {
+    "Large": Large,
+    "carts": cart_pole,
+    "cart_batches": cart_poles,
+}
 
 
 class Served(NamedTuple):
@@ -77,33 +73,21 @@ class Served(NamedTuple):
 
 
 def serve_until_killed(factory: str, transport: Transport) -> None:
-    with serve(globals()[factory], transport=transport) as server:
+    with serve(FACTORIES[factory], transport=transport) as server:
         print(server.address, flush=True)
         server.wait()
 
 
 @pytest.fixture(
     scope="module",
-    params=[
-        (factory, transport)
-        for factory in ("Large", "carts", "cart_batches")
-        for transport in ("http2", "grpc")
-    ],
+    params=[(factory, transport) for factory in FACTORIES for transport in ("http2", "grpc")],
     ids="-".join,
 )
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     factory, transport = request.param
     program = f"from {__name__} import *; serve_until_killed({factory!r}, {transport!r})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        try:
-            yield Served(Process(process.stdout.readline().strip(), process.pid), transport)
-        finally:
-            process.kill()
-            process.wait()
+    with ServerProcess(program) as server:
+        yield Served(Process(server.address, server.pid), transport)
 
 
 LARGE = pytest.mark.parametrize(

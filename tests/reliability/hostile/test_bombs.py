@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import grpc
 import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, Limits, connect, dm_env_rpc_pb2, make, make_async
-from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
+from dm_env_rpc_client.protocol.pipeline import Pipeline
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
@@ -22,6 +21,7 @@ from dm_env_rpc_client.transports.grpc.server import GrpcListener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.status import PROCESS
 from tests.reliability.hostile import bombs
+from tests.reliability.hostile.served import Served
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
 from tests.support import forks
@@ -33,30 +33,6 @@ SECONDS = 0.5 if is_strict() else 5.0
 pytestmark = pytest.mark.row(21, 33)
 
 SCALES = [pytest.param(4, id="quarter"), pytest.param(1, id="whole", marks=pytest.mark.soak)]
-
-
-class _Peak(NamedTuple):
-    """The memory that a process took beyond what it had before."""
-
-    pid: int
-    before: int
-
-    @classmethod
-    def of(cls, pid: int) -> _Peak:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")
-        return cls(pid, _resident(pid, "VmRSS"))
-
-    def grown(self) -> int:
-        return _resident(self.pid, "VmHWM") - self.before
-
-
-def _resident(pid: int, name: str) -> int:
-    (line,) = (
-        line
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if line.startswith(f"{name}:")
-    )
-    return int(line.split()[1]) * 1024
 
 
 class _Bomber:
@@ -85,6 +61,17 @@ class _Bomber:
         pass
 
 
+@contextlib.contextmanager
+def bombing(field: str, bomb: bytes) -> Iterator[str]:
+    """Runs a server that answers this kind of request with a bomb; yields its address."""
+    options = ListenerOptions(lambda peer: _Bomber(field, bomb), 4)
+    listener = GrpcListener(options, "localhost:0", None)
+    try:
+        yield listener.address
+    finally:
+        listener.stop(0.0)
+
+
 def _number(message: bytes) -> int:
     """The number of the first field of a message, in one or two bytes."""
     return (message[0] & 0x7F | (message[1] << 7 if message[0] > 0x7F else 0)) >> 3
@@ -100,21 +87,26 @@ async def _reset_async(address: str) -> None:
         await env.reset()
 
 
-def _be_a_client(address: str, transport: str, is_async: bool, told: Pipe) -> None:
-    """Steps once when told to, and tells what came of it and how long the answers took."""
-    obey(transport)
-    seconds = 0.0
-    answer = pipeline.Pipeline.answer
+def _time_answers(kind: Any) -> list[float]:
+    """Has the method `answer` of a class timed; the list gets the seconds of each call."""
+    seconds = [0.0]
+    answer = kind.answer
 
-    def timed(self: pipeline.Pipeline, message: Any) -> Any:
-        nonlocal seconds
+    def timed(self: Any, message: Any) -> Any:
         begin = own_seconds()
         try:
             return answer(self, message)
         finally:
-            seconds = max(seconds, own_seconds() - begin)
+            seconds.append(own_seconds() - begin)
 
-    pipeline.Pipeline.answer = timed  # type: ignore[method-assign]
+    kind.answer = timed
+    return seconds
+
+
+def _be_a_client(address: str, transport: str, is_async: bool, told: Pipe) -> None:
+    """Steps once when told to, and tells what came of it and how long the answers took."""
+    obey(transport)
+    seconds = _time_answers(Pipeline)
     # Everything is imported and used once before anything is measured.
     with serve(Catch) as server:
         asyncio.run(_reset_async(server.address)) if is_async else _reset(server.address)
@@ -125,26 +117,19 @@ def _be_a_client(address: str, transport: str, is_async: bool, told: Pipe) -> No
         text = "accepted"
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-    told.send((text, seconds))
+    told.send((text, max(seconds)))
     told.recv()
 
 
 def bombed_client(address: str, is_async: bool = False) -> tuple[str, float, int]:
     """What came of a client in a process of its own: text, slowest answer, memory in bytes."""
-    told, heard = forks.context.Pipe()
-    process = forks.context.Process(target=_be_a_client, args=(address, forced(), is_async, heard))
-    process.start()
-    heard.close()
-    try:
-        assert told.recv() == "ready"
-        assert process.pid is not None
-        peak = _Peak.of(process.pid)
-        told.send("go")
-        text, seconds = told.recv()
-        return text, seconds, peak.grown()
-    finally:
-        told.close()
-        forks.end(process)
+    with forks.child(_be_a_client, address, forced(), is_async) as (pid, pipe):
+        assert pipe.recv() == "ready"
+        client = Served("", pid)
+        before = client.watch_memory()
+        pipe.send("go")
+        text, seconds = pipe.recv()
+        return text, seconds, client.peak() - before
 
 
 def check(bomb: bytes, grown: int, seconds: float, seen: Seen) -> None:
@@ -182,12 +167,8 @@ def test_row_33_answers(name: str, is_async: bool, scale: int, seen: Seen) -> No
     bomb = bombs.answers(scale)[name]()
     field = dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields_by_number[_number(bomb)].name
     kind = "step" if field == "error" else field
-    options = ListenerOptions(lambda peer: _Bomber(kind, bomb), 4)
-    listener = GrpcListener(options, "localhost:0", None)
-    try:
-        text, seconds, grown = bombed_client(listener.address, is_async)
-    finally:
-        listener.stop(0.0)
+    with bombing(kind, bomb) as address:
+        text, seconds, grown = bombed_client(address, is_async)
     check(bomb, grown, seconds, seen)
     assert text != "accepted"
     assert len(text) < 2 * Limits().error_bytes
@@ -195,33 +176,25 @@ def test_row_33_answers(name: str, is_async: bool, scale: int, seen: Seen) -> No
 
 def _be_a_server(transport: Literal["http2", "grpc"], told: Pipe) -> None:
     """Tells, when asked, how long its slowest answer took."""
-    seconds = 0.0
-    answer = Session.answer
-
-    def timed(self: Session, message: bytes) -> bytes:
-        nonlocal seconds
-        begin = own_seconds()
-        try:
-            return answer(self, message)
-        finally:
-            seconds = max(seconds, own_seconds() - begin)
-
-    Session.answer = timed  # type: ignore[method-assign]
+    seconds = _time_answers(Session)
     with serve(lambda **settings: Catch(), transport=transport) as server:
         with make(server.address) as env:
             env.reset()
         told.send(server.address)
         with contextlib.suppress(EOFError):
             while told.recv():
-                told.send(seconds)
+                told.send(max(seconds))
 
 
 class _Bombed(NamedTuple):
     """A server in a process of its own."""
 
-    address: str
-    pid: int
+    served: Served
     pipe: Pipe
+
+    @property
+    def address(self) -> str:
+        return self.served.address
 
     def slowest(self) -> float:
         """How long the slowest answer took from the arrival of its request, in seconds."""
@@ -232,17 +205,8 @@ class _Bombed(NamedTuple):
 
 @pytest.fixture
 def server(transport: Literal["http2", "grpc"]) -> Iterator[_Bombed]:
-    told, heard = forks.context.Pipe()
-    process = forks.context.Process(target=_be_a_server, args=(transport, heard))
-    process.start()
-    heard.close()
-    try:
-        address = told.recv()
-        assert process.pid is not None
-        yield _Bombed(address, process.pid, told)
-    finally:
-        told.close()
-        forks.end(process)
+    with forks.child(_be_a_server, transport) as (pid, pipe):
+        yield _Bombed(Served(pipe.recv(), pid), pipe)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -257,10 +221,10 @@ def test_row_33_requests(server: _Bombed, name: str, scale: int, seen: Seen) -> 
             world = connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
             connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=world))
             connection.send(dm_env_rpc_pb2.StepRequest())
-        peak = _Peak.of(server.pid)
+        before = server.served.watch_memory()
         with pytest.raises(DmEnvRpcError) as refused:
             connection.submit(request).result(30)
-        grown, seconds = peak.grown(), server.slowest()
+        grown, seconds = server.served.peak() - before, server.slowest()
         # The connection is as good as before.
         assert connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
     assert refused.value.code_name in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"), refused.value
@@ -273,14 +237,14 @@ def test_row_33_settings_that_stay(server: _Bombed) -> None:
     setting = dm_env_rpc_pb2.Tensor(shape=[2_000_000])
     setting.doubles.array.append(1.5)
     create = dm_env_rpc_pb2.CreateWorldRequest(settings={"wide": setting})
-    peak = _Peak.of(server.pid)
+    before = server.served.watch_memory()
     worlds: list[str] = []
     with connect(server.address) as connection:
         with pytest.raises(DmEnvRpcError, match=r"held_bytes") as refused:
             worlds.extend(connection.send(create).world_name for _ in range(100))
         assert refused.value.code_name == "RESOURCE_EXHAUSTED"
         assert len(worlds) == Limits().held_bytes // 16_000_000
-        assert peak.grown() <= Limits().held_bytes + SLACK
+        assert server.served.peak() - before <= Limits().held_bytes + SLACK
         # A world that ends makes room; one whose agent is reset with other settings keeps it.
         connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=worlds.pop()))
         name = connection.send(create).world_name
@@ -327,11 +291,11 @@ def test_row_21_a_request_that_gzip_makes_large(server: _Bombed, size: int, seen
     with grpc.insecure_channel(
         server.address, options, compression=grpc.Compression.Gzip
     ) as channel:
-        peak = _Peak.of(server.pid)
+        before = server.served.watch_memory()
         process: Any = channel.stream_stream(PROCESS)
         with pytest.raises(grpc.RpcError) as refused:
             next(process(iter([large]), timeout=60))
-    grown = peak.grown()
+    grown = server.served.peak() - before
     seen(gzip_bombs=1, gzip_memory_mib=grown / 2**20)
     expected = "UNIMPLEMENTED" if forced() == "http2" else "RESOURCE_EXHAUSTED"
     assert refused.value.code().name == expected, refused.value
@@ -356,11 +320,9 @@ def test_limits_can_be_raised_on_both_ends() -> None:
         observations={100: dm_env_rpc_pb2.Tensor(shape=[-1], strings={"array": ["a"] * 600_000})},
     )
     answer = dm_env_rpc_pb2.EnvironmentResponse(step=names).SerializeToString()
-    options = ListenerOptions(lambda peer: _Bomber("step", answer), 4)
-    listener = GrpcListener(options, "localhost:0", None)
-    try:
-        limits = Limits(strings=600_000)
-        with make(listener.address, limits=limits, requested_observations=["texts"]) as env:
-            assert env.reset().observation["texts"].shape == (600_000,)
-    finally:
-        listener.stop(0.0)
+    limits = Limits(strings=600_000)
+    with (
+        bombing("step", answer) as address,
+        make(address, limits=limits, requested_observations=["texts"]) as env,
+    ):
+        assert env.reset().observation["texts"].shape == (600_000,)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import SpecError, connect, connect_async
+from dm_env_rpc_client import SpecError, connect
+from tests.reliability.hostile.raw_peers import ask
 
 TRANSPORTS = ["http2"]
 
@@ -26,14 +26,8 @@ def test_row_44_a_name_that_is_resolved_to_another_machine(
     connected: list[Any] = []
     monkeypatch.setattr(socket.socket, "connect", lambda _, where: connected.append(where))
 
-    def attempt() -> None:
-        if is_async:
-            asyncio.run(connect_async(name, timeout=5))
-        else:
-            connect(name, timeout=5)
-
     with pytest.raises(SpecError, match=r"resolved to 192\.0\.2\.1"):
-        attempt()
+        ask(name, is_async, timeout=5)
     assert connected == []
 
 

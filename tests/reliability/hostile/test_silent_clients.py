@@ -14,6 +14,7 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError
 from tests.reliability.hostile.served import LARGE_REQUEST, Honest, Served, served
 from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 from tests.transports import frames
@@ -26,10 +27,6 @@ TRANSPORTS = ["http2"]
 
 HONEST_SECONDS = 1.0
 SLACK = 16 << 20
-SOCKETS = [
-    pytest.param(300, id="part"),
-    pytest.param(1_000, id="whole", marks=pytest.mark.soak),
-]
 LARGEST = (1 << 31) - 1
 
 
@@ -79,7 +76,7 @@ SILENT = {
 }
 
 
-@pytest.mark.parametrize("count", SOCKETS)
+@counts(300, 1_000)
 @pytest.mark.parametrize(
     "name",
     [
@@ -103,7 +100,7 @@ def test_row_40_silent_sockets(name: str, count: int, seen: Seen) -> None:
         assert grown <= SLACK
 
 
-@pytest.mark.parametrize("count", [64, pytest.param(256, marks=pytest.mark.soak)])
+@counts(64, 256)
 def test_row_40_idle_streams(count: int, seen: Seen) -> None:
     """Row 40: idle streams are clients as good as any; one too many is told so within 1 s."""
     seconds = {"_GREET_SECONDS": 0.5, "_LOOK_SECONDS": 0.05}
@@ -135,7 +132,7 @@ def test_row_40_streams_of_the_health_service_take_no_places() -> None:
         assert is_served_in_time(server)
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(64, marks=pytest.mark.soak)])
+@counts(8, 64)
 def test_row_40_clients_that_never_read(count: int, seen: Seen) -> None:
     """Row 40: they get a bounded number of answers, and are dropped in the end."""
     seconds = {"_UNREAD_SECONDS": 1.0, "_LOOK_SECONDS": 0.1}
@@ -159,7 +156,7 @@ def test_row_40_clients_that_never_read(count: int, seen: Seen) -> None:
             seen(clients_that_never_read=count)
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.soak)])
+@counts(50, 200)
 def test_row_40_requests_byte_by_byte(count: int, seen: Seen) -> None:
     """Row 40: clients whose requests come in single bytes delay nobody, and get their answers."""
     contents = requests(1, b"\x12\x00")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 import socket
@@ -34,7 +35,9 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
+from tests.reliability.hostile import raw_peers
 from tests.reliability.hostile.raw_peers import answering_socket
+from tests.reliability.scorecard import counts
 from tests.support.certificates import Authority, Issued, openssl
 from tests.support.stopwatch import time_limit
 
@@ -46,10 +49,6 @@ AT_ONCE = 3.0
 
 TOKEN = "tok-5f1d8c0ab2"
 PASSWORD = "pass-77aa01c9"
-
-FEW = pytest.param(2, id="few")
-MANY = pytest.param(50, marks=pytest.mark.soak, id="full")
-MANY_REFUSED = pytest.param(2000, marks=pytest.mark.soak, id="full")
 
 
 class Files(NamedTuple):
@@ -110,19 +109,7 @@ def served(issued: Issued, ca: Path | None = None, **options: Any) -> Server:
     return serve(Catch, credentials=Tls(cert=issued.cert, key=issued.key, ca=ca), **options)
 
 
-def ask(address: str, is_async: bool, **how: Any) -> None:
-    """Connects, and sends a request."""
-    request = dm_env_rpc_pb2.CreateWorldRequest()
-
-    async def main() -> None:
-        async with await connect_async(address, timeout=TIMEOUT, **how) as connection:
-            await connection.send(request)
-
-    if is_async:
-        asyncio.run(main(), debug=True)
-    else:
-        with connect(address, timeout=TIMEOUT, **how) as connection:
-            connection.send(request)
+ask = functools.partial(raw_peers.ask, timeout=TIMEOUT, debug=True)
 
 
 def fails_at_once(files: Files, address: str, is_async: bool, said: str, **how: Any) -> None:
@@ -245,7 +232,7 @@ def test_row_46_a_tls_client_and_a_plaintext_server(files: Files, is_async: bool
         fails_at_once(files, server.address, is_async, said, **how)
 
 
-@pytest.mark.parametrize("count", [FEW, MANY])
+@counts(2, 50)
 def test_row_46_a_server_comes_back_with_another_certificate(
     files: Files, tmp_path: Path, count: int
 ) -> None:
@@ -329,29 +316,23 @@ def test_row_46_any_other_token_is_refused(
         assert server.errors == []
 
 
-@pytest.mark.parametrize("count", [pytest.param(50, id="few"), MANY_REFUSED])
-def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count: int) -> None:
-    async def main(address: str) -> None:
+@counts(50, 2_000)
+async def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count: int) -> None:
+    with serve(Catch, token=TOKEN) as server:
         for _ in range(count):
-            async with await connect_async(address, token="another") as connection:
+            async with await connect_async(server.address, token="another") as connection:
                 with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
                     await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
 
+
+async def test_row_46_a_write_that_failed_does_not_hide_why() -> None:
     with serve(Catch, token=TOKEN) as server:
-        asyncio.run(main(server.address))
-
-
-def test_row_46_a_write_that_failed_does_not_hide_why() -> None:
-    async def main(address: str) -> None:
-        async with grpc.aio.insecure_channel(address) as channel:
+        async with grpc.aio.insecure_channel(server.address) as channel:
             stream = AsyncGrpcStream(channel, [("authorization", "Bearer another")])
             # As grpc.aio does if a write fails before the status has arrived.
             stream._call._cython_call.set_internal_error("scripted")
             with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
                 await stream.read()
-
-    with serve(Catch, token=TOKEN) as server:
-        asyncio.run(main(server.address))
 
 
 def test_row_46_any_client_is_told_and_may_write_the_scheme_as_it_likes() -> None:

@@ -14,6 +14,7 @@ from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.processes.fork_scenarios import SCENARIOS
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
+from tests.support.programs import run_python
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
@@ -43,14 +44,8 @@ def test_row_32_forks_with_requests_pending(
     """With 0, 1 and 2; the child uses every method, misses a deadline, collects garbage, exits."""
     stopwatch = Stopwatch()
     with echoing("serve", delays=lambda number: 0.05 if number in PENDING else 0.0) as server:
-        finished = subprocess.run(
-            [sys.executable, "-m", ROUNDS, kind, server.address, str(count)],
-            capture_output=True,
-            text=True,
-            timeout=90 if count < 100 else 900,
-            check=False,
-        )
-    assert finished.returncode == 0, finished.stderr
+        timeout = 90 if count < 100 else 900
+        finished = run_python("-m", ROUNDS, kind, server.address, count, timeout=timeout)
     found = json.loads(finished.stdout)
     seen(
         forks=found["forks"],
@@ -77,16 +72,10 @@ def test_row_16_the_child_is_refused_and_the_parent_is_right(
     if transport == "grpc":
         # grpc.aio wakes its loop by a socket, which the child's loop reads as well.
         names = [name for name in names if "loop" not in name]
-    finished = subprocess.run(
-        [sys.executable, "-m", MODULE, slow_server.address, str(count), *names],
-        capture_output=True,
-        text=True,
-        timeout=110 if count < 10 else 1800,
-        check=False,
-    )
+    timeout = 110 if count < 10 else 1800
+    finished = run_python("-m", MODULE, slow_server.address, count, *names, timeout=timeout)
     assert finished.stderr == ""
     assert finished.stdout.splitlines() == [f"right: {name}" for name in names]
-    assert finished.returncode == 0
     seen(forks=count * len(names))
 
 

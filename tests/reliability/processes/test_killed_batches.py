@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ PROCESSES = 2
 READY_SECONDS = 60.0
 RESTART = Restart(attempts=200, backoff=0.1, max_backoff=0.5)
 LAST_STEPS = 30
+NOTHING = np.zeros(ROWS, bool)
 
 
 class Engine:
@@ -117,7 +118,7 @@ class Book:
         self._is_lost = [False] * ROWS
 
     def take(
-        self, said: npt.NDArray[np.int64], entries: Any, rewards: Any, ended: Any, lost: Any
+        self, said: npt.NDArray[Any], entries: Any, rewards: Any, ended: Any, lost: Any
     ) -> None:
         """Takes a step of all rows.
 
@@ -225,7 +226,18 @@ def settings(index: int) -> Mapping[str, Any]:
     return {"index": index}
 
 
-def check(killer: Killer, book: Book, count: int, restarts: int, seen: Seen) -> None:
+def check(
+    engine: Engine, book: Book, env: Any, step: Callable[[Any], Any], count: int, seen: Seen
+) -> None:
+    """Kills while all rows step; compares what was hit with what was lost."""
+    killer = Killer(engine, book, count)
+    said, left = np.arange(ROWS), LAST_STEPS
+    try:
+        while not killer.ended.is_set() or (left := left - 1) > 0:
+            said = said + ROWS
+            book.take(said, *step(said))
+    finally:
+        killer.close()
     assert killer.error is None, killer.error
     everything, groups = list(range(ROWS)), [list(range(ROWS))[start::2] for start in (0, 1)]
     assert len(killer.hit) == count
@@ -233,7 +245,7 @@ def check(killer: Killer, book: Book, count: int, restarts: int, seen: Seen) -> 
         # A worker has the rows of one batch, the server has those of all.
         assert hit == everything if number % 2 else hit in groups, (number, hit)
     lost = [sum(row in hit for hit in killer.hit) for row in everything]
-    assert restarts == sum(lost)
+    assert env.restarts == sum(lost)
     # A row whose sequence had just ended begins the next one in the new world.
     assert all(found <= most for found, most in zip(book.losses, lost, strict=True))
     assert sum(book.losses) > sum(lost) / 2
@@ -243,53 +255,37 @@ def check(killer: Killer, book: Book, count: int, restarts: int, seen: Seen) -> 
 @counts(4, 100)
 @pytest.mark.timeout(300)
 def test_no_row_of_a_batched_environment_is_wrong(engine: Engine, count: int, seen: Seen) -> None:
+    def step(said: Any) -> Any:
+        timestep = env.step({"say": said})
+        ended = timestep.last()
+        # One that ends by itself has discount 0.
+        lost = ended & (timestep.discount == 1)
+        return timestep.observation["entry"], np.where(lost, 0, timestep.reward), ended, lost
+
     book = Book()
-    said = np.arange(ROWS)
     with BatchedEnvironment(
         engine.address, ROWS, settings, restart=RESTART, request_timeout=30
     ) as env:
-        timestep = env.reset()
-        before = np.zeros(ROWS, bool)
-        book.take(said, timestep.observation["entry"], timestep.reward, timestep.last(), before)
-        killer = Killer(engine, book, count)
-        left = LAST_STEPS
-        try:
-            while not killer.ended.is_set() or (left := left - 1) > 0:
-                said = said + ROWS
-                timestep = env.step({"say": said})
-                ended = timestep.last()
-                # One that ends by itself has discount 0.
-                lost = ended & (timestep.discount == 1)
-                rewards = np.where(lost, 0, timestep.reward)
-                book.take(said, timestep.observation["entry"], rewards, ended, lost)
-        finally:
-            killer.close()
-        check(killer, book, count, env.restarts, seen)
+        first = env.reset()
+        book.take(NOTHING, first.observation["entry"], first.reward, first.last(), NOTHING)
+        check(engine, book, env, step, count, seen)
 
 
 @counts(4, 100)
 @pytest.mark.timeout(300)
 def test_no_row_of_a_vector_environment_is_wrong(engine: Engine, count: int, seen: Seen) -> None:
+    def step(said: Any) -> Any:
+        observations, rewards, terminated, truncated, infos = envs.step(said)
+        lost = np.asarray(infos.get("restarted", NOTHING), bool)
+        np.testing.assert_array_equal(truncated, lost)
+        return observations, rewards, terminated | truncated, lost
+
     book = Book()
-    said = np.arange(ROWS)
     with RemoteVectorEnv(
         engine.address, ROWS, settings, restart=RESTART, request_timeout=30
     ) as envs:
-        observations, _ = envs.reset()
-        nothing = np.zeros(ROWS, bool)
-        book.take(said, observations, nothing, nothing, nothing)
-        killer = Killer(engine, book, count)
-        left = LAST_STEPS
-        try:
-            while not killer.ended.is_set() or (left := left - 1) > 0:
-                said = said + ROWS
-                observations, rewards, terminated, truncated, infos = envs.step(said)
-                lost = np.asarray(infos.get("restarted", nothing), bool)
-                np.testing.assert_array_equal(truncated, lost)
-                book.take(said, observations, rewards, terminated | truncated, lost)
-        finally:
-            killer.close()
-        check(killer, book, count, envs.restarts, seen)
+        book.take(NOTHING, envs.reset()[0], NOTHING, NOTHING, NOTHING)
+        check(engine, book, envs, step, count, seen)
 
 
 def step_for_ever(env: BatchedEnvironment) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from multiprocessing.connection import Connection as Pipe
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
@@ -64,25 +64,14 @@ def test_worlds_and_places_of_killed_clients_are_free_soon(
     slowest, reused = 0.0, 0
     with serve(Echo, max_connections=PLACES) as server:
         for first in range(0, count, PLACES):
-            clients: list[tuple[BaseProcess, Any]] = []
-            try:
-                for number in range(first, first + PLACES):
-                    heard, told = forks.context.Pipe(duplex=False)
-                    process: BaseProcess = forks.context.Process(
-                        target=be_killed,
-                        args=(server.address, transport, number, told),
-                        daemon=True,
-                    )
-                    process.start()
-                    told.close()
-                    clients.append((process, heard))
-                names = [heard.recv() for _, heard in clients]
+            with contextlib.ExitStack() as stack:
+                clients = [
+                    stack.enter_context(forks.child(be_killed, server.address, transport, number))
+                    for number in range(first, first + PLACES)
+                ]
+                names = [pipe.recv() for _, pipe in clients]
                 assert server.agent_count == server.world_count == PLACES
-            finally:
                 killed = Stopwatch()
-                for process, heard in clients:
-                    forks.end(process)
-                    heard.close()
             assert settles(lambda: server.agent_count == 0, RELEASED_SECONDS)
             slowest = max(slowest, killed.net)
             assert settles(lambda: has_a_place(server.address), RELEASED_SECONDS)

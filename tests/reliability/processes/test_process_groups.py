@@ -139,6 +139,24 @@ def start() -> Iterator[Callable[..., Started]]:
         yield started
 
 
+def terminate(started: Started, reached: str, envs: list[Any], action: Any, code: int) -> float:
+    """Sends SIGTERM while clients step; returns the seconds until nothing is left."""
+    threads = [threading.Thread(target=_play, args=(env, action)) for env in envs]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)  # All of them step.
+    begin = time.monotonic()
+    (started.signal_group if reached == "group" else started.signal_all)(signal.SIGTERM)
+    _, errors = started.process.communicate(timeout=END_SECONDS)
+    assert started.process.returncode == code, errors
+    assert settles(lambda: not started.pids(), END_SECONDS), started.pids()
+    seconds = time.monotonic() - begin
+    for env, thread in zip(envs, threads, strict=True):
+        thread.join(END_SECONDS)
+        env.close()
+    return seconds
+
+
 def _program(serve: str, then: str, folder: str) -> list[str]:
     text = _PROGRAM.format(folder=folder, seconds=CLOSE_SECONDS, serve=serve, then=then)
     path = Path(folder).with_suffix(".py")  # Workers import it.
@@ -197,20 +215,8 @@ def test_environments_are_closed_and_nothing_is_left(
     started = start(*filled, COMPLETE_RELEASED=str(folder))
     address = started.address()
     envs = [join(address, str(folder)) for _ in range(CLIENTS)]
-    threads = [threading.Thread(target=_play, args=(env, action)) for env in envs]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.2)  # All of them step.
-    begin = time.monotonic()
-    (started.signal_group if reached == "group" else started.signal_all)(signal.SIGTERM)
-    _, errors = started.process.communicate(timeout=END_SECONDS)
-    assert started.process.returncode == code, errors
-    assert settles(lambda: not started.pids(), END_SECONDS), started.pids()
-    seen(ended_after_s=time.monotonic() - begin)
+    seen(ended_after_s=terminate(started, reached, envs, action, code))
     assert len(hosted.closed(folder)) == CLIENTS
-    for env, thread in zip(envs, threads, strict=True):
-        thread.join(END_SECONDS)
-        env.close()
 
 
 @pytest.mark.row(51)
@@ -224,17 +230,8 @@ def test_environments_that_dial_in_are_closed(
         started = start(*_SERVE, *create, *dial, "--processes", "2")
         assert started.address() == incoming.address
         envs = [incoming.make(timeout=END_SECONDS) for _ in range(CLIENTS)]
-        threads = [threading.Thread(target=_play, args=(env, {"do": 0})) for env in envs]
-        for thread in threads:
-            thread.start()
-        (started.signal_group if reached == "group" else started.signal_all)(signal.SIGTERM)
-        _, errors = started.process.communicate(timeout=END_SECONDS)
-        assert started.process.returncode == 0, errors
-        assert settles(lambda: not started.pids(), END_SECONDS)
+        terminate(started, reached, envs, {"do": 0}, 0)
         assert len(hosted.closed(tmp_path)) == CLIENTS
-        for env, thread in zip(envs, threads, strict=True):
-            thread.join(END_SECONDS)
-            env.close()
 
 
 @pytest.mark.row(51)

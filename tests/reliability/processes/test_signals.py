@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -28,6 +26,7 @@ from tests.launch.processes import is_alive
 from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
+from tests.support.programs import run_python
 from tests.support.scripted import (
     SignalledServer,
     descriptor_count,
@@ -144,14 +143,7 @@ print(interrupted, stale, dead)
 
 def check_interrupted(program: str, address: str, count: int, seen: Seen) -> None:
     """Runs a program that is interrupted so often, and counts what it has seen."""
-    finished = subprocess.run(
-        [sys.executable, "-c", program, address, str(count)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-c", program, address, count, timeout=500)
     interrupted, stale, dead = map(int, finished.stdout.split())
     seen(interrupts=interrupted, stale_answers=stale, unusable_connections=dead)
     assert (interrupted, stale) == (count, 0)
@@ -361,14 +353,7 @@ def test_row_15_a_process_that_forgets_to_close_exits(
         """
     )
     with time_limit(8):
-        finished = subprocess.run(
-            [sys.executable, "-c", program, echo_environment_server.address],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    assert finished.returncode == 0, finished.stderr
+        finished = run_python("-c", program, echo_environment_server.address, timeout=20)
     assert "Traceback" not in finished.stderr
     assert settles(lambda: echo_environment_server.agent_count == 0)
 
@@ -411,14 +396,8 @@ def test_row_15_a_thread_of_grpcio_that_is_stopped_in_a_lock_does_not_hinder_the
         {end}
         """
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program, echo_environment_server.address],
-        capture_output=True,
-        text=True,
-        timeout=patience(20),
-        check=False,
-    )
-    assert (finished.returncode, finished.stderr) == (0, "")
+    finished = run_python("-c", program, echo_environment_server.address, timeout=patience(20))
+    assert finished.stderr == ""
 
 
 @pytest.mark.row(3)

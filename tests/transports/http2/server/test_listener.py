@@ -348,6 +348,6 @@ threading.Thread(target=play, daemon=True).start()
 
 
 def test_a_program_may_end_while_it_serves() -> None:
-    ended = run_python(PROGRAM)
+    ended = run_python("-c", PROGRAM)
     assert "Traceback" not in ended.stderr
     assert "Fatal" not in ended.stderr
