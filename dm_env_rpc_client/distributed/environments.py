@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
 
-__all__ = ["ActorEnvironments", "MakeEnv", "RemoteEnvironments", "environments_of"]
-
 _log = logging.getLogger(__name__)
 
 MakeEnv: TypeAlias = Callable[[int], dm_env.Environment]

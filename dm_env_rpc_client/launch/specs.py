@@ -20,9 +20,6 @@ from dm_env_rpc_client.launch.processes import (
 )
 from dm_env_rpc_client.system import launch_text
 
-__all__ = ["Address", "Launcher", "Progress", "is_address", "launcher_of"]
-
-
 Launcher: TypeAlias = Callable[[], Launch]
 """Starts a server; called again to start it anew."""
 

@@ -14,8 +14,6 @@ from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.reading import RecordedConnection, Scan
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
-__all__ = ["Recording", "all_episodes", "episodes", "read"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Recording:

@@ -14,8 +14,6 @@ from dm_env_rpc_client.tensors.variable_specs import (
     set_shape,
 )
 
-__all__ = ["VARIABLE", "batch_spec", "row_tensor_spec"]
-
 VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
 """Specs of arrays of variable length, whose rows are not one array."""
 

@@ -21,19 +21,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.limits import Budget
 
-__all__ = [
-    "Array",
-    "Codec",
-    "DTypeLike",
-    "PayloadMessage",
-    "codec_for",
-    "codec_of_payload",
-    "codec_of_plain_value",
-    "codec_of_value",
-    "read_varint",
-    "varint",
-]
-
 Array = npt.NDArray[Any]
 PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value
 DTypeLike: TypeAlias = npt.DTypeLike | int

@@ -16,8 +16,6 @@ from dm_env_rpc_client.tensors.codecs import (
     codec_of_payload,
 )
 
-__all__ = ["data_type_to_np_type", "get_tensor_type", "np_type_to_data_type"]
-
 
 def data_type_to_np_type(dm_env_rpc_dtype: dm_env_rpc_pb2.DataType | int) -> np.dtype[Any]:
     """Returns the NumPy dtype of a DataType.

@@ -31,15 +31,6 @@ from dm_env_rpc_client.tensors.codecs import (
 )
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 
-__all__ = [
-    "MAX_DIMENSIONS",
-    "MAX_TENSOR_BYTES",
-    "pack_tensor",
-    "shape_for",
-    "unpack_payload",
-    "unpack_tensor",
-]
-
 MAX_DIMENSIONS = casting.MAX_DIMENSIONS
 
 MAX_TENSOR_BYTES = (1 << 31) - 1

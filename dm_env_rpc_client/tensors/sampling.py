@@ -8,8 +8,6 @@ import numpy as np
 from dm_env import specs
 from google.protobuf import any_pb2
 
-__all__ = ["sample"]
-
 _WIDEST = 2**31 - 1
 
 

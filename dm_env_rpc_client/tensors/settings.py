@@ -9,8 +9,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting, packing
 
-__all__ = ["pack_settings"]
-
 
 def pack_settings(settings: Mapping[str, Any]) -> dict[str, dm_env_rpc_pb2.Tensor]:
     """Packs settings for a request.

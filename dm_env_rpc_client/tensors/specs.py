@@ -23,15 +23,6 @@ from dm_env_rpc_client.tensors.variable_specs import (
     set_shape,
 )
 
-__all__ = [
-    "Bounds",
-    "bounds",
-    "check_spec",
-    "dm_env_spec_to_tensor_spec",
-    "set_bounds",
-    "tensor_spec_to_dm_env_spec",
-]
-
 
 class Bounds(NamedTuple):
     """The inclusive range of a tensor; each side is a scalar or an array of its shape."""

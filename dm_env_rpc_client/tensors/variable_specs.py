@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-__all__ = ["VariableArray", "VariableBoundedArray", "VariableStringArray", "set_shape"]
-
 
 def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
     """Gives a shape to a new spec that was made with shape () and scalar bounds.
