@@ -22,12 +22,7 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     ObservationType,
     checked_size,
 )
-from dm_env_rpc_client.bridges.env_c_api.library import (
-    Connect,
-    LaunchParams,
-    Library,
-    open_context,
-)
+from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library, open_context
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 from dm_env_rpc_client.tensors.limits import Limits
 

@@ -16,13 +16,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.bridges.gym_socket import (
-    monitor,
-    packet_codec,
-    packets,
-    samples,
-    spaces,
-)
+from dm_env_rpc_client.bridges.gym_socket import monitor, packet_codec, packets, samples, spaces
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.conversions import converted

@@ -11,14 +11,7 @@ import rich.tree
 import typer
 
 from dm_env_rpc_client.cli import options
-from dm_env_rpc_client.cli.consoles import (
-    Console,
-    cell,
-    console,
-    print_json,
-    print_text,
-    waiting,
-)
+from dm_env_rpc_client.cli.consoles import Console, cell, console, print_json, print_text, waiting
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import Commands, examples
 from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
