@@ -205,9 +205,9 @@ def check_spec(
     """
     codec = codecs.codec_for(tensor_spec.dtype, where)
     shape = tuple(tensor_spec.shape)
-    if len(shape) > packing.MAX_DIMENSIONS:
+    if len(shape) > casting.MAX_DIMENSIONS:
         raise SpecError(
-            f"{where}: {len(shape)} dimensions; at most {packing.MAX_DIMENSIONS} are allowed"
+            f"{where}: {len(shape)} dimensions; at most {casting.MAX_DIMENSIONS} are allowed"
         )
     if sum(size < 0 for size in shape) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
