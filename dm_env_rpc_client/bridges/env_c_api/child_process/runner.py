@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from dm_env_rpc_client.bridges.env_c_api.child_process import answers, child
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.description import Description
+from dm_env_rpc_client.bridges.env_c_api.library import Opening
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
-from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Opening
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
