@@ -17,7 +17,7 @@ from dm_env_rpc_client.compliance.companion import Companion
 from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
-from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
@@ -240,10 +240,16 @@ class Trial:
             elif not self.facts.survives_errors:
                 break
         if isinstance(answer, status_pb2.Status):
-            raise probe.violation("a JoinWorldResponse", describe(answer))
+            raise probe.violation("a JoinWorldResponse", answer)
         joined = answer
         self._accompany(name)
         return ProbeAgent(probe, joined, name, self.options, self.facts)
+
+    def run(self) -> ProbeAgent:
+        """Joins a new world, or that of the options, and returns the agent in a sequence."""
+        agent = self.join()
+        agent.run()
+        return agent
 
     def dismiss_companions(self, world_name: str) -> None:
         """Removes the companions from a world."""

@@ -167,8 +167,7 @@ def a_step_may_be_empty(trial: Trial) -> None:
 
     An error: a client that does not act gets no answer, or a wrong one.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     agent.try_step({}, "the environment needs its actions")
 
 
