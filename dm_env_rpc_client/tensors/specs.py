@@ -20,7 +20,7 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
-    set_shape,
+    bounded_array,
 )
 
 
@@ -136,11 +136,7 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
             pass  # There are too many values for the integer types that dm_env takes.
     if variable:
         return VariableBoundedArray(shape, codec.dtype, low, high, name)
-    if np.ndim(low) or np.ndim(high):
-        return specs.BoundedArray(shape, codec.dtype, low, high, name)
-    bounded = specs.BoundedArray((), codec.dtype, low, high, name)
-    set_shape(bounded, shape)
-    return bounded
+    return bounded_array(shape, codec.dtype, low, high, name)
 
 
 def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:

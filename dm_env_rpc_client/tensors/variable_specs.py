@@ -24,6 +24,17 @@ def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
     spec._shape = tuple(int(size) for size in shape)
 
 
+def bounded_array(
+    shape: tuple[int, ...], dtype: npt.DTypeLike, minimum: Any, maximum: Any, name: str | None
+) -> specs.BoundedArray:
+    """Returns `dm_env.specs.BoundedArray`; scalar bounds take no arrays of the shape."""
+    if np.ndim(minimum) or np.ndim(maximum):
+        return specs.BoundedArray(shape, dtype, minimum, maximum, name)
+    bounded = specs.BoundedArray((), dtype, minimum, maximum, name)
+    set_shape(bounded, shape)
+    return bounded
+
+
 class _VariableShape(specs.Array):
     """Validates a value with a spec that has the value's length along the -1 axis."""
 
