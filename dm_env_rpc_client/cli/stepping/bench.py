@@ -98,19 +98,14 @@ def bench(
             bar.update(task, completed=min(now, seconds))
             return now
 
-        measured = _measure(stopwatch, seconds, passed)
-        num_envs = num_envs_of(env)
-    result = {
-        "address": world.address,
-        "transport": transport,
-        "policy": policy,
-        "num_envs": num_envs,
-        **measured,
-    }
-    if as_json:
-        print_json(result)
-    else:
-        _print(result)
+        result = {
+            "address": world.address,
+            "transport": transport,
+            "policy": policy,
+            "num_envs": num_envs_of(env),
+            **_measure(stopwatch, seconds, passed),
+        }
+    (print_json if as_json else _print)(result)
 
 
 def _measure(stopwatch: Stopwatch, seconds: float, passed: Callable[[], float]) -> dict[str, Any]:

@@ -87,10 +87,7 @@ def run(
         "episodes": done,
         **_summarize(done, latencies, num_envs or 1),
     }
-    if as_json:
-        print_json(summary)
-    else:
-        _print(summary)
+    (print_json if as_json else _print)(summary)
 
 
 def _run_episode(
