@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 
@@ -77,7 +78,7 @@ def episodes(
 def all_episodes(scan: Scan) -> Iterator[Episode]:
     """Yields as `episodes`, for a reader that keeps the episodes, within the limits of the scan."""
     agents: dict[int, Agent] = {}
-    number = 0
+    numbers = itertools.count(1)
     failed: set[int] = set()
     failure: RecordingError | None = None
     for entry in scan:
@@ -101,14 +102,12 @@ def all_episodes(scan: Scan) -> Iterator[Episode]:
             continue
         while ended:
             episode = ended.popleft()
-            number += 1
-            episode.number = number
+            episode.number = next(numbers)
             yield episode
             del episode
     for agent in agents.values():
         for episode in agent.unfinished:
-            number += 1
-            episode.number = number
+            episode.number = next(numbers)
             yield episode
     if failure is not None:
         raise failure

@@ -60,11 +60,9 @@ class Codec:
     @property
     def name(self) -> str:
         """The usual name of the data type, such as "float32"."""
-        return (
-            str(dm_env_rpc_pb2.DataType.Name(self.data_type)).lower()
-            if (self.dtype.kind == "O")
-            else self.dtype.name
-        )
+        if self.dtype.kind == "O":
+            return str(dm_env_rpc_pb2.DataType.Name(self.data_type)).lower()
+        return self.dtype.name
 
     @property
     def is_numeric(self) -> bool:

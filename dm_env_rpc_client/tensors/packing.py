@@ -77,6 +77,13 @@ def pack_value(
     return pack_array(to_dtype(array, codec, where), codec, where, try_compress)
 
 
+def as_tensor(value: Any, where: str) -> dm_env_rpc_pb2.Tensor:
+    """Packs a value by its own type; a Tensor stays as it is."""
+    if isinstance(value, dm_env_rpc_pb2.Tensor):
+        return value
+    return pack_value(value, None, where)
+
+
 def to_dtype(array: Array, codec: Codec, where: str) -> Array:
     """Casts the result of `casting.as_array` to the dtype of `codec`."""
     array = casting.exact_cast(array, codec.dtype, where)

@@ -268,11 +268,9 @@ class EnvCApiEnvironment(dm_env.Environment):
         """
         with self._lock:
             list_property = self._open_runner().list_property
-            return (
-                list_recursively(list_property, key, self._limits)
-                if recursive
-                else list_property(key)
-            )
+            if recursive:
+                return list_recursively(list_property, key, self._limits)
+            return list_property(key)
 
     def close(self) -> None:
         """Releases the environment and ends its child process; a second time does nothing."""
