@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.models import ArgumentInfo
@@ -24,7 +24,7 @@ from typing_extensions import Self
 
 from dm_env_rpc_client.cli.consoles import cell, progress, waiting
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
+from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, attribute_texts
 from dm_env_rpc_client.system.launch_text import is_launch
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
@@ -84,10 +84,6 @@ def option(field: str, text: str = "") -> Any:
     elif flag.kind is Kind.FILE:
         details["envvar"] = f"DM_ENV_RPC_{field.upper()}"
     return typer.Option(*names, help=text or flag.usage(), **details)
-
-
-AnyGroup = TypeVar("AnyGroup", bound="Group")
-AnyServer = TypeVar("AnyServer", bound="Server")
 
 
 class Group:
@@ -297,7 +293,7 @@ def _parameters_of(group: Any) -> Iterator[inspect.Parameter]:
     defaults = {field.name: field.default for field in dataclasses.fields(group)}
     texts: dict[str, str] = {}
     for each in reversed(group.__mro__):
-        texts.update(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(each) or "", re.M))
+        texts.update(attribute_texts(each))
     # What is special to a command comes first.
     for name in dict.fromkeys(name for each in group.__mro__ for name in get_annotations(each)):
         default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
@@ -305,7 +301,7 @@ def _parameters_of(group: Any) -> Iterator[inspect.Parameter]:
         if not hasattr(annotation, "__metadata__"):
             annotation = Annotated[annotation, _option_named(name)]
         details = annotation.__metadata__[0]
-        details.help = " ".join(texts[name].split()) if name in texts else details.help
+        details.help = texts.get(name, details.help)
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 

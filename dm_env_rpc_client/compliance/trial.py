@@ -277,9 +277,8 @@ class Trial:
                 break
         if isinstance(answer, status_pb2.Status):
             raise probe.violation("a JoinWorldResponse", answer)
-        joined = answer
         self._accompany(name)
-        return ProbeAgent(probe, joined, name, self.options, self.facts)
+        return ProbeAgent(probe, answer, name, self.options, self.facts)
 
     def run(self) -> ProbeAgent:
         """Joins a new world, or that of the options, and returns the agent in a sequence."""

@@ -94,7 +94,8 @@ class PacketConnection:
             try:
                 self._stream.deadline = deadline
                 if self._stream.has_unread():
-                    self._raise_for_unread()
+                    self._stream.read(1)  # Raises if it is the end of the connection.
+                    raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
                 self._stream.send(data)
                 answer = None
                 if packet_codec.has_answer(request, self._dialect):
@@ -142,11 +143,6 @@ class PacketConnection:
             if self._lock.acquire(timeout=CLOSE_SECONDS):
                 self._lock.release()
         self._stream.close()
-
-    def _raise_for_unread(self) -> None:
-        """Raises the reason for unread bytes: an end, or an answer without a request."""
-        self._stream.read(1)
-        raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
