@@ -81,7 +81,6 @@ class PacketConnection:
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
             and none will.
         """
-
         data = packet_codec.encode_request(request, self._dialect)
         self._check_usable()
         deadline = Deadline.after(self._request_timeout)
