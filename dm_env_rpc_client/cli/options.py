@@ -65,14 +65,10 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 }
 
 
-def option(field: str, text: str = "") -> Any:
-    """Returns the option of a field of the compliance suite's options.
+def option(field: str) -> Any:
+    """Returns the option of a field of the compliance suite's options, a key of `FLAGS`.
 
     A file may also be named by a variable of the environment.
-
-    Args:
-      field: a key of `FLAGS`.
-      text: its help, if that differs.
     """
     flag: Flag = FLAGS[field]
     names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
@@ -83,7 +79,7 @@ def option(field: str, text: str = "") -> Any:
         details["min"] = flag.minimum
     elif flag.kind is Kind.FILE:
         details["envvar"] = f"DM_ENV_RPC_{field.upper()}"
-    return typer.Option(*names, help=text or flag.usage(), **details)
+    return typer.Option(*names, help=flag.usage(), **details)
 
 
 class Group:
@@ -267,7 +263,6 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(each.annotation, type) and issubclass(each.annotation, Group):
             groups[name] = each.annotation
             for one in _parameters_of(each.annotation):
-                # The address comes before other arguments, as it does on the command line.
                 is_argument = isinstance(one.annotation.__metadata__[0], ArgumentInfo)
                 (arguments if is_argument else others).append(one)
         else:
@@ -282,6 +277,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 given[name] = stack.enter_context(made.ready())
             command(**given)
 
+    # The address comes before other arguments, as it does on the command line.
+    arguments.sort(key=lambda each: each.name != "address")
     # Both are read: by `inspect.signature` and by `typing.get_type_hints`.
     vars(run)["__signature__"] = signature = inspect.Signature([*arguments, *others])
     run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,24 +29,24 @@ EXAMPLES = examples(
 _MAX_ROWS = 30
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Run(options.Group):
+    """What is run.
+
+    Attributes:
+      episodes: Number of episodes.
+      max_steps: Number of steps after which an episode is cut off.
+      seed: Seed of the random policy. If not given, every run differs.
+    """
+
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, metavar="N")] = 20
+    max_steps: int = 10_000
+    policy: str = "random"
+    seed: int | None = None
+
+
 @options.with_options
-def run(
-    episodes: Annotated[
-        int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Number of episodes.")
-    ] = 20,
-    max_steps: Annotated[
-        int,
-        options.option("max_steps", "Number of steps after which an episode is cut off."),
-    ] = 10_000,
-    policy: Annotated[str, options.option("policy")] = "random",
-    seed: Annotated[
-        int | None,
-        options.option("seed", "Seed of the random policy. If not given, every run differs."),
-    ] = None,
-    *,
-    world: options.WorldOrCatch,
-    as_json: options.Json = False,
-) -> None:
+def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = False) -> None:
     """Runs episodes in an environment and shows returns, lengths and steps per second.
 
     In a batched world all rows step together, each runs its share of the episodes, and the policy
@@ -57,14 +58,15 @@ def run(
     from dm_env_rpc_client.cli.stepping.policies import make_policy
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
+    episodes, max_steps = wanted.episodes, wanted.max_steps
     latencies: list[float] = []
     done = []
     with world.environment() as env:
-        act = make_policy(policy, env.action_spec(), seed)
+        act = make_policy(wanted.policy, env.action_spec(), wanted.seed)
         steps = TextColumn("episodes, {task.fields[steps]} steps")
         columns = (MofNCompleteColumn(), steps, TimeRemainingColumn())
         with progress(*columns, is_shown=not as_json) as bar, Watch(env, on_stderr) as watch:
-            title = f"{policy} policy at {world.address}"
+            title = f"{wanted.policy} policy at {world.address}"
             task = bar.add_task(title, total=episodes, steps=0)
 
             def took(seconds: float) -> None:
@@ -82,7 +84,7 @@ def run(
                 bar.advance(task)
     summary = {
         "address": world.address,
-        "policy": policy,
+        "policy": wanted.policy,
         "num_envs": num_envs,
         "episodes": done,
         **_summarize(done, latencies, num_envs or 1),
