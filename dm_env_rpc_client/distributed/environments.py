@@ -144,7 +144,7 @@ class _Environments(ActorEnvironments, Generic[Made]):
     def __init__(
         self, make_env: Made, env_ids: Sequence[int], actor: int, specs: EnvironmentSpecs | None
     ):
-        self._make_env = make_env
+        self._make_env: Made = make_env
         self._env_ids = env_ids
         self._where = f"actor {actor}"
         self._specs = specs

@@ -62,7 +62,7 @@ class Codec:
         """The usual name of the data type, such as "float32"."""
         if self.dtype.kind == "O":
             return str(dm_env_rpc_pb2.DataType.Name(self.data_type)).lower()
-        return self.dtype.name
+        return str(self.dtype.name)
 
     @property
     def is_numeric(self) -> bool:
