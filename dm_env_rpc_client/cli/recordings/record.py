@@ -87,7 +87,7 @@ def record(*, proxy: _Proxy, as_json: Json = False) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Replay(options.Group):
+class _Replay(recorded.Reading):
     """What is served, and where.
 
     Attributes:
@@ -100,7 +100,6 @@ class _Replay(options.Group):
     address: Annotated[str, typer.Option(metavar="ADDRESS")] = "localhost:50051"
     insecure: bool = False
     lenient: bool = False
-    chunk_bytes: recorded.ChunkBytes = None
 
 
 @options.with_options
@@ -117,14 +116,14 @@ def replay(*, served: _Replay, as_json: Json = False) -> None:
         served.path,
         served.address,
         insecure=served.insecure,
-        limits=recorded.limits_of(served.chunk_bytes),
+        limits=served.limits,
         lenient=served.lenient,
     )
     _serve(running, f"replaying {served.path} at", as_json)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Export(options.Group):
+class _Export(recorded.Reading):
     """What is exported, and where to.
 
     Attributes:
@@ -137,7 +136,6 @@ class _Export(options.Group):
     path: Annotated[Path, typer.Argument(metavar="FILE")]
     out: Annotated[str, typer.Argument(metavar="OUT")]
     to: Literal["parquet", "minari"] | None = None
-    chunk_bytes: recorded.ChunkBytes = None
 
 
 @options.with_options
@@ -151,7 +149,6 @@ def export(*, wanted: _Export) -> None:
             f"the suffix of {out} is not .parquet; choose one of 'parquet', 'minari'",
             param_hint="'--to'",
         )
-    limits = recorded.limits_of(wanted.chunk_bytes)
     counts = TextColumn("{task.completed} episodes, {task.fields[steps]} steps")
     with progress(counts) as bar:
         task = bar.add_task(f"exporting {cell(path.name)}", total=None, steps=0)
@@ -165,11 +162,11 @@ def export(*, wanted: _Export) -> None:
         if to == "minari":
             from dm_env_rpc_client.recording import minari
 
-            count = minari.export_minari(path, out, limits=limits, on_episode=exported)
+            count = minari.export_minari(path, out, limits=wanted.limits, on_episode=exported)
         else:
             from dm_env_rpc_client.recording import parquet
 
-            count = parquet.export_parquet(path, out, limits=limits, on_episode=exported)
+            count = parquet.export_parquet(path, out, limits=wanted.limits, on_episode=exported)
     console.print(f"wrote {count} episodes to {cell(out)}")
 
 
