@@ -298,10 +298,6 @@ class Trial:
             request = self.join_request(world_name)
             companions.append(_Companion(self._open(), request, self.options))
 
-    def join_beside(self, other: ProbeAgent) -> ProbeAgent:
-        """Joins the world of another agent."""
-        return self.join(world_name=other.world_name)
-
     def __enter__(self) -> Trial:
         return self
 

@@ -108,7 +108,6 @@ def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> A
     try:
         made = factory(**arguments)
     except (TypeError, ValueError) as error:
-        raise RequestError.invalid(f"the environment does not take these settings: {error}") from (
-            error
-        )
+        refusal = f"the environment does not take these settings: {error}"
+        raise RequestError.invalid(refusal) from error
     return converted(made)

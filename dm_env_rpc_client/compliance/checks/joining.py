@@ -160,7 +160,7 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     An error: what one client does spoils the sequence of another.
     """
     agent = trial.join()
-    other = trial.join_beside(agent)
+    other = trial.join(world_name=agent.world_name)
     step_together((agent, other), "a StepResponse for each agent")
 
 

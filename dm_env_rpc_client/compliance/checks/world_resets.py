@@ -129,7 +129,7 @@ def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     An error: the agent is not told that its sequence has ended, or the caller is told too early.
     """
     agent = trial.join()
-    other = trial.join_beside(agent)
+    other = trial.join(world_name=agent.world_name)
     step_together((agent, other), "a first step for each agent")
     agent.probe.send(trial.reset_world_request(agent.world_name))
     _interrupted(other)

@@ -138,7 +138,7 @@ class Properties:
             field.conform(value)
             declared.setter(value.item() if hasattr(value, "item") and not field.shape else value)
         except (SpecError, TypeError, ValueError) as error:
-            raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from (error)
+            raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from error
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
         """Returns the specs of a key's children; RequestError if it has none or is unknown."""
