@@ -69,16 +69,20 @@ def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = Fa
             title = f"{wanted.policy} policy at {world.address}"
             task = bar.add_task(title, total=episodes, steps=0)
 
-            def took(seconds: float) -> None:
-                latencies.append(seconds)
+            def step(action: Any) -> dm_env.TimeStep:
+                with watch.step():
+                    started = time.perf_counter()
+                    timestep = env.step(action)
+                    latencies.append(time.perf_counter() - started)
                 bar.update(task, steps=len(latencies))
+                return timestep
 
             num_envs = num_envs_of(env)
             ending: Iterable[dict[str, Any]]
             if num_envs is None:
-                ending = (_run_episode(env, act, max_steps, watch, took) for _ in range(episodes))
+                ending = (_run_episode(env, act, max_steps, watch, step) for _ in range(episodes))
             else:
-                ending = BatchEpisodes(env, num_envs, act, episodes, max_steps, watch, took)
+                ending = BatchEpisodes(env, num_envs, act, episodes, max_steps, watch, step)
             for episode in ending:
                 done.append(episode)
                 bar.advance(task)
@@ -97,7 +101,7 @@ def _run_episode(
     act: Policy,
     max_steps: int,
     watch: Watch,
-    took: Callable[[float], None],
+    step: Callable[[Any], dm_env.TimeStep],
 ) -> dict[str, Any]:
     import numpy as np
 
@@ -105,11 +109,7 @@ def _run_episode(
         timestep = env.reset()
     episode_return = 0.0
     for length in range(1, max_steps + 1):
-        action = act(timestep)
-        with watch.step():
-            started = time.perf_counter()
-            timestep = env.step(action)
-            took(time.perf_counter() - started)
+        timestep = step(act(timestep))
         # A reward may be an array; the table shows its sum.
         episode_return += float(np.sum(timestep.reward)) if timestep.reward is not None else 0.0
         if timestep.last():
