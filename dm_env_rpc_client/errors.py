@@ -428,3 +428,15 @@ def install_command(extra: str) -> str:
     if "subdirectory" in origin:
         url += f"#subdirectory={origin['subdirectory']}"
     return f"pip install '{name}[{extra}] @ {url}'"
+
+
+def without_extra(error: ModuleNotFoundError, needs: str, extra: str) -> ModuleNotFoundError:
+    """Returns the error of an import for which an extra is missing.
+
+    Args:
+      error: what the import has raised.
+      needs: who needs the extra, such as "recordings need".
+      extra: its name, such as "record".
+    """
+    text = f"{error}; {needs} the extra: {install_command(extra)}"
+    return ModuleNotFoundError(text, name=error.name)

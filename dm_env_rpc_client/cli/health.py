@@ -29,24 +29,19 @@ def _check_service(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Server(options.Server):
+    """The server, and what it is asked for.
+
+    Attributes:
+      service: Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the server as a
+        whole.
+    """
+
+    service: Annotated[str, typer.Option(metavar="NAME", callback=_check_service)] = ""
     timeout: float = 5.0
 
 
 @options.with_options
-def health(
-    service: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            callback=_check_service,
-            help="Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the server "
-            "as a whole.",
-        ),
-    ] = "",
-    *,
-    server: _Server,
-    as_json: options.Json = False,
-) -> None:
+def health(*, server: _Server, as_json: options.Json = False) -> None:
     """Asks a server whether it is serving, through the gRPC health service.
 
     For any gRPC server. A server that does not listen yet is waited for until the timeout. Exit
@@ -61,7 +56,7 @@ def health(
     )
 
     server.check_address()
-    address = server.address
+    address, service = server.address, server.service
     endpoint = Endpoint(address, server.credentials, server.insecure, token=server.token)
     with waiting(f"asking {address}"):
         answered = check_health(endpoint, service, server.timeout)

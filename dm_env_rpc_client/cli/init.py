@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
@@ -34,17 +36,24 @@ def standalone() -> None:
     sys.stdout.write(Path(FILE).read_text())
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make, or an empty one.")],
-    kind: Annotated[
-        Literal["python", "standalone", "cpp"],
-        typer.Option(
-            help="python: with this package. standalone: with the server in one file, for Python "
-            "3.6 and later. cpp: in C++, with gRPC from the system's packages."
-        ),
-    ] = "python",
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Project(options.Group):
+    """What is made.
+
+    Attributes:
+      folder: Folder to make, or an empty one.
+      kind: python: with this package. standalone: with the server in one file, for Python 3.6 and
+        later. cpp: in C++, with gRPC from the system's packages.
+    """
+
+    folder: Annotated[Path, typer.Argument(metavar="DIR")]
+    kind: Literal["python", "standalone", "cpp"] = "python"
+
+
+@options.with_options
+def init(*, project: _Project) -> None:
     """Makes a project of a server: an environment to change, tests, a Dockerfile, a README."""
+    folder, kind = project.folder, project.kind
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{cell(folder)} is not an empty folder")
     folder.mkdir(parents=True, exist_ok=True)

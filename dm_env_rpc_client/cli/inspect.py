@@ -38,18 +38,13 @@ class _World(options.World):
 
 
 @options.with_options
-def inspect(
-    *,
-    world: _World,
-    as_json: options.Json = False,
-    chunk_bytes: recorded.ChunkBytes = None,
-) -> None:
+def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.Reading) -> None:
     """Shows the specs of actions, observations, reward and discount of an environment.
 
     Of a recording it shows the episodes: their steps, returns, durations, and an image.
     """
     if recorded.is_recording(world.address):
-        recorded.inspect_recording(world.address, as_json, recorded.limits_of(chunk_bytes))
+        recorded.inspect_recording(world.address, as_json, reading.limits)
         return
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 

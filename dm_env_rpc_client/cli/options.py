@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.models import ArgumentInfo
@@ -24,7 +24,7 @@ from typing_extensions import Self
 
 from dm_env_rpc_client.cli.consoles import cell, progress, waiting
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
+from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, attribute_texts
 from dm_env_rpc_client.system.launch_text import is_launch
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
@@ -65,14 +65,10 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 }
 
 
-def option(field: str, text: str = "") -> Any:
-    """Returns the option of a field of the compliance suite's options.
+def option(field: str) -> Any:
+    """Returns the option of a field of the compliance suite's options, a key of `FLAGS`.
 
     A file may also be named by a variable of the environment.
-
-    Args:
-      field: a key of `FLAGS`.
-      text: its help, if that differs.
     """
     flag: Flag = FLAGS[field]
     names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
@@ -83,11 +79,7 @@ def option(field: str, text: str = "") -> Any:
         details["min"] = flag.minimum
     elif flag.kind is Kind.FILE:
         details["envvar"] = f"DM_ENV_RPC_{field.upper()}"
-    return typer.Option(*names, help=text or flag.usage(), **details)
-
-
-AnyGroup = TypeVar("AnyGroup", bound="Group")
-AnyServer = TypeVar("AnyServer", bound="Server")
+    return typer.Option(*names, help=flag.usage(), **details)
 
 
 class Group:
@@ -271,7 +263,6 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(each.annotation, type) and issubclass(each.annotation, Group):
             groups[name] = each.annotation
             for one in _parameters_of(each.annotation):
-                # The address comes before other arguments, as it does on the command line.
                 is_argument = isinstance(one.annotation.__metadata__[0], ArgumentInfo)
                 (arguments if is_argument else others).append(one)
         else:
@@ -286,6 +277,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 given[name] = stack.enter_context(made.ready())
             command(**given)
 
+    # The address comes before other arguments, as it does on the command line.
+    arguments.sort(key=lambda each: each.name != "address")
     # Both are read: by `inspect.signature` and by `typing.get_type_hints`.
     vars(run)["__signature__"] = signature = inspect.Signature([*arguments, *others])
     run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
@@ -297,7 +290,7 @@ def _parameters_of(group: Any) -> Iterator[inspect.Parameter]:
     defaults = {field.name: field.default for field in dataclasses.fields(group)}
     texts: dict[str, str] = {}
     for each in reversed(group.__mro__):
-        texts.update(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(each) or "", re.M))
+        texts.update(attribute_texts(each))
     # What is special to a command comes first.
     for name in dict.fromkeys(name for each in group.__mro__ for name in get_annotations(each)):
         default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
@@ -305,7 +298,7 @@ def _parameters_of(group: Any) -> Iterator[inspect.Parameter]:
         if not hasattr(annotation, "__metadata__"):
             annotation = Annotated[annotation, _option_named(name)]
         details = annotation.__metadata__[0]
-        details.help = " ".join(texts[name].split()) if name in texts else details.help
+        details.help = texts.get(name, details.help)
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 

@@ -226,13 +226,17 @@ class Options:
         return guarded(function, f"the policy {self.policy}")
 
 
+def attribute_texts(documented: type) -> dict[str, str]:
+    """Returns what the docstring of a class says about its attributes, by name."""
+    found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(documented) or "", re.M)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
 def _flags() -> dict[str, Flag]:
     """Returns the flag of each field, with what the docstring says about it."""
-    texts = dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(Options) or "", re.M))
+    texts = attribute_texts(Options)
     return {
-        field.name: field.metadata["flag"]._replace(
-            help=" ".join(texts.get(field.name, "").split())
-        )
+        field.name: field.metadata["flag"]._replace(help=texts.get(field.name, ""))
         for field in dataclasses.fields(Options)
     }
 

@@ -183,7 +183,7 @@ class Probe:
         if isinstance(answer, status_pb2.Status):
             if field in _OPTIONAL and answer.code == code_pb2.UNIMPLEMENTED:
                 raise NotOfferedError(f"the server does not implement {field}: {answer.message}")
-            raise self.violation(expected, describe(answer))
+            raise self.violation(expected, answer)
         return answer
 
     def accept(self, request: envelopes.Request, expected: str) -> Any:
@@ -194,7 +194,7 @@ class Probe:
         """Waits for the error that a request must get; ViolationError for any other answer."""
         answer = self.answer(field, expected)
         if not isinstance(answer, status_pb2.Status):
-            raise self.violation(expected, describe(answer))
+            raise self.violation(expected, answer)
         return answer
 
     def refuse(self, request: envelopes.Request, expected: str) -> status_pb2.Status:
@@ -202,10 +202,12 @@ class Probe:
         return self.refused(self.send(request), expected)
 
     def violation(
-        self, expected: str, received: str, is_unanswered: bool = False
+        self, expected: str, received: str | protobuf_message.Message, is_unanswered: bool = False
     ) -> ViolationError:
         """Returns a ViolationError with the last requests, and marks the stream as not clean."""
         self.is_clean = False
+        if isinstance(received, protobuf_message.Message):
+            received = describe(received)
         shown = max(1, self.pending + (not is_unanswered))
         sent = "; ".join(map(_described, list(self._sent)[-shown:]))
         return ViolationError(expected, sent, received, is_unanswered)

@@ -12,7 +12,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
-from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -155,7 +155,7 @@ class ProbeAgent:
         """Raises ViolationError if a response has others than the requested observations."""
         if set(response.observations) != set(requested):
             raise self.probe.violation(
-                f"observations {sorted(set(requested))}, no more and no less", describe(response)
+                f"observations {sorted(set(requested))}, no more and no less", response
             )
 
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
@@ -165,7 +165,7 @@ class ProbeAgent:
             lifecycle.advance(self.state, "step", after)
         except ProtocolError as error:
             raise self.probe.violation(
-                f"a state that can follow {self.state.name}: {error}", describe(response)
+                f"a state that can follow {self.state.name}: {error}", response
             ) from None
         if self._custom is not None:
             self._timestep = dm_env.TimeStep(
@@ -213,7 +213,7 @@ class ProbeAgent:
         """Steps with `first_actions`; ViolationError if that does not begin a sequence."""
         response = self.took(self.probe.accept(self.request(self.first_actions()), expected))
         if self.state is not State.RUNNING:
-            raise self.probe.violation(f"{expected}, in state RUNNING", describe(response))
+            raise self.probe.violation(f"{expected}, in state RUNNING", response)
 
     def check_is_running(self, why: str) -> None:
         """ViolationError if no sequence is running: then an unknown action would be ignored.

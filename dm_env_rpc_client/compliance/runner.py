@@ -187,18 +187,16 @@ class Suite:
 
     def _fault(self) -> str | None:
         """Returns what is wrong if the server cannot be used any more; None if it can."""
+        timeout = min(self._options.timeout, _ALIVE_SECONDS)
         try:
-            probe = Probe(
-                self._address, min(self._options.timeout, _ALIVE_SECONDS), self._options.security()
-            )
+            with contextlib.closing(
+                Probe(self._address, timeout, self._options.security())
+            ) as probe:
+                if self._answers_leave and not probe.is_answered():
+                    return "no answer on a new connection"
         except DmEnvRpcClientError as error:
             return f"no connection: {error}"
-        try:
-            if self._answers_leave and not probe.is_answered():
-                return "no answer on a new connection"
-            return None
-        finally:
-            probe.close()
+        return None
 
     def _count_connections(self) -> None:
         """Finds out how many connections the server answers on, up to as many as checks take."""

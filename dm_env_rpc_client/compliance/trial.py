@@ -6,6 +6,7 @@ with one world, the next check could not create a world otherwise.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +14,10 @@ from typing import Any
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.companion import Companion
 from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
-from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
@@ -31,6 +31,9 @@ _PAUSE_SECONDS = 0.02
 _ANSWER_SECONDS = 1.0
 """How long each answer during the cleanup may take."""
 
+_END_SECONDS = 2.0
+"""How long the thread of a companion may take to end."""
+
 
 def _attempts() -> Iterator[bool]:
     """Yields whether an attempt is the last; the server needs time to notice an end."""
@@ -39,6 +42,39 @@ def _attempts() -> Iterator[bool]:
         yield False
         time.sleep(_PAUSE_SECONDS)
     yield True
+
+
+class _Companion:
+    """An agent beside the one under test, for worlds that wait for several agents.
+
+    Joins a world and takes valid steps one after the other until it is stopped.
+
+    Args:
+      probe: its connection.
+      request: the JoinWorldRequest to send.
+      options: with the policy.
+
+    Raises:
+      ViolationError: the server refused it.
+    """
+
+    def __init__(self, probe: Probe, request: dm_env_rpc_pb2.JoinWorldRequest, options: Options):
+        joined = probe.accept(request, "a JoinWorldResponse for each agent that the world needs")
+        self._agent = ProbeAgent(probe, joined, request.world_name, options, Facts())
+        self._thread = threading.Thread(target=self._act, name="companion", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the connection, even if a step is pending."""
+        self._agent.probe.abort()
+        self._thread.join(_END_SECONDS)
+
+    def _act(self) -> None:
+        try:
+            while self._agent.probe.is_open:
+                self._agent.step()
+        except (ViolationError, NotOfferedError):
+            pass  # The check will report that its world lacks an agent.
 
 
 class Trial:
@@ -56,7 +92,7 @@ class Trial:
         self._address = address
         self._probes: list[Probe] = []
         self._forgotten: list[str] = []
-        self._companions: dict[str, list[Companion]] = {}
+        self._companions: dict[str, list[_Companion]] = {}
         self._all_left = True
 
     @property
@@ -240,10 +276,15 @@ class Trial:
             elif not self.facts.survives_errors:
                 break
         if isinstance(answer, status_pb2.Status):
-            raise probe.violation("a JoinWorldResponse", describe(answer))
-        joined = answer
+            raise probe.violation("a JoinWorldResponse", answer)
         self._accompany(name)
-        return ProbeAgent(probe, joined, name, self.options, self.facts)
+        return ProbeAgent(probe, answer, name, self.options, self.facts)
+
+    def run(self) -> ProbeAgent:
+        """Joins a new world, or that of the options, and returns the agent in a sequence."""
+        agent = self.join()
+        agent.run()
+        return agent
 
     def dismiss_companions(self, world_name: str) -> None:
         """Removes the companions from a world."""
@@ -255,11 +296,7 @@ class Trial:
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
             request = self.join_request(world_name)
-            companions.append(Companion(self._open(), request, self.options))
-
-    def join_beside(self, other: ProbeAgent) -> ProbeAgent:
-        """Joins the world of another agent."""
-        return self.join(world_name=other.world_name)
+            companions.append(_Companion(self._open(), request, self.options))
 
     def __enter__(self) -> Trial:
         return self

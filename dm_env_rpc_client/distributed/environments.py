@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import dm_env
 import numpy as np
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
-
-__all__ = ["ActorEnvironments", "MakeEnv", "RemoteEnvironments", "environments_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +116,9 @@ class ActorEnvironments(Protocol):
         """Closes them; raises nothing."""
 
 
+Made = TypeVar("Made", MakeEnv, RemoteEnvironments)
+
+
 def environments_of(
     make_env: MakeEnv | RemoteEnvironments,
     env_ids: Sequence[int],
@@ -137,26 +138,27 @@ def environments_of(
     return _Separate(make_env, env_ids, actor, specs)
 
 
-class _Together(ActorEnvironments):
-    """Remote environments as one batch of TimeSteps."""
+class _Environments(ActorEnvironments, Generic[Made]):
+    """What both have in common: the arguments of `environments_of`."""
 
     def __init__(
-        self,
-        remote: RemoteEnvironments,
-        env_ids: Sequence[int],
-        actor: int,
-        specs: EnvironmentSpecs | None,
+        self, make_env: Made, env_ids: Sequence[int], actor: int, specs: EnvironmentSpecs | None
     ):
-        self._remote = remote
+        self._make_env: Made = make_env
         self._env_ids = env_ids
         self._where = f"actor {actor}"
         self._specs = specs
-        self._envs: BatchedEnvironment | None = None
+
+
+class _Together(_Environments[RemoteEnvironments]):
+    """Remote environments as one batch of TimeSteps."""
+
+    _envs: BatchedEnvironment | None = None
 
     def open(self) -> EnvironmentSpecs:
         if self._envs is None:
             try:
-                envs = self._remote.open(self._env_ids)
+                envs = self._make_env.open(self._env_ids)
             except EnvironmentsFailedError as error:
                 # Those of a batch fail together.
                 raise _failed(dict.fromkeys(self._env_ids, error), self._where) from error
@@ -201,27 +203,16 @@ class _Together(ActorEnvironments):
             raise SpecError(f"{self._where}, whose first is {self._env_ids[0]}: {error}") from error
 
 
-class _Separate(ActorEnvironments):
+class _Separate(_Environments[MakeEnv]):
     """Environments that are made one by one. Remote ones step at the same time."""
 
-    def __init__(
-        self,
-        make_env: MakeEnv,
-        env_ids: Sequence[int],
-        actor: int,
-        specs: EnvironmentSpecs | None,
-    ):
-        self._make_env = make_env
-        self._env_ids = env_ids
-        self._where = f"actor {actor}"
-        self._specs = specs
-        self._envs: list[dm_env.Environment] = []
+    _envs: tuple[dm_env.Environment, ...] = ()
 
     def open(self) -> EnvironmentSpecs:
         try:
             for index in self._env_ids[len(self._envs) :]:
                 try:
-                    self._envs.append(self._make_env(index))
+                    self._envs += (self._make_env(index),)
                     specs = EnvironmentSpecs.of(self._envs[-1])
                 except Exception as error:
                     raise _failed({index: error}, self._where) from error
@@ -264,9 +255,10 @@ class _Separate(ActorEnvironments):
             stack.put(time, place, timestep)
 
     def close(self) -> None:
-        while self._envs:
+        envs, self._envs = self._envs, ()
+        for env in reversed(envs):
             try:
-                self._envs.pop().close()
+                env.close()
             except Exception:
                 _log.warning("could not close an environment", exc_info=True)
 

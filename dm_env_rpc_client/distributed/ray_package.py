@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dm_env_rpc_client.errors import install_command
+from dm_env_rpc_client.errors import without_extra
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 """Options of actors, if there are none."""
@@ -24,9 +24,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{error}; this needs the extra: {install_command('ray')}", name=error.name
-        ) from error
+        raise without_extra(error, "this needs", "ray") from error
     return ray
 
 

@@ -10,11 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tree
 
-from dm_env_rpc_client.distributed.environments import (
-    MakeEnv,
-    RemoteEnvironments,
-    environments_of,
-)
+from dm_env_rpc_client.distributed.environments import MakeEnv, RemoteEnvironments, environments_of
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, Stack
 from dm_env_rpc_client.errors import SpecError
 

@@ -15,9 +15,10 @@ from dm_env_rpc_client.client.connect_options import (
 )
 from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError, SpecError
 from dm_env_rpc_client.launch import specs
+from dm_env_rpc_client.launch.containers import Progress
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.launch.specs import Launcher, Progress, launcher_of
+from dm_env_rpc_client.launch.specs import Launcher, launcher_of
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 if TYPE_CHECKING:

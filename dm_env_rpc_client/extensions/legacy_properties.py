@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client._proto import line_1_0_pb2
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.extensions.property_access import (
-    PropertyAccess,
-    pack_property,
-    unpack_property,
-)
+from dm_env_rpc_client.extensions.property_access import PropertyAccess, unpack_property
 from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
+from dm_env_rpc_client.tensors import packing
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
@@ -72,7 +69,9 @@ class LegacyProperties(PropertyAccess):
         Raises:
           As `write`.
         """
-        packed = {key: pack_property(key, value) for key, value in values.items()}
+        packed = {
+            key: packing.as_tensor(value, f"property {key!r}") for key, value in values.items()
+        }
         with property_errors("write", ", ".join(packed)):
             self._connection.send(line_1_0_pb2.WritePropertyRequest(properties=packed))
 

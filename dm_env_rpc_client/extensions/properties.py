@@ -15,13 +15,9 @@ from dm_env_rpc_client.errors import (
     PropertyValueError,
     ProtocolError,
 )
-from dm_env_rpc_client.extensions.property_access import (
-    PropertyAccess,
-    pack_property,
-    unpack_property,
-)
+from dm_env_rpc_client.extensions.property_access import PropertyAccess, unpack_property
 from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
-from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors import bounded_parsing, packing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget
 
 if TYPE_CHECKING:
@@ -67,7 +63,7 @@ class PropertiesExtension(PropertyAccess):
         """Writes a value to the property with a key."""
         request = properties_pb2.PropertyRequest()
         request.write_property.key = key
-        request.write_property.value.CopyFrom(pack_property(key, value))
+        request.write_property.value.CopyFrom(packing.as_tensor(value, f"property {key!r}"))
         self._send(request, "write_property", key)
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:

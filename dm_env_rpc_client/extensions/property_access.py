@@ -106,13 +106,6 @@ class PropertyAccess(abc.ABC):
     __contains__ = None
 
 
-def pack_property(key: str, value: Any) -> dm_env_rpc_pb2.Tensor:
-    """Packs the value for a property."""
-    if isinstance(value, dm_env_rpc_pb2.Tensor):
-        return value
-    return packing.pack_value(value, None, f"property {key!r}")
-
-
 def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | None) -> Any:
     """Unpacks the value of a property; ProtocolError if it is invalid."""
     try:

@@ -172,9 +172,8 @@ def _have_image(image: str, progress: Progress | None) -> list[str]:
     try:
         client = docker.from_env()
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise LaunchError(f"cannot be started, for lack of Docker: {error}", image, None, "") from (
-            error
-        )
+        reason = f"cannot be started, for lack of Docker: {error}"
+        raise LaunchError(reason, image, None, "") from error
     try:
         try:
             found = client.images.get(image)

@@ -12,16 +12,8 @@ from dm_env_rpc_client.client.connect_options import ConnectOptions, DefaultSeco
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.containers import Progress, from_docker
 from dm_env_rpc_client.launch.launched import Launch
-from dm_env_rpc_client.launch.processes import (
-    START_SECONDS,
-    from_process,
-    from_python,
-    from_source,
-)
+from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python, from_source
 from dm_env_rpc_client.system import launch_text
-
-__all__ = ["Address", "Launcher", "Progress", "is_address", "launcher_of"]
-
 
 Launcher: TypeAlias = Callable[[], Launch]
 """Starts a server; called again to start it anew."""

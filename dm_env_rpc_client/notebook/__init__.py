@@ -8,7 +8,7 @@ guide is `docs/how-to/notebooks.md`.
 
 # Read `explorer.py` first.
 
-from dm_env_rpc_client.errors import install_command
+from dm_env_rpc_client.errors import without_extra
 
 try:
     from dm_env_rpc_client.notebook.explorer import Explorer, explore
@@ -17,9 +17,6 @@ try:
         unload_ipython_extension,
     )
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"{error}; notebooks need the extra: {install_command('notebook')}",
-        name=error.name,
-    ) from error
+    raise without_extra(error, "notebooks need", "notebook") from error
 
 __all__ = ["Explorer", "explore", "load_ipython_extension", "unload_ipython_extension"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from dm_env_rpc_client.extensions.property_tree import PropertyTree, TreeEntry
+from dm_env_rpc_client.extensions.property_tree import TreeEntry
 from dm_env_rpc_client.notebook.controls import Control, control_for
 from dm_env_rpc_client.tensors.displays import markup
 from dm_env_rpc_client.tensors.displays.values import show_value
@@ -56,9 +56,6 @@ class PropertyPanel:
             tree = self._properties.tree()
         finally:
             self._note.value = ""
-        self._show(tree)
-
-    def _show(self, tree: PropertyTree) -> None:
         self._controls.clear()
         self._rows.children = [self._row(entry) for entry in tree.entries[:MAX_SHOWN]]
         shown = len(self._rows.children)

@@ -80,7 +80,7 @@ class Stepper:
 
     def reset(self) -> None:
         """Requests a reset."""
-        self.call(self._begin)
+        self.call(self._watch.reset)
 
     def step(self, choose: Callable[[dm_env.TimeStep], Any]) -> None:
         """Requests a step with the action that `choose` returns; a reset after an episode."""
@@ -147,14 +147,11 @@ class Stepper:
             self._should_run = False
             self._progress.error = f"{type(error).__name__}: {error}"
 
-    def _begin(self) -> None:
-        self._watch.reset()
-
     def _advance(self, choose: Callable[[dm_env.TimeStep], Any]) -> None:
         if self._progress.is_over:
-            self._begin()
-            return
-        self._watch.step(choose(self._progress.timestep))
+            self._watch.reset()
+        else:
+            self._watch.step(choose(self._progress.timestep))
 
     def _saw(self, action: Any, timestep: dm_env.TimeStep) -> None:
         """Records a step or reset of any thread, which holds the lock of the watch."""

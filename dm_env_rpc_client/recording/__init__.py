@@ -10,7 +10,7 @@ It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 # end, those of the rows of a batched world, too. `replaying.py` and `proxying.py` are servers;
 # `parquet.py` and `minari.py` export.
 
-from dm_env_rpc_client.errors import install_command
+from dm_env_rpc_client.errors import without_extra
 
 try:
     from dm_env_rpc_client.recording.episode import Episode
@@ -21,9 +21,7 @@ try:
     from dm_env_rpc_client.recording.replaying import replay
     from dm_env_rpc_client.recording.serving import Serving
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"{error}; recordings need the extra: {install_command('record')}", name=error.name
-    ) from error
+    raise without_extra(error, "recordings need", "record") from error
 
 __all__ = [
     "Entry",

@@ -20,8 +20,6 @@ from dm_env_rpc_client.tensors.limits import Budget
 from dm_env_rpc_client.tensors.packing import unpack_tensor
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
-__all__ = ["Agent"]
-
 _REQUEST_BYTES = 200
 _SPEC_BYTES = 3000
 

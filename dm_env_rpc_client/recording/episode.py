@@ -16,8 +16,6 @@ from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording.reading import RecordedConnection
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["EPISODE_BYTES", "TIMESTEP_BYTES", "Episode", "size_of"]
-
 # What takes memory beside the bytes of arrays and messages, measured with CPython 3.11.
 EPISODE_BYTES = 2000
 TIMESTEP_BYTES = 1000

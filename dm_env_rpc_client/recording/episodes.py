@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 
@@ -13,8 +14,6 @@ from dm_env_rpc_client.recording.agents import Agent
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.reading import RecordedConnection, Scan
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-
-__all__ = ["Recording", "all_episodes", "episodes", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +78,7 @@ def episodes(
 def all_episodes(scan: Scan) -> Iterator[Episode]:
     """Yields as `episodes`, for a reader that keeps the episodes, within the limits of the scan."""
     agents: dict[int, Agent] = {}
-    number = 0
+    numbers = itertools.count(1)
     failed: set[int] = set()
     failure: RecordingError | None = None
     for entry in scan:
@@ -103,14 +102,12 @@ def all_episodes(scan: Scan) -> Iterator[Episode]:
             continue
         while ended:
             episode = ended.popleft()
-            number += 1
-            episode.number = number
+            episode.number = next(numbers)
             yield episode
             del episode
     for agent in agents.values():
         for episode in agent.unfinished:
-            number += 1
-            episode.number = number
+            episode.number = next(numbers)
             yield episode
     if failure is not None:
         raise failure

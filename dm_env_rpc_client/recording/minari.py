@@ -12,7 +12,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.errors import RecordingError, SpecError, install_command
+from dm_env_rpc_client.errors import RecordingError, SpecError, without_extra
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.episodes import all_episodes
@@ -25,10 +25,7 @@ try:
     from gymnasium import spaces
     from minari.data_collector import EpisodeBuffer
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"{error}; Minari, for Python from 3.11 on, needs the extra: {install_command('minari')}",
-        name=error.name,
-    ) from error
+    raise without_extra(error, "Minari, for Python from 3.11 on, needs", "minari") from error
 
 _MOST_DISCRETE = np.iinfo(np.int64).max
 """Gymnasium's `Discrete` counts with int64."""

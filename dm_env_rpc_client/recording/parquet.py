@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from dm_env import StepType, specs
 
-from dm_env_rpc_client.errors import RecordingError, install_command
+from dm_env_rpc_client.errors import RecordingError, without_extra
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.episodes import episodes
@@ -21,9 +21,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"{error}; Parquet needs the extra: {install_command('parquet')}", name=error.name
-    ) from error
+    raise without_extra(error, "Parquet needs", "parquet") from error
 
 
 def export_parquet(

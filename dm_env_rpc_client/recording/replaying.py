@@ -118,8 +118,7 @@ class _Request:
     @property
     def _canonical(self) -> bytes:
         """The message in the one order that it has in every process."""
-        canonical: bytes = self.message.SerializeToString(deterministic=True)
-        return canonical
+        return bytes(self.message.SerializeToString(deterministic=True))
 
     def __str__(self) -> str:
         size = len(self.content)
@@ -273,5 +272,4 @@ def _error(code: int, text: str) -> bytes:
     response = EnvironmentResponse()
     response.error.code = code
     response.error.message = text
-    message: bytes = response.SerializeToString()
-    return message
+    return bytes(response.SerializeToString())

@@ -24,8 +24,6 @@ from dm_env_rpc_client.tensors.batch_specs import row_tensor_spec
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.tensors.specs import tensor_spec_to_dm_env_spec
 
-__all__ = ["RowSequences", "Sequences", "Specs"]
-
 _FIRST, _MID, _LAST = dm_env.StepType
 
 _ROW_BYTES = 32

@@ -25,8 +25,6 @@ from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 from dm_env_rpc_client.tensors.limits import DEFAULT
 
-__all__ = ["MAX_ROWS", "OF_BATCHES", "Batch", "Rows", "check_num_envs", "settings_of_rows"]
-
 MAX_ROWS = 16_384
 """The most environments of one batch: each takes memory and a place in every message."""
 

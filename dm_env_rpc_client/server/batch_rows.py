@@ -18,8 +18,6 @@ from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
-__all__ = ["EnvironmentRows", "batched", "leaves", "named", "zeros"]
-
 _MID, _LAST = dm_env.StepType.MID, dm_env.StepType.LAST
 
 _TAKEN = (batches.STEP_TYPE, batches.ROW_ERRORS)

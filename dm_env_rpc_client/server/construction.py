@@ -17,8 +17,6 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.system.conversions import converted
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["construct"]
-
 
 def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
@@ -110,7 +108,6 @@ def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> A
     try:
         made = factory(**arguments)
     except (TypeError, ValueError) as error:
-        raise RequestError.invalid(f"the environment does not take these settings: {error}") from (
-            error
-        )
+        refusal = f"the environment does not take these settings: {error}"
+        raise RequestError.invalid(refusal) from error
     return converted(made)

@@ -14,13 +14,7 @@ from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
-from dm_env_rpc_client.server.options import (
-    ANYWHERE,
-    Handler,
-    Hosted,
-    ServeOptions,
-    factories_of,
-)
+from dm_env_rpc_client.server.options import ANYWHERE, Handler, Hosted, ServeOptions, factories_of
 from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game

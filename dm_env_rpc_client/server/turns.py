@@ -11,8 +11,6 @@ from typing import Any
 
 from dm_env_rpc_client.tensors.limits import shortened
 
-__all__ = ["Turns", "failed"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _ERROR_BYTES = 4096

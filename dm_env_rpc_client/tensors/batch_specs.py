@@ -11,10 +11,8 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
-    set_shape,
+    bounded_array,
 )
-
-__all__ = ["VARIABLE", "batch_spec", "row_tensor_spec"]
 
 VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
 """Specs of arrays of variable length, whose rows are not one array."""
@@ -27,12 +25,8 @@ def batch_spec(spec: specs.Array, count: int) -> specs.Array:
         return specs.Array((count,), object, spec.name)
     if isinstance(spec, specs.StringArray):
         return specs.StringArray(shape, spec.string_type, spec.name)
-    if isinstance(spec, specs.BoundedArray) and not (spec.minimum.ndim or spec.maximum.ndim):
-        bounded = specs.BoundedArray((), spec.dtype, spec.minimum, spec.maximum, spec.name)
-        set_shape(bounded, shape)
-        return bounded
     if isinstance(spec, specs.BoundedArray):
-        return specs.BoundedArray(shape, spec.dtype, spec.minimum, spec.maximum, spec.name)
+        return bounded_array(shape, spec.dtype, spec.minimum, spec.maximum, spec.name)
     return specs.Array(shape, spec.dtype, spec.name)
 
 

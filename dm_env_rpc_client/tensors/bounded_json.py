@@ -18,8 +18,6 @@ import numpy as np
 
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 
-__all__ = ["MAX_DEPTH", "MAX_VALUES", "decode", "encode", "jsonable"]
-
 MAX_DEPTH = 32
 """Levels of lists and objects."""
 

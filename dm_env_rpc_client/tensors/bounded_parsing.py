@@ -22,8 +22,6 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.codecs import read_varint
 from dm_env_rpc_client.tensors.limits import Budget
 
-__all__ = ["SMALL_BYTES", "check", "parse"]
-
 SMALL_BYTES = 1 << 16
 """Messages up to this size cannot take much memory."""
 

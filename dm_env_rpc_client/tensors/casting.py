@@ -18,8 +18,6 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["MAX_DIMENSIONS", "as_array", "exact_cast", "protocol_dtype"]
-
 Array = npt.NDArray[Any]
 
 MAX_DIMENSIONS = 32

@@ -21,19 +21,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.limits import Budget
 
-__all__ = [
-    "Array",
-    "Codec",
-    "DTypeLike",
-    "PayloadMessage",
-    "codec_for",
-    "codec_of_payload",
-    "codec_of_plain_value",
-    "codec_of_value",
-    "read_varint",
-    "varint",
-]
-
 Array = npt.NDArray[Any]
 PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value
 DTypeLike: TypeAlias = npt.DTypeLike | int
@@ -73,11 +60,9 @@ class Codec:
     @property
     def name(self) -> str:
         """The usual name of the data type, such as "float32"."""
-        return (
-            str(dm_env_rpc_pb2.DataType.Name(self.data_type)).lower()
-            if (self.dtype.kind == "O")
-            else self.dtype.name
-        )
+        if self.dtype.kind == "O":
+            return str(dm_env_rpc_pb2.DataType.Name(self.data_type)).lower()
+        return str(self.dtype.name)
 
     @property
     def is_numeric(self) -> bool:

@@ -9,14 +9,7 @@ import numpy.typing as npt
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.codecs import (
-    Codec,
-    PayloadMessage,
-    codec_for,
-    codec_of_payload,
-)
-
-__all__ = ["data_type_to_np_type", "get_tensor_type", "np_type_to_data_type"]
+from dm_env_rpc_client.tensors.codecs import Codec, PayloadMessage, codec_for, codec_of_payload
 
 
 def data_type_to_np_type(dm_env_rpc_dtype: dm_env_rpc_pb2.DataType | int) -> np.dtype[Any]:

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["DEFAULT", "MAX_MESSAGE_BYTES", "Budget", "Limits", "listed", "shortened"]
-
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 """The largest message of protobuf."""
 

@@ -14,15 +14,6 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import limits
 
-__all__ = [
-    "MAX_NESTING",
-    "SEPARATOR",
-    "check_unambiguous",
-    "flatten_dict",
-    "nest",
-    "unflatten_dict",
-]
-
 SEPARATOR = "."
 
 MAX_NESTING = limits.DEFAULT.nesting

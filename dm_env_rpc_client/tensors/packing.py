@@ -19,6 +19,7 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.codecs import (
     Array,
     Codec,
@@ -29,21 +30,7 @@ from dm_env_rpc_client.tensors.codecs import (
     codec_of_plain_value,
     codec_of_value,
 )
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
-
-__all__ = [
-    "MAX_DIMENSIONS",
-    "MAX_TENSOR_BYTES",
-    "pack_tensor",
-    "shape_for",
-    "unpack_payload",
-    "unpack_tensor",
-]
-
-MAX_DIMENSIONS = casting.MAX_DIMENSIONS
-
-MAX_TENSOR_BYTES = (1 << 31) - 1
-"""The largest protobuf message; a tensor cannot have more bytes."""
+from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Budget, Limits
 
 
 def pack_tensor(
@@ -90,6 +77,13 @@ def pack_value(
     return pack_array(to_dtype(array, codec, where), codec, where, try_compress)
 
 
+def as_tensor(value: Any, where: str) -> dm_env_rpc_pb2.Tensor:
+    """Packs a value by its own type; a Tensor stays as it is."""
+    if isinstance(value, dm_env_rpc_pb2.Tensor):
+        return value
+    return pack_value(value, None, where)
+
+
 def to_dtype(array: Array, codec: Codec, where: str) -> Array:
     """Casts the result of `casting.as_array` to the dtype of `codec`."""
     array = casting.exact_cast(array, codec.dtype, where)
@@ -120,8 +114,8 @@ def pack_array(
 
 def check_packable(array: Array, where: str) -> None:
     """Raises SpecError if an array is too large for a message."""
-    if array.nbytes > MAX_TENSOR_BYTES:
-        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
+    if array.nbytes > MAX_MESSAGE_BYTES:
+        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_MESSAGE_BYTES}")
 
 
 def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> Any:
@@ -169,9 +163,9 @@ def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
     NumPy cannot make arrays of such shapes either, not even empty ones.
     """
     size = math.prod(max(length, 1) for length in shape) * itemsize
-    if size > MAX_TENSOR_BYTES:
+    if size > MAX_MESSAGE_BYTES:
         raise SpecError(
-            f"{where}: shape {list(shape)} takes {size} bytes; a message holds {MAX_TENSOR_BYTES}"
+            f"{where}: shape {list(shape)} takes {size} bytes; a message holds {MAX_MESSAGE_BYTES}"
         )
 
 

@@ -8,8 +8,6 @@ import numpy as np
 from dm_env import specs
 from google.protobuf import any_pb2
 
-__all__ = ["sample"]
-
 _WIDEST = 2**31 - 1
 
 
@@ -35,16 +33,9 @@ def sample(spec: specs.Array, random: np.random.Generator) -> Any:
         low = np.clip(spec.minimum if bounded else -np.inf, -finite, finite)
         high = np.clip(spec.maximum if bounded else np.inf, -finite, finite)
         even = random.random(shape)
-        drawn = np.where(
-            high - low < finite,
-            low + (high - low) * even,
-            np.clip(random.standard_normal(shape), low, high),
-        )
-        return (
-            np.clip(drawn.astype(dtype), spec.minimum, spec.maximum)
-            if bounded
-            else (drawn.astype(dtype))
-        )
+        normal = np.clip(random.standard_normal(shape), low, high)
+        drawn = np.where(high - low < finite, low + (high - low) * even, normal).astype(dtype)
+        return np.clip(drawn, spec.minimum, spec.maximum) if bounded else drawn
     if dtype.kind == "O" and not isinstance(spec, specs.StringArray):
         messages = np.fromiter((any_pb2.Any() for _ in range(template.size)), object, template.size)
         return messages.reshape(shape) if shape else messages[0]

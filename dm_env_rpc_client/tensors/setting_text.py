@@ -8,8 +8,6 @@ from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["parse_settings"]
-
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
     """Parses NAME=VALUE strings; a value that is not JSON is text.

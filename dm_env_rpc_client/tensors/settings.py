@@ -9,8 +9,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting, packing
 
-__all__ = ["pack_settings"]
-
 
 def pack_settings(settings: Mapping[str, Any]) -> dict[str, dm_env_rpc_pb2.Tensor]:
     """Packs settings for a request.
@@ -31,9 +29,4 @@ def pack_settings(settings: Mapping[str, Any]) -> dict[str, dm_env_rpc_pb2.Tenso
             name.encode()
         except UnicodeEncodeError as error:
             raise SpecError(f"setting {name!r}: its name is not valid text: {error}") from error
-    return {
-        name: value
-        if isinstance(value, dm_env_rpc_pb2.Tensor)
-        else packing.pack_value(value, None, f"setting {name!r}")
-        for name, value in flat.items()
-    }
+    return {name: packing.as_tensor(value, f"setting {name!r}") for name, value in flat.items()}

@@ -20,8 +20,6 @@ from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits, listed, shortened
 
-__all__ = ["SpecManager", "TensorField", "dm_env_spec"]
-
 _COMPARED = 256
 """The number of characters of an unknown name that are compared with the known ones."""
 

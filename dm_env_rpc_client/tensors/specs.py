@@ -20,17 +20,8 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
-    set_shape,
+    bounded_array,
 )
-
-__all__ = [
-    "Bounds",
-    "bounds",
-    "check_spec",
-    "dm_env_spec_to_tensor_spec",
-    "set_bounds",
-    "tensor_spec_to_dm_env_spec",
-]
 
 
 class Bounds(NamedTuple):
@@ -66,17 +57,6 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     return _with_limits(given, codec)
 
 
-def _explicit_bounds(
-    tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str, budget: Budget | None
-) -> Bounds:
-    """`bounds` for any dtype, with None for a bound that the spec leaves out."""
-    minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min", budget)
-    maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max", budget)
-    given = Bounds(minimum, maximum)
-    _check_order(given, tensor_spec, where)
-    return given
-
-
 def set_bounds(
     tensor_spec: dm_env_rpc_pb2.TensorSpec, minimum: Any | None, maximum: Any | None
 ) -> None:
@@ -109,7 +89,7 @@ def set_bounds(
                 )
             _check_bound(array, place)
             sides[side] = array
-    _check_order(Bounds(sides.get("min"), sides.get("max")), tensor_spec, where)
+    _check_order(Bounds(sides.get("min"), sides.get("max")), codec, where)
     for side in ("min", "max"):
         tensor_spec.ClearField(side)
         if side in sides:
@@ -145,11 +125,7 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
             pass  # There are too many values for the integer types that dm_env takes.
     if variable:
         return VariableBoundedArray(shape, codec.dtype, low, high, name)
-    if np.ndim(low) or np.ndim(high):
-        return specs.BoundedArray(shape, codec.dtype, low, high, name)
-    bounded = specs.BoundedArray((), codec.dtype, low, high, name)
-    set_shape(bounded, shape)
-    return bounded
+    return bounded_array(shape, codec.dtype, low, high, name)
 
 
 def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
@@ -189,7 +165,7 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
 
 
 class CheckedSpec(NamedTuple):
-    """The contents of a valid TensorSpec."""
+    """The contents of a valid TensorSpec; None for a bound that it leaves out."""
 
     codec: codecs.Codec
     shape: tuple[int, ...]
@@ -214,36 +190,39 @@ def check_spec(
     """
     codec = codecs.codec_for(tensor_spec.dtype, where)
     shape = tuple(tensor_spec.shape)
-    if len(shape) > packing.MAX_DIMENSIONS:
+    if len(shape) > casting.MAX_DIMENSIONS:
         raise SpecError(
-            f"{where}: {len(shape)} dimensions; at most {packing.MAX_DIMENSIONS} are allowed"
+            f"{where}: {len(shape)} dimensions; at most {casting.MAX_DIMENSIONS} are allowed"
         )
     if sum(size < 0 for size in shape) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
     packing.check_size(shape, codec.dtype.itemsize, where)
-    return CheckedSpec(codec, shape, _explicit_bounds(tensor_spec, where, budget))
+    minimum = _read_bound(codec, shape, tensor_spec.min, f"{where}: min", budget)
+    maximum = _read_bound(codec, shape, tensor_spec.max, f"{where}: max", budget)
+    given = Bounds(minimum, maximum)
+    _check_order(given, codec, where)
+    return CheckedSpec(codec, shape, given)
 
 
 def _read_bound(
-    tensor_spec: dm_env_rpc_pb2.TensorSpec,
+    codec: codecs.Codec,
+    shape: tuple[int, ...],
     value: dm_env_rpc_pb2.TensorSpec.Value,
     where: str,
     budget: Budget | None,
 ) -> Any | None:
     """Returns one bound as a NumPy scalar or an array; None if it is not set."""
     if value.WhichOneof("payload") is None:
-        return _read_line_1_0_bound(tensor_spec, value, where)
-    codec = codecs.codec_of_payload(value, where)
-    if codec.data_type != tensor_spec.dtype:
-        expected = codecs.codec_for(tensor_spec.dtype, where).name
-        raise SpecError(f"{where}: is {codec.name}, but the dtype of the spec is {expected}")
+        return _read_line_1_0_bound(codec, value, where)
+    found = codecs.codec_of_payload(value, where)
+    if found is not codec:
+        raise SpecError(f"{where}: is {found.name}, but the dtype of the spec is {codec.name}")
     flat = codec.unpack(value)
     if flat.size == 1:
         bound = flat[0]
     else:
         if budget is not None:
             budget.expand(max(0, flat.nbytes - value.ByteSize()), where)
-        shape = tuple(tensor_spec.shape)
         if any(size < 0 for size in shape) or flat.size != int(np.prod(shape, dtype=object)):
             raise SpecError(
                 f"{where}: has {flat.size} elements; expected one, or one for each element of "
@@ -255,17 +234,15 @@ def _read_bound(
 
 
 def _read_line_1_0_bound(
-    tensor_spec: dm_env_rpc_pb2.TensorSpec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
+    codec: codecs.Codec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
 ) -> Any | None:
     # In the current messages the scalar is an unknown field, which protobuf preserves.
     scalar = line_1_0_pb2.ScalarBound.FromString(value.SerializeToString())
     field = scalar.WhichOneof("payload")
     if field is None:
         return None
-    if _LINE_1_0_DATA_TYPES[field] != tensor_spec.dtype:
-        expected = codecs.codec_for(tensor_spec.dtype, where).name
-        raise SpecError(f"{where}: is {field}, but the dtype of the spec is {expected}")
-    codec = codecs.codec_for(tensor_spec.dtype, where)
+    if _LINE_1_0_DATA_TYPES[field] != codec.data_type:
+        raise SpecError(f"{where}: is {field}, but the dtype of the spec is {codec.name}")
     number = np.asarray(getattr(scalar, field))
     bound = casting.exact_cast(number, codec.dtype, where)[()]
     _check_bound(bound, where)
@@ -287,10 +264,10 @@ def _with_limits(given: Bounds, codec: codecs.Codec) -> Bounds:
     )
 
 
-def _check_order(given: Bounds, tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
+def _check_order(given: Bounds, codec: codecs.Codec, where: str) -> None:
     if given.min is None and given.max is None:
         return
-    minimum, maximum = _with_limits(given, codecs.codec_for(tensor_spec.dtype, where))
+    minimum, maximum = _with_limits(given, codec)
     if np.any(minimum > maximum):
         raise SpecError(f"{where}: min {minimum} is above max {maximum}")
 

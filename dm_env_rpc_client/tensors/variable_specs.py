@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-__all__ = ["VariableArray", "VariableBoundedArray", "VariableStringArray", "set_shape"]
-
 
 def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
     """Gives a shape to a new spec that was made with shape () and scalar bounds.
@@ -24,6 +22,17 @@ def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
     shape, which a server may have made gigabytes. It has no public way to avoid that.
     """
     spec._shape = tuple(int(size) for size in shape)
+
+
+def bounded_array(
+    shape: tuple[int, ...], dtype: npt.DTypeLike, minimum: Any, maximum: Any, name: str | None
+) -> specs.BoundedArray:
+    """Returns `dm_env.specs.BoundedArray`; scalar bounds take no arrays of the shape."""
+    if np.ndim(minimum) or np.ndim(maximum):
+        return specs.BoundedArray(shape, dtype, minimum, maximum, name)
+    bounded = specs.BoundedArray((), dtype, minimum, maximum, name)
+    set_shape(bounded, shape)
+    return bounded
 
 
 class _VariableShape(specs.Array):

@@ -111,13 +111,7 @@ def dm_env_rpc_connection(
     """A connection to the server under test."""
     from dm_env_rpc_client.client.connection import connect
 
-    options = dm_env_rpc_compliance_options
-    with connect(
-        dm_env_rpc_address,
-        timeout=options.timeout,
-        request_timeout=options.timeout,
-        **options.security(),
-    ) as connection:
+    with connect(dm_env_rpc_address, **_connecting(dm_env_rpc_compliance_options)) as connection:
         yield connection
 
 
@@ -132,19 +126,18 @@ def dm_env_rpc_env(
 
     options = dm_env_rpc_compliance_options
     if options.world_name is None:
-        env = make(
-            dm_env_rpc_address,
-            options.create_settings,
-            options.join_settings,
-            timeout=options.timeout,
-            request_timeout=options.timeout,
-            **options.security(),
-        )
+        create, join = options.create_settings, options.join_settings
+        env = make(dm_env_rpc_address, create, join, **_connecting(options))
     else:
         connection = request.getfixturevalue("dm_env_rpc_connection")
         env = join_world(connection, options.world_name, options.join_settings)
     with env:
         yield env
+
+
+def _connecting(options: Options) -> dict[str, Any]:
+    """Returns the arguments of `connect` and `make` that the options give."""
+    return {"timeout": options.timeout, "request_timeout": options.timeout, **options.security()}
 
 
 def _option(request: pytest.FixtureRequest, name: str) -> Any:

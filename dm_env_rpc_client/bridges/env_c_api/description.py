@@ -104,12 +104,9 @@ class ObservationDescription:
             return {self.name: specs.StringArray((), name=self.name)}
         if self.is_group:
             values, shape = f"{self.name}.values", f"{self.name}.shape"
-            rank = None if self.shape is None else len(self.shape)
-            shape_spec = (
-                VariableArray((-1,), np.int32, shape)
-                if rank is None
-                else specs.Array((rank,), np.int32, shape)
-            )
+            shape_spec: specs.Array = VariableArray((-1,), np.int32, shape)
+            if self.shape is not None:
+                shape_spec = specs.Array((len(self.shape),), np.int32, shape)
             return {values: VariableArray((-1,), dtype, values), shape: shape_spec}
         assert self.shape is not None, "without a shape it is a group"
         if 0 in self.shape:

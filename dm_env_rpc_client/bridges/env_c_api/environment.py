@@ -18,12 +18,12 @@ from dm_env_rpc_client.bridges.env_c_api.actions import StickyActions
 from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.context import Status
 from dm_env_rpc_client.bridges.env_c_api.description import Event
-from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
+from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library, Opening
 from dm_env_rpc_client.bridges.env_c_api.library_properties import (
     PropertyAttributes,
     list_recursively,
 )
-from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Opening
+from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner
 from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.tensors import nesting
@@ -268,11 +268,9 @@ class EnvCApiEnvironment(dm_env.Environment):
         """
         with self._lock:
             list_property = self._open_runner().list_property
-            return (
-                list_recursively(list_property, key, self._limits)
-                if recursive
-                else list_property(key)
-            )
+            if recursive:
+                return list_recursively(list_property, key, self._limits)
+            return list_property(key)
 
     def close(self) -> None:
         """Releases the environment and ends its child process; a second time does nothing."""

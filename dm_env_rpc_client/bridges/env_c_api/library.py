@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from dm_env_rpc_client.bridges.env_c_api import declarations
 from dm_env_rpc_client.bridges.env_c_api.context import Context
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.limits import Limits
 
 Library = str | os.PathLike[str] | None
 """The path of a library; None if `connect` needs no library."""
@@ -50,21 +51,39 @@ _GUARD = b"\xa5" * _GUARD_BYTES
 _RTLD_DI_LINKMAP = 2
 
 
-def open_context(
-    layout: Layout,
-    library: Library,
-    connect: Connect,
-    launch_params: LaunchParams = None,
-    limits: Limits = DEFAULT,
-) -> Context:
+class Opening(NamedTuple):
+    """Which environment of which library to run.
+
+    Attributes:
+      library: see `Library`. It stays loaded until the process ends.
+      connect: see `Connect`.
+      version: as for `layout`.
+      launch_params: see `LaunchParams`.
+      settings: applied before `init`.
+      observations: the names of the observations to read; None for all.
+      shapes: the shapes of observations whose library leaves them open, by name or pattern, with
+        0 for a length that changes.
+      start_attempts: the maximum number of calls of `start` for one episode while it returns
+        EAGAIN.
+      limits: what is copied from the library's memory.
+    """
+
+    library: Library
+    connect: Connect
+    version: str
+    launch_params: LaunchParams
+    settings: Mapping[str, str]
+    observations: Collection[str] | None
+    shapes: Mapping[str, Sequence[int]]
+    start_attempts: int
+    limits: Limits
+
+
+def open_context(opening: Opening) -> Context:
     """Loads a library, unless it is None, and makes a context.
 
     Args:
-      layout: the version of the interface that the library was compiled with.
-      library: see `Library`. It stays loaded until the process ends.
-      connect: see `Connect`.
-      launch_params: see `LaunchParams`.
-      limits: what the context copies from the library's memory.
+      opening: which environment; the context has no settings yet.
 
     Returns:
       The context, which has all functions of the version.
@@ -75,9 +94,11 @@ def open_context(
       ProtocolError: the context is null, a function is missing, or the struct is of another
         version.
     """
+    layout = declarations.layout(opening.version)
+    connect, launch_params = opening.connect, opening.launch_params
     loaded = None
-    if library is not None:
-        path = os.path.abspath(library)
+    if opening.library is not None:
+        path = os.path.abspath(opening.library)
         try:
             loaded = ctypes.CDLL(path)
         except OSError as error:
@@ -104,7 +125,7 @@ def open_context(
         )
     if not handle:
         raise ProtocolError("the connect function succeeded, but its context is null")
-    return Context(layout, api, handle, [loaded, *keep_alive], limits)
+    return Context(layout, api, handle, [loaded, *keep_alive], opening.limits)
 
 
 def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:

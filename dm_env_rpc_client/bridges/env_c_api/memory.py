@@ -14,7 +14,7 @@ import numpy as np
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors.packing import MAX_DIMENSIONS
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 
 UNSET = -(2**31)
 """The initial value of fields that the library fills in; it shows which ones it did not."""

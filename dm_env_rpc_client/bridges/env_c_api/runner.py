@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from dm_env_rpc_client.bridges.env_c_api import memory
 from dm_env_rpc_client.bridges.env_c_api.context import Context, Status
-from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.description import (
     ContinuousAction,
     Description,
@@ -22,45 +21,11 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     ObservationType,
     checked_size,
 )
-from dm_env_rpc_client.bridges.env_c_api.library import (
-    Connect,
-    LaunchParams,
-    Library,
-    open_context,
-)
+from dm_env_rpc_client.bridges.env_c_api.library import Opening, open_context
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
-from dm_env_rpc_client.tensors.limits import Limits
 
 START_PAUSE_SECONDS = 0.001
 """The pause before the second attempt to start; it doubles with each attempt."""
-
-
-class Opening(NamedTuple):
-    """Which environment of which library to run.
-
-    Attributes:
-      library: as for `open_context`.
-      connect: as for `open_context`.
-      version: as for `layout`.
-      launch_params: as for `open_context`.
-      settings: applied before `init`.
-      observations: the names of the observations to read; None for all.
-      shapes: the shapes of observations whose library leaves them open, by name or pattern, with
-        0 for a length that changes.
-      start_attempts: the maximum number of calls of `start` for one episode while it returns
-        EAGAIN.
-      limits: what is copied from the library's memory.
-    """
-
-    library: Library
-    connect: Connect
-    version: str
-    launch_params: LaunchParams
-    settings: Mapping[str, str]
-    observations: Collection[str] | None
-    shapes: Mapping[str, Sequence[int]]
-    start_attempts: int
-    limits: Limits
 
 
 class Actions(NamedTuple):
@@ -109,13 +74,7 @@ class LocalRunner:
     """
 
     def __init__(self, opening: Opening):
-        self._context = context = open_context(
-            layout(opening.version),
-            opening.library,
-            opening.connect,
-            opening.launch_params,
-            opening.limits,
-        )
+        self._context = context = open_context(opening)
         self.close = weakref.finalize(self, context.release)
         self._start_attempts = opening.start_attempts
         try:

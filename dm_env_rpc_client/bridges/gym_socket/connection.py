@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from google.rpc import code_pb2, status_pb2
@@ -82,13 +81,32 @@ class PacketConnection:
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
             and none will.
         """
-
-        def read() -> Any:
-            if packet_codec.has_answer(request, self._dialect):
-                return packet_codec.read_answer(self._stream, request, self._limits, self.bounds)
-            return None
-
-        return self._exchange(packet_codec.encode_request(request, self._dialect), read)
+        data = packet_codec.encode_request(request, self._dialect)
+        self._check_usable()
+        deadline = Deadline.after(self._request_timeout)
+        with self._lock:
+            if self._is_waiting:
+                # An interrupt kept the error handling below from running.
+                self.poison(ConnectionLostError("a request was interrupted"))
+            self._check_usable()
+            self._is_waiting = True
+            try:
+                self._stream.deadline = deadline
+                if self._stream.has_unread():
+                    self._stream.read(1)  # Raises if it is the end of the connection.
+                    raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
+                self._stream.send(data)
+                answer = None
+                if packet_codec.has_answer(request, self._dialect):
+                    limits, bounds = self._limits, self.bounds
+                    answer = packet_codec.read_answer(self._stream, request, limits, bounds)
+                self._is_waiting = False
+                return answer
+            except BaseException as error:
+                if isinstance(self.poisoned_by, ConnectionClosedError):
+                    self._check_usable()
+                self.poison(error)
+                raise
 
     def command(self, request: packets.Request) -> None:
         """Sends a packet that is answered with an error string, or not at all.
@@ -124,34 +142,6 @@ class PacketConnection:
             if self._lock.acquire(timeout=CLOSE_SECONDS):
                 self._lock.release()
         self._stream.close()
-
-    def _exchange(self, data: bytes, read: Callable[[], Any]) -> Any:
-        self._check_usable()
-        deadline = Deadline.after(self._request_timeout)
-        with self._lock:
-            if self._is_waiting:
-                # An interrupt kept the error handling below from running.
-                self.poison(ConnectionLostError("a request was interrupted"))
-            self._check_usable()
-            self._is_waiting = True
-            try:
-                self._stream.deadline = deadline
-                if self._stream.has_unread():
-                    self._raise_for_unread()
-                self._stream.send(data)
-                result = read()
-                self._is_waiting = False
-                return result
-            except BaseException as error:
-                if isinstance(self.poisoned_by, ConnectionClosedError):
-                    self._check_usable()
-                self.poison(error)
-                raise
-
-    def _raise_for_unread(self) -> None:
-        """Raises the reason for unread bytes: an end, or an answer without a request."""
-        self._stream.read(1)
-        raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

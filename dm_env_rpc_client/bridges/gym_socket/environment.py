@@ -9,12 +9,7 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.bridges.gym_socket import (
-    packet_codec,
-    packets,
-    samples,
-    spaces,
-)
+from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets, samples, spaces
 from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from dm_env_rpc_client.bridges.gym_socket import packets
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 
 Dialect: TypeAlias = Literal["first", "latest"]
 
@@ -37,7 +38,6 @@ _U32 = struct.Struct("<I")
 _STEP_TAIL = struct.Struct("<dBI")
 _JSON = 0
 _BYTE_LIST = 1
-_MAX_DIMENSIONS = 32
 
 MAX_SPACE_VALUES = 1 << 18
 """Values in the JSON of a space; two for each element of its boxes."""
@@ -324,7 +324,7 @@ def _read_byte_list(
     if length < 4:
         raise ProtocolError(f"a byte list of {length} bytes has no number of dimensions")
     (dimensions,) = _U32.unpack(reader.read(4))
-    if dimensions > _MAX_DIMENSIONS or length < 4 + 4 * dimensions:
+    if dimensions > MAX_DIMENSIONS or length < 4 + 4 * dimensions:
         raise ProtocolError(f"a byte list of {length} bytes with {dimensions} dimensions")
     shape = struct.unpack(f"<{dimensions}I", reader.read(4 * dimensions))
     if expected is not None and shape != expected:

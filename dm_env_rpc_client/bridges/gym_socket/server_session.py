@@ -16,13 +16,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.bridges.gym_socket import (
-    monitor,
-    packet_codec,
-    packets,
-    samples,
-    spaces,
-)
+from dm_env_rpc_client.bridges.gym_socket import monitor, packet_codec, packets, samples, spaces
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.conversions import converted
@@ -140,8 +134,7 @@ class ServerSession:
 
     def _get_space(self, request: packets.GetSpace) -> bytes:
         self._hosted()
-        is_action = request.which is packets.WhichSpace.ACTION
-        return self._encoded_action_space if is_action else self._encoded_observation_space
+        return self._encoded_spaces[request.which]
 
     def _sample_action(self, request: packets.SampleAction) -> bytes:
         environment = self._hosted()
@@ -220,8 +213,8 @@ class ServerSession:
             raise SpecError("gym-socket-api has scalar rewards only")
         action_spec = environment.action_spec()
         observation_spec = environment.observation_spec()
-        self._encoded_action_space = _encode_space(action_spec)
-        self._encoded_observation_space = _encode_space(observation_spec)
+        # In the order of `packets.WhichSpace`.
+        self._encoded_spaces = _encode_space(action_spec), _encode_space(observation_spec)
         self._action_spec = action_spec
         self._observation_spec = observation_spec
         self._leaf = spaces.single_leaf(observation_spec)

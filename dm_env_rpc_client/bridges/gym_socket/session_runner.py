@@ -16,11 +16,7 @@ from dm_env_rpc_client.bridges.gym_socket.server_session import (
     make_environment,
 )
 from dm_env_rpc_client.bridges.gym_socket.tcp import TcpStream
-from dm_env_rpc_client.errors import (
-    ConnectionLostError,
-    DeadlineExceededError,
-    ProtocolError,
-)
+from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
 

@@ -31,6 +31,7 @@ import tree
 from dm_env import specs
 
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 
 MAX_ELEMENTS = 1 << 20
 """Elements of a space, all subspaces together."""
@@ -257,7 +258,7 @@ def _read(value: Any, where: str) -> Space:
 
 def _read_box(value: Mapping[str, Any], where: str) -> Box:
     shape = tuple(_integers(value, "shape", where))
-    if len(shape) > 32 or any(size < 0 or size > MAX_ELEMENTS for size in shape):
+    if len(shape) > MAX_DIMENSIONS or any(size < 0 or size > MAX_ELEMENTS for size in shape):
         raise ProtocolError(f"{where}: invalid shape {list(shape)!r:.60}")
     size = math.prod(shape)
     _check_size(size, where)

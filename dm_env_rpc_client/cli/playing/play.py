@@ -41,6 +41,23 @@ def _check_rate(rate: float | None) -> float | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class _Playing(options.Group):
+    """How it is played.
+
+    Attributes:
+      rate: Steps per second, for a game in real time. If not given, every step waits for a key.
+      keys: Binds a key to a value of an action. KEY is a character, left, right, up, down, space,
+        enter, tab, backspace, escape, or idle for the value while no key is pressed. ACTION is
+        only needed if there are several. += or -= before VALUE adds or subtracts. Repeatable.
+      row: Row of a batched world that is shown and played.
+    """
+
+    rate: Annotated[float | None, typer.Option(metavar="STEPS/S", callback=_check_rate)] = None
+    keys: Annotated[list[str] | None, typer.Option(metavar="KEY=[ACTION:]VALUE")] = None
+    row: Annotated[int, typer.Option(min=0, metavar="N")] = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _World(options.WorldOrCatch):
     """A world, whose steps may take any time.
 
@@ -51,33 +68,7 @@ class _World(options.WorldOrCatch):
 
 
 @options.with_options
-def play(
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            metavar="STEPS/S",
-            callback=_check_rate,
-            help="Steps per second, for a game in real time. If not given, every step waits "
-            "for a key.",
-        ),
-    ] = None,
-    keys: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=[ACTION:]VALUE",
-            help="Binds a key to a value of an action. KEY is a character, left, right, up, down, "
-            "space, enter, tab, backspace, escape, or idle for the value while no key is pressed. "
-            "ACTION is only needed if there are several. += or -= before VALUE adds or subtracts. "
-            "Repeatable.",
-        ),
-    ] = None,
-    row: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", help="Row of a batched world that is shown and played."),
-    ] = 0,
-    *,
-    world: _World,
-) -> None:
+def play(*, playing: _Playing, world: _World) -> None:
     """Plays an environment in this terminal with the keyboard. Needs the extra play.
 
     An action with few values is chosen by digits, or by arrow keys if it has 2 to 5; + and -
@@ -88,11 +79,11 @@ def play(
     _check_terminal()
     from dm_env_rpc_client.cli.playing.panel import parse_binding
 
-    bindings = [parse_binding(text) for text in keys or []]
+    bindings = [parse_binding(text) for text in playing.keys or []]
     _check_extra()
     # Answers may take any time, for instance until other players have acted.
     with world.environment(request_timeout=None) as env:
-        summary = _play(env, world.address, bindings, rate, row, _has_properties(world))
+        summary = _play(env, world.address, bindings, playing, _has_properties(world))
     print_text(summary)
 
 
@@ -145,8 +136,7 @@ def _play(
     env: DmEnvAdaptor,
     title: str,
     bindings: list[Binding],
-    rate: float | None,
-    row: int,
+    playing: _Playing,
     has_properties: bool,
 ) -> str:
     """Plays until the player quits, and returns how it went."""
@@ -155,10 +145,10 @@ def _play(
     from dm_env_rpc_client.cli.stepping.watch import Watch
 
     with Watch(env) as watch:
-        player = Player(env, has_properties, watch, row)
+        player = Player(env, has_properties, watch, playing.row)
         if player.rows is not None:
             title = f"{title}, row {player.rows[0]} of {player.rows[1]}"
-        app = PlayApp(player, title, bindings, rate)
+        app = PlayApp(player, title, bindings, playing.rate)
         with ending(app.end_soon):
             error = app.run(mouse=False)
     if error is not None:

@@ -11,14 +11,7 @@ import rich.tree
 import typer
 
 from dm_env_rpc_client.cli import options
-from dm_env_rpc_client.cli.consoles import (
-    Console,
-    cell,
-    console,
-    print_json,
-    print_text,
-    waiting,
-)
+from dm_env_rpc_client.cli.consoles import Console, cell, console, print_json, print_text, waiting
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import Commands, examples
 from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
@@ -112,6 +105,33 @@ class _Place(options.World):
                 yield connection
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Wanted(options.Group):
+    """What is listed.
+
+    Attributes:
+      key: Property below which to list; all if not given.
+      values: Also read the values.
+      depth: Number of levels to list; all if not given.
+    """
+
+    key: Annotated[str, typer.Argument(metavar="KEY")] = ""
+    values: bool = False
+    depth: Annotated[int | None, typer.Option(min=1, metavar="N")] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Writing(options.Group):
+    """What is written.
+
+    Attributes:
+      assignments: Property and its new value, in the form of its dtype: true, 3, 0.5 or any text; a
+        JSON list for an array.
+    """
+
+    assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]
+
+
 @app.command(
     "list",
     epilog=examples(
@@ -120,34 +140,23 @@ class _Place(options.World):
     ),
 )
 @options.with_options
-def list_properties(
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Property below which to list; all if not given.")
-    ] = "",
-    values: Annotated[bool, typer.Option("--values", help="Also read the values.")] = False,
-    depth: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Number of levels to list; all if not given."),
-    ] = None,
-    *,
-    place: _Place,
-    as_json: options.Json = False,
-) -> None:
+def list_properties(*, wanted: _Wanted, place: _Place, as_json: options.Json = False) -> None:
     """Lists the properties of a server or world as a tree."""
     from dm_env_rpc_client.cli.properties.text import describe_property
 
+    key = wanted.key
     entries: list[_Entry] = []
     with (
         place.properties() as (properties, interface),
         waiting(f"listing the properties of {place.address}"),
     ):
-        for parent, spec in _walk(properties, key, depth):
+        for parent, spec in _walk(properties, key, wanted.depth):
             if len(entries) == _MOST:
                 console.print(
                     f"stopped after {_MOST} properties; pass a KEY to list those below it"
                 )
                 break
-            value = _read(properties, spec) if values and spec.readable else {}
+            value = _read(properties, spec) if wanted.values and spec.readable else {}
             entries.append(_Entry(parent, spec, value))
     if as_json:
         listed = [{**describe_property(entry.spec), **entry.value} for entry in entries]
@@ -190,24 +199,12 @@ def get_properties(
     ),
 )
 @options.with_options
-def set_properties(
-    assignments: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KEY=VALUE...",
-            help="Property and its new value, in the form of its dtype: true, 3, 0.5 or any text; "
-            "a JSON list for an array.",
-        ),
-    ],
-    *,
-    place: _Place,
-    as_json: options.Json = False,
-) -> None:
+def set_properties(*, wanted: _Writing, place: _Place, as_json: options.Json = False) -> None:
     """Writes properties in the order given, after all values have been validated."""
     from dm_env_rpc_client.cli.properties.text import parse_value
 
     texts: dict[str, str] = {}
-    for assignment in assignments:
+    for assignment in wanted.assignments:
         key, found, text = assignment.partition("=")
         if not found or not key:
             raise UsageError(f"an assignment looks like physics.gravity=1.62, got {assignment!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.console
 import typer
 
+from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
 
 if TYPE_CHECKING:
@@ -22,25 +24,25 @@ _WIDTH, _HEIGHT = 64, 24
 """The largest size of a picture, in characters."""
 
 
-ChunkBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--chunk-bytes",
-        min=1,
-        show_default="256 MiB",
-        help="Largest chunk of a recording, and what its TimeSteps may take in memory.",
-    ),
-]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading(options.Group):
+    """How a recording is read.
 
+    Attributes:
+      chunk_bytes: Largest chunk of a recording, and what its TimeSteps may take in memory.
+    """
 
-def limits_of(chunk_bytes: int | None) -> Limits:
-    """Returns the limits of reading a recording, for the argument of a command."""
-    from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
+    chunk_bytes: Annotated[int | None, typer.Option(min=1, show_default="256 MiB")] = None
 
-    if chunk_bytes is None:
-        return DEFAULT
-    message_bytes = max(DEFAULT.message_bytes, min(chunk_bytes, MAX_MESSAGE_BYTES))
-    return Limits(chunk_bytes=chunk_bytes, message_bytes=message_bytes)
+    @property
+    def limits(self) -> Limits:
+        """What reading it may take."""
+        from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
+
+        if self.chunk_bytes is None:
+            return DEFAULT
+        message_bytes = max(DEFAULT.message_bytes, min(self.chunk_bytes, MAX_MESSAGE_BYTES))
+        return Limits(chunk_bytes=self.chunk_bytes, message_bytes=message_bytes)
 
 
 def is_recording(named: str) -> bool:

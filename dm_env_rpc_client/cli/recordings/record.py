@@ -42,26 +42,21 @@ class _Proxy(options.Access):
     """What stands between clients and a server.
 
     Attributes:
+      path: Recording to write, which must not exist.
       upstream: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
         python:MODULE:NAME, to start one for this command.
       address: Address where clients connect, in plaintext; port 0 takes a free one.
       compression: How the contents are compressed.
     """
 
+    path: Annotated[Path, typer.Argument(metavar="FILE")]
     upstream: Annotated[str, typer.Option(metavar="ADDRESS")]
     address: Annotated[str, typer.Option(metavar="ADDRESS")] = "localhost:50052"
     compression: Literal["zstd", "lz4", "none"] = "zstd"
 
 
 @options.with_options
-def record(
-    path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Recording to write, which must not exist.")
-    ],
-    *,
-    proxy: _Proxy,
-    as_json: Json = False,
-) -> None:
+def record(*, proxy: _Proxy, as_json: Json = False) -> None:
     """Records all that clients and a server say, until Ctrl-C or SIGTERM.
 
     Clients connect to this command, which forwards requests and answers unchanged. Metadata and
@@ -69,6 +64,7 @@ def record(
     """
     from dm_env_rpc_client import recording
 
+    path = proxy.path
     options.check_listening_address(proxy.address, options.Access(insecure=proxy.insecure))
     with options.Server(address=proxy.upstream, **proxy.flags()).ready() as server:
         server.check_address()
@@ -90,24 +86,24 @@ def record(
         )
 
 
-def replay(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Recording to serve.")],
-    address: Annotated[
-        str,
-        typer.Option(
-            "--address", metavar="ADDRESS", help="Address to listen at; port 0 takes a free one."
-        ),
-    ] = "localhost:50051",
-    insecure: Annotated[bool, options.option("insecure")] = False,
-    as_json: Json = False,
-    lenient: Annotated[
-        bool,
-        typer.Option(
-            "--lenient", help="Answer other actions and settings as recorded, and say where."
-        ),
-    ] = False,
-    chunk_bytes: recorded.ChunkBytes = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Replay(recorded.Reading):
+    """What is served, and where.
+
+    Attributes:
+      path: Recording to serve.
+      address: Address to listen at; port 0 takes a free one.
+      lenient: Answer other actions and settings as recorded, and say where.
+    """
+
+    path: Annotated[Path, typer.Argument(metavar="FILE")]
+    address: Annotated[str, typer.Option(metavar="ADDRESS")] = "localhost:50051"
+    insecure: bool = False
+    lenient: bool = False
+
+
+@options.with_options
+def replay(*, served: _Replay, as_json: Json = False) -> None:
     """Serves a recording without its environment, until Ctrl-C or SIGTERM.
 
     The same requests get the same answers. Another request gets an error that names it and the
@@ -115,39 +111,44 @@ def replay(
     """
     from dm_env_rpc_client import recording
 
-    options.check_listening_address(address, options.Access(insecure=insecure))
-    limits = recorded.limits_of(chunk_bytes)
-    running = recording.replay(path, address, insecure=insecure, limits=limits, lenient=lenient)
-    _serve(running, f"replaying {path} at", as_json)
+    options.check_listening_address(served.address, options.Access(insecure=served.insecure))
+    running = recording.replay(
+        served.path,
+        served.address,
+        insecure=served.insecure,
+        limits=served.limits,
+        lenient=served.lenient,
+    )
+    _serve(running, f"replaying {served.path} at", as_json)
 
 
-def export(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Recording to export.")],
-    out: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUT",
-            help="Parquet: the file to write, which must not exist. Minari: the id of the data "
-            "set, such as catch/run-v0, which is stored where Minari stores them.",
-        ),
-    ],
-    to: Annotated[
-        Literal["parquet", "minari"] | None,
-        typer.Option(
-            help="Format of the episodes, where no suffix says it: OUT.parquet is Parquet."
-        ),
-    ] = None,
-    chunk_bytes: recorded.ChunkBytes = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Export(recorded.Reading):
+    """What is exported, and where to.
+
+    Attributes:
+      path: Recording to export.
+      out: Parquet: the file to write, which must not exist. Minari: the id of the data set, such as
+        catch/run-v0, which is stored where Minari stores them.
+      to: Format of the episodes, where no suffix says it: OUT.parquet is Parquet.
+    """
+
+    path: Annotated[Path, typer.Argument(metavar="FILE")]
+    out: Annotated[str, typer.Argument(metavar="OUT")]
+    to: Literal["parquet", "minari"] | None = None
+
+
+@options.with_options
+def export(*, wanted: _Export) -> None:
     """Writes the episodes of a recording for other programs."""
     from rich.progress import TextColumn
 
+    path, out, to = wanted.path, wanted.out, wanted.to
     if to is None and not out.endswith(".parquet"):
         raise typer.BadParameter(
             f"the suffix of {out} is not .parquet; choose one of 'parquet', 'minari'",
             param_hint="'--to'",
         )
-    limits = recorded.limits_of(chunk_bytes)
     counts = TextColumn("{task.completed} episodes, {task.fields[steps]} steps")
     with progress(counts) as bar:
         task = bar.add_task(f"exporting {cell(path.name)}", total=None, steps=0)
@@ -161,11 +162,11 @@ def export(
         if to == "minari":
             from dm_env_rpc_client.recording import minari
 
-            count = minari.export_minari(path, out, limits=limits, on_episode=exported)
+            count = minari.export_minari(path, out, limits=wanted.limits, on_episode=exported)
         else:
             from dm_env_rpc_client.recording import parquet
 
-            count = parquet.export_parquet(path, out, limits=limits, on_episode=exported)
+            count = parquet.export_parquet(path, out, limits=wanted.limits, on_episode=exported)
     console.print(f"wrote {count} episodes to {cell(out)}")
 
 

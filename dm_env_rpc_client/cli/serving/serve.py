@@ -203,22 +203,21 @@ class _Host(options.Access):
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Output(options.Group):
+    """What is told meanwhile.
+
+    Attributes:
+      verbose: Log every request but steps, also on a terminal.
+      as_json: Print the address as one line of JSON, and the log as JSON lines.
+    """
+
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False
+    as_json: Annotated[bool, typer.Option("--json")] = False
+
+
 @options.with_options
-def serve(
-    *,
-    what: _What,
-    host: _Host,
-    verbose: Annotated[
-        bool,
-        typer.Option("--verbose", "-v", help="Log every request but steps, also on a terminal."),
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print the address as one line of JSON, and the log as JSON lines."
-        ),
-    ] = False,
-) -> None:
+def serve(*, what: _What, host: _Host, output: _Output) -> None:
     """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment.
 
     It then ends with 0 if all environments were closed, otherwise with 130 or 143.
@@ -233,6 +232,7 @@ def serve(
         _serve_with(what.python, what.environment, host)
     host.check()
     source = what.source(host.insecure)
+    verbose, as_json = output.verbose, output.as_json
     shows_table = not (host.is_gym_socket or verbose or as_json) and reports.can_show_table()
     if not shows_table:
         reports.log_activity(verbose, as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ class BatchEpisodes:
       count: the number of episodes of all rows.
       max_steps: the number of steps after which an episode is cut off.
       watch: finds out what a step waits for.
-      took: is told how long each step took, in seconds.
+      step: takes a step, and the time.
     """
 
     def __init__(
@@ -42,13 +41,13 @@ class BatchEpisodes:
         count: int,
         max_steps: int,
         watch: Watch,
-        took: Callable[[float], None],
+        step: Callable[[Any], dm_env.TimeStep],
     ):
         self._env = env
         self._act = act
         self._max_steps = max_steps
         self._watch = watch
-        self._took = took
+        self._step = step
         rows = np.arange(num_envs)
         self._wanted = count // num_envs + (rows < count % num_envs)
         self._returns = np.zeros(num_envs)
@@ -59,11 +58,7 @@ class BatchEpisodes:
         """Yields each episode when it has ended."""
         timestep = self._reset(None)
         while self._wanted.any():
-            action = self._act(timestep)
-            with self._watch.step():
-                started = time.perf_counter()
-                timestep = self._env.step(action)
-                self._took(time.perf_counter() - started)
+            timestep = self._step(self._act(timestep))
             self._check(timestep)
             kinds = timestep.observation[batches.STEP_TYPE]
             stepped = kinds != dm_env.StepType.FIRST

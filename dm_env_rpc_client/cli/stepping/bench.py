@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import statistics
 import time
@@ -39,31 +40,26 @@ _SERVER_PART = 0.2
 _WARM_UP = 3
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Measurement(options.Group):
+    """What is measured.
+
+    Attributes:
+      seconds: Duration of the whole measurement. Slow steps can make it longer.
+      transport: Transport of the stream: auto, http2 or grpc.
+      policy: Source of actions: random or constant. No other policy is possible, because steps are
+        sent before the answers to earlier ones arrive.
+    """
+
+    seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS")] = 5.0
+    transport: Annotated[str, typer.Option(metavar="NAME")] = "auto"
+    policy: str = "random"
+    seed: int = 0
+
+
 @options.with_options
 def bench(
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            metavar="SECONDS",
-            help="Duration of the whole measurement. Slow steps can make it longer.",
-        ),
-    ] = 5.0,
-    transport: Annotated[
-        str, typer.Option(metavar="NAME", help="Transport of the stream: auto, http2 or grpc.")
-    ] = "auto",
-    policy: Annotated[
-        str,
-        options.option(
-            "policy",
-            "Source of actions: random or constant. No other policy is possible, because steps "
-            "are sent before the answers to earlier ones arrive.",
-        ),
-    ] = "random",
-    seed: Annotated[int, options.option("seed")] = 0,
-    *,
-    world: options.World,
-    as_json: options.Json = False,
+    *, measurement: _Measurement, world: options.World, as_json: options.Json = False
 ) -> None:
     """Measures how fast an environment steps, and how the time of a step is spent.
 
@@ -78,16 +74,17 @@ def bench(
     from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
+    seconds, policy = measurement.seconds, measurement.policy
     if policy not in ("random", "constant"):
         raise UsageError(
             f"bench cannot use the policy {policy!r}; choose random or constant, which do not "
             "depend on the answer to the previous step"
         )
     with (
-        world.environment(transport=transport) as env,
+        world.environment(transport=measurement.transport) as env,
         progress(TimeRemainingColumn(), is_shown=not as_json) as bar,
     ):
-        act = make_policy(policy, env.action_spec(), seed)
+        act = make_policy(policy, env.action_spec(), measurement.seed)
         first = env.reset()
         stopwatch = Stopwatch(env, [act(first) for _ in range(_ACTIONS)])
         task = bar.add_task(f"measuring {world.address}", total=seconds)
@@ -98,19 +95,14 @@ def bench(
             bar.update(task, completed=min(now, seconds))
             return now
 
-        measured = _measure(stopwatch, seconds, passed)
-        num_envs = num_envs_of(env)
-    result = {
-        "address": world.address,
-        "transport": transport,
-        "policy": policy,
-        "num_envs": num_envs,
-        **measured,
-    }
-    if as_json:
-        print_json(result)
-    else:
-        _print(result)
+        result = {
+            "address": world.address,
+            "transport": measurement.transport,
+            "policy": policy,
+            "num_envs": num_envs_of(env),
+            **_measure(stopwatch, seconds, passed),
+        }
+    (print_json if as_json else _print)(result)
 
 
 def _measure(stopwatch: Stopwatch, seconds: float, passed: Callable[[], float]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,24 +29,24 @@ EXAMPLES = examples(
 _MAX_ROWS = 30
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Run(options.Group):
+    """What is run.
+
+    Attributes:
+      episodes: Number of episodes.
+      max_steps: Number of steps after which an episode is cut off.
+      seed: Seed of the random policy. If not given, every run differs.
+    """
+
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, metavar="N")] = 20
+    max_steps: int = 10_000
+    policy: str = "random"
+    seed: int | None = None
+
+
 @options.with_options
-def run(
-    episodes: Annotated[
-        int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Number of episodes.")
-    ] = 20,
-    max_steps: Annotated[
-        int,
-        options.option("max_steps", "Number of steps after which an episode is cut off."),
-    ] = 10_000,
-    policy: Annotated[str, options.option("policy")] = "random",
-    seed: Annotated[
-        int | None,
-        options.option("seed", "Seed of the random policy. If not given, every run differs."),
-    ] = None,
-    *,
-    world: options.WorldOrCatch,
-    as_json: options.Json = False,
-) -> None:
+def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = False) -> None:
     """Runs episodes in an environment and shows returns, lengths and steps per second.
 
     In a batched world all rows step together, each runs its share of the episodes, and the policy
@@ -57,40 +58,42 @@ def run(
     from dm_env_rpc_client.cli.stepping.policies import make_policy
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
+    episodes, max_steps = wanted.episodes, wanted.max_steps
     latencies: list[float] = []
     done = []
     with world.environment() as env:
-        act = make_policy(policy, env.action_spec(), seed)
+        act = make_policy(wanted.policy, env.action_spec(), wanted.seed)
         steps = TextColumn("episodes, {task.fields[steps]} steps")
         columns = (MofNCompleteColumn(), steps, TimeRemainingColumn())
         with progress(*columns, is_shown=not as_json) as bar, Watch(env, on_stderr) as watch:
-            title = f"{policy} policy at {world.address}"
+            title = f"{wanted.policy} policy at {world.address}"
             task = bar.add_task(title, total=episodes, steps=0)
 
-            def took(seconds: float) -> None:
-                latencies.append(seconds)
+            def step(action: Any) -> dm_env.TimeStep:
+                with watch.step():
+                    started = time.perf_counter()
+                    timestep = env.step(action)
+                    latencies.append(time.perf_counter() - started)
                 bar.update(task, steps=len(latencies))
+                return timestep
 
             num_envs = num_envs_of(env)
             ending: Iterable[dict[str, Any]]
             if num_envs is None:
-                ending = (_run_episode(env, act, max_steps, watch, took) for _ in range(episodes))
+                ending = (_run_episode(env, act, max_steps, watch, step) for _ in range(episodes))
             else:
-                ending = BatchEpisodes(env, num_envs, act, episodes, max_steps, watch, took)
+                ending = BatchEpisodes(env, num_envs, act, episodes, max_steps, watch, step)
             for episode in ending:
                 done.append(episode)
                 bar.advance(task)
     summary = {
         "address": world.address,
-        "policy": policy,
+        "policy": wanted.policy,
         "num_envs": num_envs,
         "episodes": done,
         **_summarize(done, latencies, num_envs or 1),
     }
-    if as_json:
-        print_json(summary)
-    else:
-        _print(summary)
+    (print_json if as_json else _print)(summary)
 
 
 def _run_episode(
@@ -98,7 +101,7 @@ def _run_episode(
     act: Policy,
     max_steps: int,
     watch: Watch,
-    took: Callable[[float], None],
+    step: Callable[[Any], dm_env.TimeStep],
 ) -> dict[str, Any]:
     import numpy as np
 
@@ -106,11 +109,7 @@ def _run_episode(
         timestep = env.reset()
     episode_return = 0.0
     for length in range(1, max_steps + 1):
-        action = act(timestep)
-        with watch.step():
-            started = time.perf_counter()
-            timestep = env.step(action)
-            took(time.perf_counter() - started)
+        timestep = step(act(timestep))
         # A reward may be an array; the table shows its sum.
         episode_return += float(np.sum(timestep.reward)) if timestep.reward is not None else 0.0
         if timestep.last():

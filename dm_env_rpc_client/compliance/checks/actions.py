@@ -36,8 +36,8 @@ _MAX_ELEMENTS = 16
 
 Tensor = dm_env_rpc_pb2.Tensor
 
-_Cases: TypeAlias = Iterator[tuple[TensorField, Tensor, str]]
-"""Actions, each with why it is valid, or is not."""
+_Cases: TypeAlias = Iterator[tuple[Tensor, str]]
+"""Values of an action, each with why it is valid, or is not."""
 
 
 def _joined(trial: Trial) -> ProbeAgent:
@@ -66,8 +66,8 @@ def _sent(
     *,
     leniency: str = "",
     needs_any_value: bool = False,
-) -> Callable[[Callable[[ProbeAgent], _Cases]], Check]:
-    """Makes a check of a function that yields actions, which are sent beside valid ones.
+) -> Callable[[Callable[[TensorField, ProbeAgent], _Cases]], Check]:
+    """Makes a check of a function that yields values of an action, sent beside valid ones.
 
     Args:
       send: `_take` or `_refuse`.
@@ -79,7 +79,7 @@ def _sent(
       needs_any_value: whether all values within the specs have to be valid.
     """
 
-    def decorate(cases: Callable[[ProbeAgent], _Cases]) -> Check:
+    def decorate(cases: Callable[[TensorField, ProbeAgent], _Cases]) -> Check:
         @functools.wraps(cases)
         def run(trial: Trial) -> None:
             agent, count = _joined(trial), 0
@@ -87,12 +87,13 @@ def _sent(
                 raise NotOfferedError(
                     "the policy decides which actions are valid, not the specs alone"
                 )
-            for field, tensor, why in cases(agent):
-                trial.recover(agent)
-                agent.run()
-                actions = {**agent.valid_actions(), field.uid: tensor}
-                send(agent, actions, f"{field.label} {why}")
-                count += 1
+            for field in agent.actions.values():
+                for tensor, why in cases(field, agent):
+                    trial.recover(agent)
+                    agent.run()
+                    actions = {**agent.valid_actions(), field.uid: tensor}
+                    send(agent, actions, f"{field.label} {why}")
+                    count += 1
             if lacking and not count:
                 raise NotOfferedError(lacking)
 
@@ -167,25 +168,23 @@ def a_step_may_be_empty(trial: Trial) -> None:
 
     An error: a client that does not act gets no answer, or a wrong one.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     agent.try_step({}, "the environment needs its actions")
 
 
 @_refused("TensorSpec", "An action has the data type of its spec.")
-def actions_of_another_type_are_refused(agent: ProbeAgent) -> _Cases:
+def actions_of_another_type_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends elements of another type, for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    for field in agent.actions.values():
-        shape = _shape(field)
-        for other in ("doubles", "floats", "int64s", "strings"):
-            if other != field.codec.field:
-                tensor = Tensor(shape=shape)
-                element: Any = "0" if other == "strings" else _pick(field) or 0
-                getattr(tensor, other).array.extend([_as(other, element)] * int(np.prod(shape)))
-                yield field, tensor, f"is {field.codec.field}, not {other}"
+    shape = _shape(field)
+    for other in ("doubles", "floats", "int64s", "strings"):
+        if other != field.codec.field:
+            tensor = Tensor(shape=shape)
+            element: Any = "0" if other == "strings" else _pick(field) or 0
+            getattr(tensor, other).array.extend([_as(other, element)] * int(np.prod(shape)))
+            yield tensor, f"is {field.codec.field}, not {other}"
 
 
 def _as(payload: str, element: Any) -> Any:
@@ -196,48 +195,47 @@ def _as(payload: str, element: Any) -> Any:
 
 
 @_refused("Tensors", "A tensor has a payload.")
-def actions_without_payload_are_refused(agent: ProbeAgent) -> _Cases:
+def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends a shape without elements of any type.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    for field in agent.actions.values():
-        yield field, Tensor(shape=_shape(field)), "has no payload"
+    yield Tensor(shape=_shape(field)), "has no payload"
 
 
 @_refused("TensorSpec", "An action has the shape of its spec.")
-def actions_of_another_shape_are_refused(agent: ProbeAgent) -> _Cases:
+def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends one dimension too many, and other lengths, for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    for field in agent.actions.values():
-        shape = _shape(field)
-        wrong = [(*shape, 1), (*shape, 2)]
-        for axis, size in enumerate(field.shape):
-            if size >= 0:
-                wrong.append((*shape[:axis], size + 1, *shape[axis + 1 :]))
-        for other in wrong:
-            tensor = _filled(field, other)
-            if tensor is not None:
-                yield field, tensor, f"has shape {list(field.shape)}, not {list(other)}"
+    shape = _shape(field)
+    wrong = [(*shape, 1), (*shape, 2)]
+    for axis, size in enumerate(field.shape):
+        if size >= 0:
+            wrong.append((*shape[:axis], size + 1, *shape[axis + 1 :]))
+    for other in wrong:
+        tensor = _filled(field, other)
+        if tensor is not None:
+            yield tensor, f"has shape {list(field.shape)}, not {list(other)}"
 
 
 @_refused("Tensors", "The elements fill the shape.")
-def actions_that_do_not_fill_their_shape_are_refused(agent: ProbeAgent) -> _Cases:
+def actions_that_do_not_fill_their_shape_are_refused(
+    field: TensorField, agent: ProbeAgent
+) -> _Cases:
     """Sends one element too many for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    for field in agent.actions.values():
-        count = int(np.prod(_shape(field))) + 1
-        tensor = _filled(field, (max(count, 2),))
-        if tensor is not None:
-            tensor.shape[:] = _shape(field)
-            yield field, tensor, f"has more elements than shape {list(field.shape)}"
+    count = int(np.prod(_shape(field))) + 1
+    tensor = _filled(field, (max(count, 2),))
+    if tensor is not None:
+        tensor.shape[:] = _shape(field)
+        yield tensor, f"has more elements than shape {list(field.shape)}"
 
 
-def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
+def _edges(field: TensorField, beyond: bool) -> _Cases:
     """Yields values at a bound, or with one element beyond it, and why they (do not) conform.
 
     If each element has its own bounds, the other elements are at theirs. A server that does not
@@ -246,13 +244,13 @@ def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
     shape = _shape(field)
     minimum, maximum = field.bounds
     for side, bound in (("minimum", minimum), ("maximum", maximum)):
-        if bound is None:
+        if bound is None or not field.codec.is_numeric:
             continue
         inside = np.broadcast_to(bound, shape).astype(field.codec.dtype)
         if not np.all(np.isfinite(inside)):
             continue
         if not beyond:
-            yield inside, f"is at its {side}, which is inclusive"
+            yield _packed(field, inside), f"is at its {side}, which is inclusive"
             continue
         indices = list(np.ndindex(*shape))
         if len(indices) > _MAX_ELEMENTS:
@@ -262,7 +260,8 @@ def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
             if outside is not None:
                 value = inside.copy()
                 value[index] = outside
-                yield value, f"has element {list(index)} beyond its {side} {inside[index]}"
+                why = f"has element {list(index)} beyond its {side} {inside[index]}"
+                yield _packed(field, value), why
 
 
 def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
@@ -276,34 +275,27 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
     return outside_float if np.isfinite(outside_float) else None
 
 
-def _at_edges(agent: ProbeAgent, beyond: bool) -> _Cases:
-    for field in agent.actions.values():
-        if field.codec.is_numeric:
-            for value, why in _edges(field, beyond):
-                yield field, _packed(field, value), why
-
-
 @_refused(
     "Ranges",
     "A server should refuse what is out of range.",
     "no action has bounds that can be exceeded",
     leniency="the protocol does not enforce ranges: a server should refuse, but need not",
 )
-def actions_out_of_range_are_refused(agent: ProbeAgent) -> _Cases:
+def actions_out_of_range_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Puts each element in turn below its minimum and above its maximum.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    return _at_edges(agent, beyond=True)
+    return _edges(field, beyond=True)
 
 
 @_taken("Ranges", "Ranges are inclusive.", "no action has bounds", needs_any_value=True)
-def actions_at_their_bounds_are_taken(agent: ProbeAgent) -> _Cases:
+def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Puts every element at its minimum, then at its maximum.
 
     An error: a client that follows the specs cannot act.
     """
-    return _at_edges(agent, beyond=False)
+    return _edges(field, beyond=False)
 
 
 @_taken(
@@ -311,32 +303,30 @@ def actions_at_their_bounds_are_taken(agent: ProbeAgent) -> _Cases:
     "A negative length follows from the number of elements.",
     "no action has a dimension",
 )
-def a_negative_length_is_inferred(agent: ProbeAgent) -> _Cases:
+def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends each dimension of each action as -1 in turn.
 
     An error: a client that follows the specs cannot act.
     """
-    for field in agent.actions.values():
-        for axis in range(len(field.shape)):
-            agent.run()
-            tensor = agent.valid_actions().get(field.uid)
-            if tensor is not None and 0 not in _shape(field):
-                tensor.shape[axis] = -1
-                yield field, tensor, f"has its length along axis {axis} left open"
+    for axis in range(len(field.shape)):
+        agent.run()
+        tensor = agent.valid_actions().get(field.uid)
+        if tensor is not None and 0 not in _shape(field):
+            tensor.shape[axis] = -1
+            yield tensor, f"has its length along axis {axis} left open"
 
 
 @_refused("Variable lengths", "At most one length may be negative.", "no action has two dimensions")
-def two_negative_lengths_are_refused(agent: ProbeAgent) -> _Cases:
+def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends two dimensions of each action as -1.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    for field in agent.actions.values():
-        if len(field.shape) >= 2:
-            agent.run()
-            tensor = agent.valid_actions().get(field.uid, Tensor(shape=_shape(field)))
-            tensor.shape[:2] = [-1, -1]
-            yield field, tensor, "has two lengths left open"
+    if len(field.shape) >= 2:
+        agent.run()
+        tensor = agent.valid_actions().get(field.uid, Tensor(shape=_shape(field)))
+        tensor.shape[:2] = [-1, -1]
+        yield tensor, "has two lengths left open"
 
 
 @_taken(
@@ -345,17 +335,16 @@ def two_negative_lengths_are_refused(agent: ProbeAgent) -> _Cases:
     "no action has a variable dimension",
     needs_any_value=True,
 )
-def a_variable_dimension_takes_any_length(agent: ProbeAgent) -> _Cases:
+def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends several lengths for a dimension of -1.
 
     An error: a client that follows the specs cannot act.
     """
-    for field in agent.actions.values():
-        for length in (1, 2, 7) if field.variable else ():
-            shape = _shape(field, length)
-            tensor = _filled(field, shape)
-            if tensor is not None:
-                yield field, tensor, f"may have shape {list(shape)}"
+    for length in (1, 2, 7) if field.variable else ():
+        shape = _shape(field, length)
+        tensor = _filled(field, shape)
+        if tensor is not None:
+            yield tensor, f"may have shape {list(shape)}"
 
 
 @_taken(
@@ -364,17 +353,16 @@ def a_variable_dimension_takes_any_length(agent: ProbeAgent) -> _Cases:
     "no action has a shape that one element can fill",
     needs_any_value=True,
 )
-def one_element_is_broadcast(agent: ProbeAgent) -> _Cases:
+def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends one element with the whole shape.
 
     An error: a client that follows the specs cannot act.
     """
-    for field in agent.actions.values():
-        shape = _shape(field)
-        tensor = _filled(field, (1,))
-        if tensor is not None and shape and np.prod(shape) > 1:
-            tensor.shape[:] = shape
-            yield field, tensor, "is one element for all of them"
+    shape = _shape(field)
+    tensor = _filled(field, (1,))
+    if tensor is not None and shape and np.prod(shape) > 1:
+        tensor.shape[:] = shape
+        yield tensor, "is one element for all of them"
 
 
 @_refused(
@@ -382,13 +370,12 @@ def one_element_is_broadcast(agent: ProbeAgent) -> _Cases:
     "An action has the shape of its spec, also if its elements are messages.",
     "no action takes messages",
 )
-def messages_of_another_shape_are_refused(agent: ProbeAgent) -> _Cases:
+def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends one dimension too many, for each action of messages.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    for field in agent.actions.values():
-        if field.codec.data_type == dm_env_rpc_pb2.PROTO:
-            tensor = Tensor(shape=(*_shape(field), 2))
-            tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
-            yield field, tensor, "has a dimension too many"
+    if field.codec.data_type == dm_env_rpc_pb2.PROTO:
+        tensor = Tensor(shape=(*_shape(field), 2))
+        tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
+        yield tensor, "has a dimension too many"

@@ -49,10 +49,10 @@ def the_server_can_be_checked(trial: Trial) -> None:
         expected = f"a CreateWorldResponse; {_NEEDS_SETTINGS}"
         probe, created = trial.first_answer(trial.create_request(), expected)
         if _is_error(created):
-            raise probe.violation(expected, describe(created))
+            raise probe.violation(expected, created)
         joined = probe.ask(trial.join_request(created.world_name), join_expected)
     if _is_error(joined):
-        raise probe.violation(join_expected, describe(joined))
+        raise probe.violation(join_expected, joined)
 
 
 @_of_joining(
@@ -151,8 +151,7 @@ def unknown_actions_are_refused(trial: Trial) -> None:
 
     A warning: the documents leave the validity of requests to the client ("Streaming").
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     agent.refuse_step("an error, because there is no such action", agent.nonsense())
     trial.recover(agent)
     agent.run()
@@ -294,6 +293,6 @@ def a_request_without_payload_is_refused(trial: Trial) -> None:
     expected = "an error for a request without a payload"
     response = probe.receive(expected)
     if response.WhichOneof("payload") != "error":
-        raise probe.violation(expected, describe(response))
+        raise probe.violation(expected, response)
     if trial.facts.errors_are_no_ops:
         probe.accept(dm_env_rpc_pb2.LeaveWorldRequest(), "a LeaveWorldResponse, after the error")

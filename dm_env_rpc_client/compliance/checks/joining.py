@@ -140,8 +140,7 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     An error: the agent continues a sequence that it has not begun. The server may refuse the join,
     because it decides what becomes of a world after a leave.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     agent.leave()
     answer = agent.probe.ask(trial.join_request(agent.world_name), "a JoinWorldResponse")
     if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
@@ -161,7 +160,7 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     An error: what one client does spoils the sequence of another.
     """
     agent = trial.join()
-    other = trial.join_beside(agent)
+    other = trial.join(world_name=agent.world_name)
     step_together((agent, other), "a StepResponse for each agent")
 
 

@@ -120,7 +120,7 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
             field.unpack(tensor)
         except SpecError as error:
             raise agent.probe.violation(
-                f"a tensor for {describe(field.spec)}: {error}", describe(tensor)
+                f"a tensor for {describe(field.spec)}: {error}", tensor
             ) from None
 
 
@@ -146,6 +146,4 @@ def observations_are_within_their_bounds(trial: Trial) -> None:
             maximum is None or np.all(value <= maximum)
         )
         if not fits:
-            raise agent.probe.violation(
-                f"{field.label} from {minimum} to {maximum}", describe(tensor)
-            )
+            raise agent.probe.violation(f"{field.label} from {minimum} to {maximum}", tensor)

@@ -83,9 +83,7 @@ class _Properties(abc.ABC):
     def _listed(self, key: str) -> list[_Property]:
         listed = self.ask("list", key)
         if isinstance(listed, status_pb2.Status):
-            raise self.probe.violation(
-                f"the properties below the listable {key!r}", describe(listed)
-            )
+            raise self.probe.violation(f"the properties below the listable {key!r}", listed)
         return list(listed)
 
     def _answer(self, request: Any, expected: str) -> Any:
@@ -109,7 +107,7 @@ class _OfExtension(_Properties):
             return answer
         response = properties_pb2.PropertyResponse()
         if not answer.Unpack(response) or response.WhichOneof("payload") != field:
-            raise self.probe.violation(f"a PropertyResponse with {field}", describe(answer))
+            raise self.probe.violation(f"a PropertyResponse with {field}", answer)
         if verb == "list":
             return [
                 _Property(
@@ -136,7 +134,7 @@ class _OfLine10(_Properties):
                 for name, each in answer.properties.items()
             ]
         if verb == "read" and set(answer.properties) != {key}:
-            raise self.probe.violation(f"the value of {key!r} alone", describe(answer))
+            raise self.probe.violation(f"the value of {key!r} alone", answer)
         return answer.properties[key] if verb == "read" else None
 
 
@@ -208,14 +206,12 @@ def readable_properties_can_be_read(trial: Trial) -> None:
             continue
         value = properties.ask("read", found.key)
         if isinstance(value, status_pb2.Status):
-            raise properties.probe.violation(
-                f"a value, because {found.key!r} is readable", describe(value)
-            )
+            raise properties.probe.violation(f"a value, because {found.key!r} is readable", value)
         try:
             TensorField(0, found.spec, "property").unpack(value)
         except SpecError as error:
             raise properties.probe.violation(
-                f"a tensor for {describe(found.spec)}: {error}", describe(value)
+                f"a tensor for {describe(found.spec)}: {error}", value
             ) from None
 
 
@@ -233,7 +229,7 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
         value = None if found.is_readable else properties.ask("read", found.key)
         if isinstance(value, Tensor):
             raise properties.probe.violation(
-                f"an error, because {found.key!r} is not readable", describe(value)
+                f"an error, because {found.key!r} is not readable", value
             )
 
 
@@ -249,7 +245,7 @@ def writable_properties_can_be_written(trial: Trial) -> None:
         refusal = properties.ask("write", found.key, value) if found.is_writable else None
         if refusal is not None:
             raise properties.probe.violation(
-                f"a WritePropertyResponse, because {found.key!r} is writable", describe(refusal)
+                f"a WritePropertyResponse, because {found.key!r} is writable", refusal
             )
 
 

@@ -70,8 +70,7 @@ def the_last_step_returns_observations(trial: Trial) -> None:
 
     An error: a client lacks the observations of the end.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     for _ in range(trial.options.max_steps):
         agent.observe()
         if agent.state is not State.RUNNING:
@@ -108,8 +107,7 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
 
     An error: a client that sends requests ahead gets wrong answers, or none.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     reset = dm_env_rpc_pb2.ResetRequest(settings=pack_settings(trial.options.reset_settings))
     for request in (agent.request(), reset, agent.request(agent.first_actions())):
         agent.probe.send(request)
@@ -127,16 +125,14 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     agent.was_reset()
     if not isinstance(last, dm_env_rpc_pb2.StepResponse):
         raise agent.probe.violation(
-            "a first step, because it follows a Reset; its actions are ignored", describe(last)
+            "a first step, because it follows a Reset; its actions are ignored", last
         )
     agent.took(last)
 
 
 def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
     if agent.specs != before:
-        raise agent.probe.violation(
-            f"the same specs as before: {describe(before)}", describe(agent.specs)
-        )
+        raise agent.probe.violation(f"the same specs as before: {describe(before)}", agent.specs)
 
 
 @_of_resets("The specs are sent again even if nothing has changed.")
@@ -152,7 +148,7 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
     agent.reset()
     for kind in ("actions", "observations"):
         if getattr(joined, kind) and not getattr(agent.specs, kind):
-            raise agent.probe.violation(f"specs of {kind}", describe(agent.specs))
+            raise agent.probe.violation(f"specs of {kind}", agent.specs)
     if not trial.options.reset_settings:
         _check_same(agent, joined)
     agent.step(requested=agent.observations, expected="a step with the specs of the Reset")
@@ -186,8 +182,7 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
 
     An error: the agent continues a sequence that it takes for ended.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     agent.reset()
     agent.begin("a first step after the Reset, whose actions are ignored")
     agent.check_is_running("the sequence after the Reset has begun")
@@ -239,4 +234,4 @@ def states_are_those_of_the_protocol(trial: Trial) -> None:
         response = agent.step()
         allowed = {state.number for state in lifecycle.next_states(before, "step")}
         if response.state not in allowed:
-            raise agent.probe.violation(f"one of the states {allowed}", describe(response))
+            raise agent.probe.violation(f"one of the states {allowed}", response)

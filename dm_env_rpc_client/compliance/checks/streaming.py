@@ -16,7 +16,6 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     the_stream_survives_errors,
 )
 from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
-from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
@@ -64,8 +63,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
 
     An error: a client takes an answer for that to another request.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     uids = sorted(agent.specs.observations)
     asked = [uids[: number % (len(uids) + 1)] for number in range(_DEPTH)]
     for requested in asked:
@@ -74,8 +72,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
         response = agent.took(agent.probe.accepted("step", f"observations {requested}"))
         if sorted(response.observations) != requested:
             raise agent.probe.violation(
-                f"the answers in order, the next one with observations {requested}",
-                describe(response),
+                f"the answers in order, the next one with observations {requested}", response
             )
 
 
@@ -108,8 +105,7 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
 
     An error: a client loses valid requests.
     """
-    agent = trial.join()
-    agent.run()
+    agent = trial.run()
     unknown = unknown_uid(agent.specs.observations)
     for number in range(_DEPTH):
         agent.probe.send(agent.request(requested=[unknown] if number % 2 else []))
@@ -142,9 +138,7 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
         if not isinstance(status, status_pb2.Status):
             continue  # Another check reports it.
         if status.code == 0 or not status.message:
-            raise probe.violation(
-                "an error with a code other than OK (0) and a message", describe(status)
-            )
+            raise probe.violation("an error with a code other than OK (0) and a message", status)
 
 
 @_of_protocol(

@@ -13,7 +13,7 @@ from dm_env_rpc_client.compliance.checks.foundations import (
 )
 from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
 from dm_env_rpc_client.compliance.facts import Takes
-from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, step_together
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -84,7 +84,7 @@ def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
             break
     if agent.state is not State.INTERRUPTED:
         raise agent.probe.violation(
-            "a step that is INTERRUPTED, because the world is being reset", describe(response)
+            "a step that is INTERRUPTED, because the world is being reset", response
         )
     return response
 
@@ -94,8 +94,7 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     if caller.has_answer(trial.options.quiet_seconds):
         answer = caller.accepted("reset_world", "a ResetWorldResponse")
         raise caller.violation(
-            "no ResetWorldResponse until the joined agent has had an INTERRUPTED step",
-            describe(answer),
+            "no ResetWorldResponse until the joined agent has had an INTERRUPTED step", answer
         )
     agent.check_observations(_interrupted(agent), agent.specs.observations)
     caller.accepted("reset_world", "a ResetWorldResponse, because all agents have been told")
@@ -130,7 +129,7 @@ def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     An error: the agent is not told that its sequence has ended, or the caller is told too early.
     """
     agent = trial.join()
-    other = trial.join_beside(agent)
+    other = trial.join(world_name=agent.world_name)
     step_together((agent, other), "a first step for each agent")
     agent.probe.send(trial.reset_world_request(agent.world_name))
     _interrupted(other)

@@ -41,8 +41,7 @@ class AskedProperties(Properties):
         return below
 
     def knows(self, key: str) -> bool:
-        is_known: bool = self._ask("knows", key)
-        return is_known
+        return bool(self._ask("knows", key))
 
     def _ask(self, *question: Any) -> Any:
         with self._lock:

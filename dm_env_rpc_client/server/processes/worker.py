@@ -33,12 +33,7 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.transports.listeners import open_dialing, open_worker
 from dm_env_rpc_client.transports.metadata import SPREADS
-from dm_env_rpc_client.transports.server_streams import (
-    Listener,
-    Peer,
-    ServerStream,
-    full_error,
-)
+from dm_env_rpc_client.transports.server_streams import Listener, Peer, ServerStream, full_error
 from dm_env_rpc_client.transports.tls import Tls
 
 _log = logging.getLogger("dm_env_rpc_client.server")

@@ -24,11 +24,7 @@ from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.processes.board import Board
 from dm_env_rpc_client.server.processes.messages import say
-from dm_env_rpc_client.server.processes.worker_process import (
-    ADVICE,
-    LOOK_SECONDS,
-    WorkerProcess,
-)
+from dm_env_rpc_client.server.processes.worker_process import ADVICE, LOOK_SECONDS, WorkerProcess
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.waiting import wait_in_parts

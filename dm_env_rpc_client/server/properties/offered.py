@@ -112,12 +112,11 @@ class Properties:
                 raise SpecError(f"{type(owner).__name__} has no attribute {name!r}")
             declared = inspect.getattr_static(type(holder), attribute, None)
             is_property = isinstance(declared, property)
+            is_fixed = is_property and declared.fset is None
             self.add(
                 f"{prefix}{nesting.SEPARATOR}{name}" if prefix else name,
                 functools.partial(getattr, holder, attribute),
-                None
-                if is_property and declared.fset is None
-                else functools.partial(setattr, holder, attribute),
+                None if is_fixed else functools.partial(setattr, holder, attribute),
                 description=inspect.getdoc(declared) or "" if is_property else "",
             )
 
@@ -139,7 +138,7 @@ class Properties:
             field.conform(value)
             declared.setter(value.item() if hasattr(value, "item") and not field.shape else value)
         except (SpecError, TypeError, ValueError) as error:
-            raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from (error)
+            raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from error
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
         """Returns the specs of a key's children; RequestError if it has none or is unknown."""

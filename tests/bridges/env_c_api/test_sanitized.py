@@ -130,9 +130,10 @@ def test_the_sanitizer_sees_a_late_read(runtime_library: str) -> None:
     library = compile_library("complete", "1.4", *SANITIZE)
     program = (
         "import sys\n"
-        "from dm_env_rpc_client.bridges.env_c_api.declarations import layout\n"
-        "from dm_env_rpc_client.bridges.env_c_api.library import open_context\n"
-        "context = open_context(layout('1.4'), sys.argv[1], 'complete_connect')\n"
+        "from dm_env_rpc_client.bridges.env_c_api.library import Opening, open_context\n"
+        "from dm_env_rpc_client.tensors.limits import DEFAULT\n"
+        "connect = 'complete_connect', '1.4', None, {}, None, {}, 1, DEFAULT\n"
+        "context = open_context(Opening(sys.argv[1], *connect))\n"
         "context.init()\n"
         "late = context._call['environment_name'](context._handle)\n"
         "context.count('observation_count')\n"

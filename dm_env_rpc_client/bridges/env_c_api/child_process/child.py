@@ -18,7 +18,8 @@ import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api.child_process import answers
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
-from dm_env_rpc_client.bridges.env_c_api.runner import LocalRunner, Opening
+from dm_env_rpc_client.bridges.env_c_api.library import Opening
+from dm_env_rpc_client.bridges.env_c_api.runner import LocalRunner
 from dm_env_rpc_client.system import children
 
 ORPHAN_SECONDS = 5.0

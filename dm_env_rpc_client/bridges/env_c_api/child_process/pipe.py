@@ -23,8 +23,8 @@ import numpy as np
 
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-from dm_env_rpc_client.tensors.packing import MAX_DIMENSIONS
 
 _LENGTHS = struct.Struct("<IQ")
 

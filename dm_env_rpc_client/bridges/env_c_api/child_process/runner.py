@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from dm_env_rpc_client.bridges.env_c_api.child_process import answers, child
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.description import Description
+from dm_env_rpc_client.bridges.env_c_api.library import Opening
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
-from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Opening
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -82,7 +83,7 @@ class ProcessRunner:
         try:
             self._hear(type(None), "its start", START_SECONDS)
             message = child.encode_opening(opening._replace(library=self._path))
-            self.description = self._ask(Description, "open", message)
+            self.description = self._hear(Description, "open", request_timeout, message)
         except BaseException:
             self._end()
             raise
@@ -118,14 +119,11 @@ class ProcessRunner:
         self._end()
 
     def _call(self, type_: type[T], name: str, *arguments: Any) -> T:
-        return self._ask(type_, name, [name, *arguments])
-
-    def _ask(self, type_: type[T], name: str, message: Any) -> T:
         if self._broken is not None:
             raise ConnectionLostError(
                 f"the child process that ran {self._path} has ended; make a new environment"
             ) from self._broken
-        return self._hear(type_, name, self._timeout, message)
+        return self._hear(type_, name, self._timeout, [name, *arguments])
 
     def _hear(self, type_: type[T], name: str, timeout: float | None, message: Any = None) -> T:
         """Returns what the child says next, after it was sent a message if there is one."""

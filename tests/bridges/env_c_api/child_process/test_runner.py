@@ -17,7 +17,8 @@ from dm_env_rpc_client.bridges.env_c_api.child_process import child, pipe
 from dm_env_rpc_client.bridges.env_c_api.child_process import runner as process_runner
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner
-from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Opening
+from dm_env_rpc_client.bridges.env_c_api.library import Opening
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
