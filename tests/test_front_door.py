@@ -13,7 +13,7 @@ from tests.support.programs import run_python
 
 
 def test_dir_lists_the_public_names_and_nothing_else() -> None:
-    names = run_python("import dm_env_rpc_client as d; print(*dir(d))").stdout.split()
+    names = run_python("-c", "import dm_env_rpc_client as d; print(*dir(d))").stdout.split()
     assert {"make", "serve", "connect", "Connection", "SpecManager", "errors"} <= set(names)
     assert {"importlib", "sys", "lazy_loader", "annotations"} & set(names) == set()
     assert [name for name in names if name.startswith("_")] == []
