@@ -11,15 +11,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer.testing
 
 from dm_env_rpc_client.cli.app import app
+from tests.support import programs
 
 COMMAND = [sys.executable, "-m", "dm_env_rpc_client"]
-ROOT = str(Path(__file__).resolve().parents[2])
+ROOT = str(programs.ROOT)
 
 
 def command(
@@ -104,6 +104,17 @@ def listening(answer: Any) -> Iterator[str]:
             thread.join(5)
             for connection in connections:
                 connection.close()
+
+
+@contextlib.contextmanager
+def served(*arguments: str, **options: Any) -> Iterator[str]:
+    """Runs `serve --json` and yields the address; it ends properly when it is told to."""
+    try:
+        process = started("serve", "--json", *arguments, **options)
+        yield address_of(process)
+        ended(process)
+    finally:
+        end_started()
 
 
 _started: list[subprocess.Popen[str]] = []

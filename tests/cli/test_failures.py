@@ -54,11 +54,7 @@ ERRORS: list[tuple[BaseException, int, str]] = [
     (KeyboardInterrupt(), 130, "error: interrupted"),
     (interrupted_import(), 130, "error: interrupted"),
     (Terminated(), 143, "error: terminated"),
-    (
-        ZeroDivisionError("oh"),
-        70,
-        "error: this is a defect of dm-env-rpc: ZeroDivisionError: oh",
-    ),
+    (ZeroDivisionError("oh"), 70, "error: this is a defect of dm-env-rpc: ZeroDivisionError: oh"),
     (ImportError("no x"), 70, "error: this is a defect of dm-env-rpc: ImportError: no x"),
     (UsageError("\x1b[2J\x07"), 2, r"error: \x1b[2J\x07"),
 ]

@@ -141,6 +141,8 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve gym-socket://localhost:5001", 2, "looks like gym-socket://HOST:PORT/NAME"),
     ("serve --c-library lib.so", 2, "looks like PATH:CONNECT"),
     ("serve --c-library ./no-such-lib.so:connect", 2, "there is no library"),
+    ("serve --c-library lib.so:f --create width", 2, "a setting looks like"),
+    ("serve --c-library lib.so:f --c-version 3.0", 2, "unknown EnvCApi version"),
     # Places where nothing can listen.
     ("serve catch --address 0.0.0.0:0", 2, "insecure"),
     ("serve catch --address localhost:99999", 2, "looks like localhost:50051"),

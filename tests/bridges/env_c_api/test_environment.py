@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dm_env
@@ -14,7 +14,7 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client import dm_env_rpc_pb2
-from dm_env_rpc_client.bridges.env_c_api import Event, PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, Event, PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.environment import event_text
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -97,10 +97,7 @@ def test_a_scalar_that_the_library_does_not_declare(
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        (
-            (),
-            r"'anything': is float64 of shape \(2,\); expected DOUBLES of .* as shapes says",
-        ),
+        ((), r"'anything': is float64 of shape \(2,\); expected DOUBLES of .* as shapes says"),
         ((-1,), r"'anything': is float64 of shape \(\); expected DOUBLES of shape \(0,\)"),
         ((3, 3), r"'anything'.*shape \(\); expected .* shape \(3, 3\) .*, as shapes says"),
     ],
@@ -313,9 +310,8 @@ def test_only_some_observations(make: MakeEnvironment, isolated: bool) -> None:
     assert int(environment.read_property("calls.observation")) == before + 2
 
 
-def test_a_context_is_released_once(make: MakeEnvironment) -> None:
+def test_a_context_is_released_once(make: MakeEnvironment, live: ctypes.c_int) -> None:
     library = ctypes.CDLL(compile_library("complete", "1.4"))
-    live = ctypes.c_int.in_dll(library, "complete_live_contexts")
     before, released = live.value, library.complete_call_count(b"release_context")
     environment = make()
     assert live.value == before + 1
@@ -334,13 +330,9 @@ def test_a_context_is_released_once(make: MakeEnvironment) -> None:
             call()
 
 
-def test_a_forgotten_environment_is_released() -> None:
-    from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
-
-    path = compile_library("complete", "1.4")
-    live = ctypes.c_int.in_dll(ctypes.CDLL(path), "complete_live_contexts")
+def test_a_forgotten_environment_is_released(live: ctypes.c_int) -> None:
     before = live.value
-    environment = EnvCApiEnvironment(path, "complete_connect")
+    environment = EnvCApiEnvironment(compile_library("complete", "1.4"), "complete_connect")
     environment.reset()
     assert live.value == before + 1
     del environment
@@ -351,32 +343,21 @@ def test_a_forgotten_environment_is_released() -> None:
 def test_threads_may_share_an_environment(make: MakeEnvironment) -> None:
     environment = make(settings={"length": 10**6}, observations=["message"])
     environment.reset()
-    failures: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            for _ in range(200):
-                environment.step({"jump": 1})
-                environment.read_property("speed")
-                environment.list_properties()
-        except BaseException as error:
-            failures.append(error)
+    def work(_: int) -> None:
+        for _ in range(200):
+            environment.step({"jump": 1})
+            environment.read_property("speed")
+            environment.list_properties()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert environment.step({}).observation["message"] == "step 801 \N{CHECK MARK}"
     assert environment.read_property("violations") == "0"
 
 
 def test_an_event_as_text() -> None:
     event = Event(0, "tick", (np.array([np.nan, np.inf, -np.inf]), "a"))
-    found = json.loads(event_text(event))
-    assert found == {
-        "id": 0,
-        "name": "tick",
-        "observations": [["NaN", "Infinity", "-Infinity"], "a"],
-    }
+    observations = [["NaN", "Infinity", "-Infinity"], "a"]
+    expected = {"id": 0, "name": "tick", "observations": observations}
+    assert json.loads(event_text(event)) == expected

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.errors import LibraryError, SpecError
-from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 
 
@@ -35,10 +34,8 @@ def test_settings_that_fail_leave_nothing_behind(
     settings: dict[str, Any],
     error: type[Exception],
     message: str,
+    live: ctypes.c_int,
 ) -> None:
-    live = ctypes.c_int.in_dll(
-        ctypes.CDLL(compile_library("complete", "1.4")), "complete_live_contexts"
-    )
     before = live.value
     with pytest.raises(error, match=message):
         make(settings=settings, isolated=isolated)

@@ -12,6 +12,14 @@ from dm_env_rpc_client.transports.addresses import parse_host_port
 SECONDS = 10.0
 """No wait in a test takes longer than this."""
 
+OK = b"\x00\x00\x00\x00"
+RESET = b"\x00"
+
+
+def sized(data: bytes) -> bytes:
+    """A field: the length, and the bytes."""
+    return len(data).to_bytes(4, "little") + data
+
 
 class Peer:
     """One end of a connection."""

@@ -141,10 +141,7 @@ def test_a_space_of_an_unknown_type_is_named() -> None:
         ({"type": "Box", "shape": "2", "low": [], "high": []}, "list of integers"),
         ({"type": "MultiDiscrete", "low": [0], "high": [1, 2]}, "do not match"),
         ({"type": "MultiDiscrete", "low": [2], "high": [1]}, "do not match"),
-        (
-            {"type": "MultiDiscrete", "low": [2**70], "high": [2**71]},
-            "fit a 64-bit integer",
-        ),
+        ({"type": "MultiDiscrete", "low": [2**70], "high": [2**71]}, "fit a 64-bit integer"),
         ({"type": "Tuple", "subspaces": 3}, "list of spaces"),
         ({"type": "Tuple", "subspaces": [{"type": "Discrete"}]}, r"Tuple\[0\]"),
         (

@@ -161,3 +161,9 @@ EXCHANGES = {
         LATEST,
     ),
 }
+IN_DIALECTS = {
+    f"{name}, {dialect}": (exchanged, dialect)
+    for name, exchanged in EXCHANGES.items()
+    for dialect in exchanged.dialects
+}
+"""Each of them, in each of its dialects."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,19 +15,16 @@ from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.serving import sources
 from dm_env_rpc_client.server import Catch, Server
 from tests.bridges.gym_socket import hosted
-from tests.cli.commands import ROOT, address_of, ended, invoke, started
+from tests.cli import commands
+from tests.cli.commands import ROOT, invoke
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 
-@contextlib.contextmanager
-def served(*arguments: str) -> Iterator[str]:
-    """Runs the command and yields the address; it ends properly when it is told to."""
+def served(*arguments: str) -> contextlib.AbstractContextManager[str]:
     place = () if "--dial" in arguments else ("--address", "localhost:0")
     warnings = {"PYTHONWARNINGS": "error"}
-    process = started("serve", *arguments, *place, "--json", cwd=ROOT, environment=warnings)
-    yield address_of(process)
-    ended(process)
+    return commands.served(*arguments, *place, cwd=ROOT, environment=warnings)
 
 
 def test_a_gym_socket_server_re_served_over_dm_env_rpc() -> None:

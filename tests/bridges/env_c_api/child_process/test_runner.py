@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from dm_env_rpc_client.system.children import Parent
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.launch.processes import is_alive
+from tests.support.programs import run_python
 from tests.support.scripted import descriptor_count, freeze, settles
 from tests.support.stopwatch import Stopwatch
 
@@ -214,12 +214,10 @@ print(envs[1]._runner._process.pid, flush=True)
 
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_child_ends_with_its_parent_without_a_close(end: str) -> None:
-    command = [sys.executable, "-W", "error", "-c", PROGRAM + end]
-    process = subprocess.run(
-        [*command, compile_library("complete", "1.4")],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (process.returncode, process.stderr) == (-signal.SIGKILL if end else 0, "")
+    code = -signal.SIGKILL if end else 0
+    library = compile_library("complete", "1.4")
+    process = run_python("-W", "error", "-c", PROGRAM + end, library, code=code)
+    assert process.stderr == ""
     assert settles(lambda: not is_alive(int(process.stdout)))
 
 
