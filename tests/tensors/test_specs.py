@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from dm_env import specs as dm_env_specs
+from dm_env import specs
 from dm_env_rpc.v1 import dm_env_utils, tensor_spec_utils
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -78,7 +78,7 @@ def test_bounds_at_the_extremes_give_a_spec_that_validates_them(dtype: str, shap
         (1, high),
     ]:
         spec = tensor_spec_to_dm_env_spec(tensor_spec(dtype, shape, minimum, maximum))
-        assert isinstance(spec, dm_env_specs.BoundedArray)
+        assert isinstance(spec, specs.BoundedArray)
         assert (spec.shape, spec.dtype, spec.name) == (shape, dtype, "a")
         first = low if minimum is None else minimum
         last = high if maximum is None else maximum
@@ -90,8 +90,8 @@ def test_bounds_at_the_extremes_give_a_spec_that_validates_them(dtype: str, shap
                 with pytest.raises(ValueError, match="bounds"):
                     spec.validate(np.full(shape, value, dtype))
         discrete = shape == () and first == 0 and maximum is not None
-        assert isinstance(spec, dm_env_specs.DiscreteArray) == discrete
-        if isinstance(spec, dm_env_specs.DiscreteArray):
+        assert isinstance(spec, specs.DiscreteArray) == discrete
+        if isinstance(spec, specs.DiscreteArray):
             assert spec.num_values == last + 1
         back = dm_env_spec_to_tensor_spec(spec)
         assert bounds(back) == (first, last)
@@ -103,9 +103,9 @@ def test_a_discrete_array_that_dm_env_refuses_is_a_bounded_array(
     def refuse(*args: Any) -> None:
         raise ValueError("num_values")
 
-    monkeypatch.setattr(dm_env_specs, "DiscreteArray", refuse)
+    monkeypatch.setattr(specs, "DiscreteArray", refuse)
     spec = tensor_spec_to_dm_env_spec(tensor_spec("int8", (), 0, 127))
-    assert type(spec) is dm_env_specs.BoundedArray
+    assert type(spec) is specs.BoundedArray
 
 
 # Both directions, one table.
@@ -114,44 +114,32 @@ def test_a_discrete_array_that_dm_env_refuses_is_a_bounded_array(
 @pytest.mark.parametrize(
     ("message", "spec"),
     [
-        (tensor_spec("float32", (2, 3)), dm_env_specs.Array((2, 3), np.float32, "a")),
-        (tensor_spec("bool"), dm_env_specs.Array((), np.bool_, "a")),
-        (tensor_spec("int8", (0,)), dm_env_specs.Array((0,), np.int8, "a")),
+        (tensor_spec("float32", (2, 3)), specs.Array((2, 3), np.float32, "a")),
+        (tensor_spec("bool"), specs.Array((), np.bool_, "a")),
+        (tensor_spec("int8", (0,)), specs.Array((0,), np.int8, "a")),
         (
             tensor_spec("float64", (2,), -1.0, 1.0),
-            dm_env_specs.BoundedArray((2,), np.float64, -1.0, 1.0, "a"),
+            specs.BoundedArray((2,), np.float64, -1.0, 1.0, "a"),
         ),
         (
             tensor_spec("float32", (2,), -math.inf, math.inf),
-            dm_env_specs.BoundedArray((2,), np.float32, -np.inf, np.inf, "a"),
+            specs.BoundedArray((2,), np.float32, -np.inf, np.inf, "a"),
         ),
         (
             tensor_spec("uint8", (2, 2), [[1, 2], [3, 4]], 5),
-            dm_env_specs.BoundedArray((2, 2), np.uint8, [[1, 2], [3, 4]], 5, "a"),
+            specs.BoundedArray((2, 2), np.uint8, [[1, 2], [3, 4]], 5, "a"),
         ),
-        (tensor_spec("int32", (), 0, 4), dm_env_specs.DiscreteArray(5, np.int32, "a")),
-        (
-            tensor_spec("int64", (1,), 0, 4),
-            dm_env_specs.BoundedArray((1,), np.int64, 0, 4, "a"),
-        ),
-        (
-            tensor_spec("int32", (), 1, 4),
-            dm_env_specs.BoundedArray((), np.int32, 1, 4, "a"),
-        ),
-        (
-            tensor_spec(dm_env_rpc_pb2.STRING, (2,)),
-            dm_env_specs.StringArray((2,), name="a"),
-        ),
-        (tensor_spec(dm_env_rpc_pb2.PROTO), dm_env_specs.Array((), object, "a")),
+        (tensor_spec("int32", (), 0, 4), specs.DiscreteArray(5, np.int32, "a")),
+        (tensor_spec("int64", (1,), 0, 4), specs.BoundedArray((1,), np.int64, 0, 4, "a")),
+        (tensor_spec("int32", (), 1, 4), specs.BoundedArray((), np.int32, 1, 4, "a")),
+        (tensor_spec(dm_env_rpc_pb2.STRING, (2,)), specs.StringArray((2,), name="a")),
+        (tensor_spec(dm_env_rpc_pb2.PROTO), specs.Array((), object, "a")),
         (tensor_spec("float32", (2, -1)), VariableArray((2, -1), np.float32, "a")),
-        (
-            tensor_spec("int32", (-1,), 0, 4),
-            VariableBoundedArray((-1,), np.int32, 0, 4, "a"),
-        ),
+        (tensor_spec("int32", (-1,), 0, 4), VariableBoundedArray((-1,), np.int32, 0, 4, "a")),
         (tensor_spec(dm_env_rpc_pb2.STRING, (-1,)), VariableStringArray((-1,), name="a")),
     ],
 )
-def test_a_message_and_its_spec(message: TensorSpec, spec: dm_env_specs.Array) -> None:
+def test_a_message_and_its_spec(message: TensorSpec, spec: specs.Array) -> None:
     converted = tensor_spec_to_dm_env_spec(message)
     assert type(converted) is type(spec)
     assert converted == spec
@@ -162,20 +150,20 @@ def test_a_message_and_its_spec(message: TensorSpec, spec: dm_env_specs.Array) -
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (dm_env_specs.Array((1,), np.float32), tensor_spec("float32", (1,), name="")),
-        (dm_env_specs.Array((1,), np.int16, "a"), tensor_spec("int32", (1,))),
-        (dm_env_specs.Array((1,), np.float16, "a"), tensor_spec("float32", (1,))),
-        (dm_env_specs.Array((1,), ">i4", "a"), tensor_spec("int32", (1,))),
-        (dm_env_specs.Array((1,), np.str_, "a"), tensor_spec(dm_env_rpc_pb2.STRING, (1,))),
-        (dm_env_specs.Array((-1,), np.int8, "a"), tensor_spec("int8", (-1,))),
-        (dm_env_specs.DiscreteArray(3, np.uint16, "a"), tensor_spec("uint32", (), 0, 2)),
-        (dm_env_specs.BoundedArray((2,), np.bool_, False, True, "a"), tensor_spec("bool", (2,))),
+        (specs.Array((1,), np.float32), tensor_spec("float32", (1,), name="")),
+        (specs.Array((1,), np.int16, "a"), tensor_spec("int32", (1,))),
+        (specs.Array((1,), np.float16, "a"), tensor_spec("float32", (1,))),
+        (specs.Array((1,), ">i4", "a"), tensor_spec("int32", (1,))),
+        (specs.Array((1,), np.str_, "a"), tensor_spec(dm_env_rpc_pb2.STRING, (1,))),
+        (specs.Array((-1,), np.int8, "a"), tensor_spec("int8", (-1,))),
+        (specs.DiscreteArray(3, np.uint16, "a"), tensor_spec("uint32", (), 0, 2)),
+        (specs.BoundedArray((2,), np.bool_, False, True, "a"), tensor_spec("bool", (2,))),
         (
-            dm_env_specs.BoundedArray((2, 3), np.float64, [0, 1, 2], 5, "a"),
+            specs.BoundedArray((2, 3), np.float64, [0, 1, 2], 5, "a"),
             tensor_spec("float64", (2, 3), [[0, 1, 2], [0, 1, 2]], 5),
         ),
         (
-            dm_env_specs.BoundedArray((2, 2), np.int8, [[1], [2]], [5], "a"),
+            specs.BoundedArray((2, 2), np.int8, [[1], [2]], [5], "a"),
             tensor_spec("int8", (2, 2), [[1, 1], [2, 2]], 5),
         ),
     ],
@@ -187,17 +175,17 @@ def test_a_spec_of_another_form_has_a_message_too(spec: Any, message: TensorSpec
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (dm_env_specs.Array((1,), np.complex64, "a"), "no type for NumPy dtype"),
-        (dm_env_specs.Array((1,), "S3", "a"), "no type for NumPy dtype"),
-        (dm_env_specs.StringArray((1,), bytes, "a"), "text, not bytes"),
-        (dm_env_specs.BoundedArray((), np.float32, np.nan, 1, "a"), "NaN"),
-        (dm_env_specs.BoundedArray((), np.float32, 0, np.nan, "a"), "NaN"),
-        (dm_env_specs.Array((-1, -1), np.float32, "a"), "more than one variable"),
-        (dm_env_specs.Array((1,) * 33, np.float32, "a"), "33 dimensions"),
-        (dm_env_specs.Array((2**31,), np.float32, "a"), "cannot be packed"),
-        (dm_env_specs.Array((2**30,), np.float32, "a"), "a message holds"),
-        (dm_env_specs.Array((1,), np.float32, 5), "cannot be packed"),
-        (dm_env_specs.Array((1,), np.float32, "\udc80"), "cannot be packed"),
+        (specs.Array((1,), np.complex64, "a"), "no type for NumPy dtype"),
+        (specs.Array((1,), "S3", "a"), "no type for NumPy dtype"),
+        (specs.StringArray((1,), bytes, "a"), "text, not bytes"),
+        (specs.BoundedArray((), np.float32, np.nan, 1, "a"), "NaN"),
+        (specs.BoundedArray((), np.float32, 0, np.nan, "a"), "NaN"),
+        (specs.Array((-1, -1), np.float32, "a"), "more than one variable"),
+        (specs.Array((1,) * 33, np.float32, "a"), "33 dimensions"),
+        (specs.Array((2**31,), np.float32, "a"), "cannot be packed"),
+        (specs.Array((2**30,), np.float32, "a"), "a message holds"),
+        (specs.Array((1,), np.float32, 5), "cannot be packed"),
+        (specs.Array((1,), np.float32, "\udc80"), "cannot be packed"),
     ],
 )
 def test_a_spec_without_a_message_is_refused(spec: Any, text: str) -> None:
@@ -251,7 +239,7 @@ def test_a_bound_that_is_present_without_a_value_is_the_limit_of_the_dtype(
         getattr(message, side).SetInParent()
     spec = tensor_spec_to_dm_env_spec(message)
     assert spec == dm_env_utils.tensor_spec_to_dm_env_spec(message)
-    assert isinstance(spec, dm_env_specs.BoundedArray)
+    assert isinstance(spec, specs.BoundedArray)
 
 
 @given(tensor_specs())
@@ -457,7 +445,7 @@ def test_bounds_of_the_1_0_line_are_read(dtype: str) -> None:
         assert found.max == (high if maximum is None else maximum)
         assert found.min.dtype == found.max.dtype == dtype
     spec = tensor_spec_to_dm_env_spec(line_1_0_spec(dtype, 0, 1))
-    assert spec == dm_env_specs.BoundedArray((2,), dtype, 0, 1)
+    assert spec == specs.BoundedArray((2,), dtype, 0, 1)
 
 
 @pytest.mark.parametrize(

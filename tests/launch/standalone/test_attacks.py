@@ -68,10 +68,7 @@ def test_row_56_malformed_frames(server: Served, seen: Seen) -> None:
 def test_row_56_attacks(server: Served, scale: int, seen: Seen) -> None:
     """Row 56: floods end with the right code; memory is bounded; an honest client goes on."""
     where = server.address
-    with (
-        attacking.attacker(scale) as program,
-        Honest(where, attacking.pause(scale)) as honest,
-    ):
+    with attacking.attacker(scale) as program, Honest(where, attacking.pause(scale)) as honest:
         compared = attacking.Comparison(server, program, honest, where, scale)
         for attack in attacks_of(scale):
             assert complaints_about(attack, compared, seen) == []
@@ -168,17 +165,11 @@ def test_row_56_one_client_too_many(server: Served) -> None:
 
 def mutated(rng: random.Random) -> bytes:
     """What a client sends, with some bits of it changed, and perhaps cut or repeated."""
-    messages = [
-        b"",
-        b"\x0a\x00",
-        b"\x12\x00",
-        b"\x1a\x02\x12\x00",
-        rng.randbytes(rng.randint(1, 60)),
-    ]
+    fixed = [b"", b"\x0a\x00", b"\x12\x00", b"\x1a\x02\x12\x00"]
     step = dm_env_rpc_pb2.EnvironmentRequest()
     step.step.actions[1].int32s.array.append(rng.randint(-1, 3))
     step.step.requested_observations.extend([1, 2, 3])
-    messages.append(step.SerializeToString())
+    messages = [*fixed, rng.randbytes(rng.randint(1, 60)), step.SerializeToString()]
     parts = [request(1)]
     for _ in range(rng.randint(1, 6)):
         message = flipped(rng.choice(messages), rng) if rng.random() < 0.5 else rng.choice(messages)
@@ -197,15 +188,15 @@ def test_row_56_mutated_frames(server: Served, count: int, seen: Seen) -> None:
     memory = server.watch_memory()
     port = int(server.address.rpartition(":")[2])
     for _ in range(count // 4):
-        with socket.create_connection(("127.0.0.1", port), 10) as attacker:
-            contents = b"".join(mutated(rng) for _ in range(4))
-            try:
-                attacker.sendall(PREFACE + frames.settings() + contents)
-                attacker.shutdown(socket.SHUT_WR)
-                while attacker.recv(1 << 16):
-                    pass
-            except OSError:
-                pass  # It is reset while it sends.
+        contents = b"".join(mutated(rng) for _ in range(4))
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as attacker,
+            contextlib.suppress(OSError),  # It is reset while it sends.
+        ):
+            attacker.sendall(PREFACE + frames.settings() + contents)
+            attacker.shutdown(socket.SHUT_WR)
+            while attacker.recv(1 << 16):
+                pass
     grown = server.peak() - memory
     seen(mutated_frames=count, memory_mib=grown / MIB)
     assert grown <= attacking.SLACK

@@ -14,14 +14,7 @@ from dm_env_rpc_client import connect, dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.compliance import Options, Outcome, run
 from dm_env_rpc_client.server import serve
 from tests.launch.standalone import hosted
-from tests.launch.standalone.interpreters import (
-    FILE,
-    NEWEST,
-    OLDEST,
-    VERSIONS,
-    interpreter,
-    served,
-)
+from tests.launch.standalone.interpreters import FILE, NEWEST, OLDEST, VERSIONS, interpreter, served
 
 PYTHONS = [
     pytest.param(version, marks=[] if version in (OLDEST, NEWEST) else [pytest.mark.slow])
