@@ -6,8 +6,6 @@ import functools
 import json
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +25,7 @@ from dm_env_rpc_client.recording import Scan, read
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
+from tests.support.programs import run_python
 from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.row(48)
@@ -177,6 +176,10 @@ def many_channels() -> Iterator[bytes]:
         yield channel(number, connection=str(number), note="n" * 4000)
 
 
+def numbered(connection: str) -> bytes:
+    return recording(channel(1, connection=connection), message(b""))
+
+
 @functools.cache
 def bombs() -> Mapping[str, Callable[[], bytes]]:
     """What makes a file, by name."""
@@ -221,15 +224,9 @@ def bombs() -> Mapping[str, Callable[[], bytes]]:
         "a channel of 300 KB": lambda: recording(
             chunk("zstd", channel(1, **{f"{n:08}": "" for n in range(20_000)}))
         ),
-        "a connection with a number of 5,000 digits": lambda: recording(
-            channel(1, connection="1" * 5000), empty
-        ),
-        "a connection with a superscript for a number": lambda: recording(
-            channel(1, connection="\u00b2"), empty
-        ),
-        "a connection with Arabic digits": lambda: recording(
-            channel(1, connection="\u0661"), empty
-        ),
+        "a connection with a number of 5,000 digits": lambda: numbered("1" * 5000),
+        "a connection with a superscript for a number": lambda: numbered("\u00b2"),
+        "a connection with Arabic digits": lambda: numbered("\u0661"),
     }
 
 
@@ -238,14 +235,7 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
     path = tmp_path / "bomb.mcap"
     path.write_bytes(bombs()[name]())
     assert path.stat().st_size < 2 << 20
-    finished = subprocess.run(
-        [sys.executable, "-c", READ, str(path), str(CHUNK)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=patience(110.0),
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-c", READ, path, CHUNK, timeout=patience(110.0))
     for line in finished.stdout.splitlines():
         how, text, grown, seconds = json.loads(line)
         print(f"{how}: {grown / (1 << 20):.0f} MiB, {seconds:.1f} s, {text[-100:]}")
@@ -261,14 +251,7 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
 def test_a_damaged_recording_is_no_defect_of_the_command(tmp_path: Path) -> None:
     path = tmp_path / "digits.mcap"
     path.write_bytes(bombs()["a connection with a number of 5,000 digits"]())
-    finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client", "inspect", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert finished.returncode == 1, finished.stderr
+    finished = run_python("-m", "dm_env_rpc_client", "inspect", path, code=1)
     assert "the number of a connection is" in finished.stderr
     assert "defect" not in finished.stderr
 

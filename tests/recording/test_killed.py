@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import dm_env
-import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client.errors import ConnectionLostError
@@ -28,14 +27,12 @@ from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.recording.connection_recording import FLUSH_SECONDS
 from dm_env_rpc_client.server import Catch, Server
 from tests.recording.sessions import SETTINGS, assert_same, entries, move
+from tests.reliability.scorecard import counts
 from tests.support.forks import context, end
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
-COUNTS = [
-    pytest.param(3, id="part"),
-    pytest.param(50, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
-]
+COUNTS = counts(3, 50, seconds=900)
 MARGIN_SECONDS = 1.0
 LEAST_STEPS = 100
 """In the file before a recorder is killed."""
@@ -100,7 +97,7 @@ class Progress:
         return max((steps for when, steps in self._seen if when <= moment), default=0)
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@COUNTS
 def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
     assert FLUSH_SECONDS < MARGIN_SECONDS
     moments = random.Random(count)
@@ -143,7 +140,7 @@ def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> 
             env.connection.close()
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@COUNTS
 def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
     moments = random.Random(count)
     longest = 0
