@@ -22,6 +22,8 @@ from tests.recording import sessions
 from tests.recording.sessions import SETTINGS, assert_same, messages, move, play, record
 from tests.reliability.scorecard import counts
 
+ARENA = dm_env_rpc_pb2.EnvironmentResponse(create_world={"world_name": "arena"}).SerializeToString()
+
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -121,20 +123,18 @@ def test_another_request_is_told_from_the_recorded_one(recorded: Path) -> None:
 def test_after_the_last_request_and_without_an_answer(path: Path) -> None:
     create = dm_env_rpc_pb2.CreateWorldRequest()
     request = dm_env_rpc_pb2.EnvironmentRequest(create_world=create).SerializeToString()
-    answered = dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
-    answer = dm_env_rpc_pb2.EnvironmentResponse(create_world=answered).SerializeToString()
     with Recorder(path) as recorder:
         recording = recorder.connection("localhost:1", {})
         recording.request(request)
         recording.request(request)
-        recording.answer(answer)
+        recording.answer(ARENA)
     with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         assert connection.send(create).world_name == "arena"
         for _ in range(2):
             with pytest.raises(DmEnvRpcError, match=r"request 2 .* has no recorded answer"):
                 connection.send(create)
     whole = path.with_name("whole.mcap")
-    record(whole, (request, answer))
+    record(whole, (request, ARENA))
     with replay(whole) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         connection.send(create)
         with pytest.raises(DmEnvRpcError, match="there were 1 requests only") as refused:
@@ -208,10 +208,7 @@ def permuted_settings() -> Iterator[bytes]:
 def test_the_order_of_settings_makes_no_difference(path: Path) -> None:
     first, *others = permuted_settings()
     assert len({first, *others}) == 6
-    answer = dm_env_rpc_pb2.EnvironmentResponse(
-        create_world=dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
-    )
-    record(path, *((request, answer.SerializeToString()) for request in others))
+    record(path, *((request, ARENA) for request in others))
     with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         for _ in others:
             assert dm_env_rpc_client.create_world(connection, SETTINGS) == "arena"

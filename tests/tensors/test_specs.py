@@ -66,16 +66,8 @@ def limits(dtype: str) -> tuple[Any, Any]:
 def test_bounds_at_the_extremes_give_a_spec_that_validates_them(dtype: str, shape: Any) -> None:
     low, high = limits(dtype)
     for minimum, maximum in [
-        (low, high),
-        (0, high),
-        (low, 0),
-        (None, high),
-        (low, None),
-        (high, high),
-        (low, low),
-        (0, 0),
-        (0, high - 1),
-        (1, high),
+        *((low, high), (0, high), (low, 0), (None, high), (low, None)),
+        *((high, high), (low, low), (0, 0), (0, high - 1), (1, high)),
     ]:
         spec = tensor_spec_to_dm_env_spec(tensor_spec(dtype, shape, minimum, maximum))
         assert isinstance(spec, specs.BoundedArray)
@@ -256,11 +248,8 @@ def test_the_peer_reads_the_same_bounds(message: TensorSpec) -> None:
         except (ValueError, OverflowError, RuntimeWarning):
             return  # Row 23: the peer has no spec for the extremes.
         spec = tensor_spec_to_dm_env_spec(message)
-        assert (spec.shape, spec.dtype, spec.name) == (
-            peer_spec.shape,
-            peer_spec.dtype,
-            peer_spec.name,
-        )
+        for attribute in ("shape", "dtype", "name"):
+            assert getattr(spec, attribute) == getattr(peer_spec, attribute)
 
 
 # bounds and set_bounds.
@@ -390,10 +379,10 @@ def test_a_message_that_cannot_be_is_refused(message: TensorSpec, text: str) -> 
         bounds(message)
 
 
-def test_only_numbers_have_bounds() -> None:
-    for dtype in ("bool", dm_env_rpc_pb2.STRING, dm_env_rpc_pb2.PROTO):
-        with pytest.raises(SpecError, match="has no bounds"):
-            bounds(tensor_spec(dtype))
+@pytest.mark.parametrize("dtype", ["bool", dm_env_rpc_pb2.STRING, dm_env_rpc_pb2.PROTO])
+def test_only_numbers_have_bounds(dtype: Any) -> None:
+    with pytest.raises(SpecError, match="has no bounds"):
+        bounds(tensor_spec(dtype))
 
 
 def test_bounds_do_not_alias_the_message() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import typer.testing
-from google.rpc import status_pb2
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.cli.stepping import bench as command
@@ -103,33 +102,30 @@ def test_what_was_created_is_destroyed(catch_server: Server) -> None:
 def of_one_scalar(at_extension: Callable[[], Any]) -> Any:
     """A server of one scalar, and what it answers to an extension: an error, or None to end."""
     spec = dm_env_rpc_pb2.TensorSpec(name="x", dtype=dm_env_rpc_pb2.FLOAT)
-    specs = dm_env_rpc_pb2.ActionObservationSpecs(actions={1: spec}, observations={1: spec})
+    specs = {"specs": {"actions": {1: spec}, "observations": {1: spec}}}
+    observed = {1: dm_env_rpc_pb2.Tensor(floats={"array": [0]})}
+    answers: dict[str, Any] = {
+        "join_world": specs,
+        "reset": specs,
+        "step": {"state": dm_env_rpc_pb2.RUNNING, "observations": observed},
+    }
 
     def run(requests: Iterator[Any], context: Any) -> Iterator[Any]:
         for request in requests:
-            response = dm_env_rpc_pb2.EnvironmentResponse()
             kind = request.WhichOneof("payload")
+            answer = answers.get(kind, {})
             if kind == "extension":
-                error = at_extension()
-                if error is None:
+                kind, answer = "error", at_extension()
+                if answer is None:
                     return
-                response.error.CopyFrom(error)
-            else:
-                answer = getattr(response, kind)
-                answer.SetInParent()
-                if kind == "step":
-                    answer.state = dm_env_rpc_pb2.RUNNING
-                    answer.observations[1].floats.array.append(0)
-                elif kind in ("join_world", "reset"):
-                    answer.specs.CopyFrom(specs)
-            yield response
+            yield dm_env_rpc_pb2.EnvironmentResponse(**{kind: answer})
 
     return run
 
 
 def refuses_slowly() -> Any:
     time.sleep(0.01)  # This server takes longer for it than for a step.
-    return status_pb2.Status(code=12, message="unknown")
+    return {"code": 12, "message": "unknown"}
 
 
 @pytest.mark.parametrize(
