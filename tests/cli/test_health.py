@@ -47,12 +47,6 @@ def test_peers_that_do_not_answer_end_with_3(peers: Peers) -> None:
         is_one_line_with(finished, 3, address)
 
 
-def test_names_and_times_are_checked(peers: Peers) -> None:
-    is_one_line_with(run_command("health", peers.catch, "--service", "x" * 128), 2, "127 bytes")
-    is_one_line_with(run_command("health", peers.catch, "--timeout", "0"), 2, "more than 0")
-    is_one_line_with(run_command("health", "engine.example:443"), 2, "--tls-ca")
-
-
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
 def test_it_takes_tls_and_tokens(tmp_path: Path, transport: Transport) -> None:
     authority = Authority(tmp_path / "authority")

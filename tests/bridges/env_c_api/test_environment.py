@@ -28,21 +28,19 @@ from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableStri
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 
-FIELDS = ("shape", "dtype", "name", "minimum", "maximum")
 
-
-def facts(spec: specs.Array) -> dict[str, Any]:
-    return {field: getattr(spec, field, None) for field in FIELDS}
+def facts(spec: Any) -> tuple[Any, ...]:
+    return spec.shape, spec.dtype, spec.name, spec.minimum, spec.maximum
 
 
 def test_actions_are_scalars_by_name(make: MakeEnvironment, version: str, isolated: bool) -> None:
     spec = make(version=version, isolated=isolated).action_spec()
     turn, jump = spec["turn"]["horizontal"], spec["jump"]
     throttle, say = spec["throttle"], spec["say"]
-    assert facts(turn) == dict(zip(FIELDS, ((), np.int32, "turn.horizontal", -10, 10), strict=True))
+    assert facts(turn) == ((), np.int32, "turn.horizontal", -10, 10)
     assert isinstance(jump, specs.DiscreteArray)
     assert (jump.num_values, jump.dtype) == (2, np.int32)
-    assert facts(throttle) == dict(zip(FIELDS, ((), float, "throttle", -1.0, 1.0), strict=True))
+    assert facts(throttle) == ((), float, "throttle", -1.0, 1.0)
     assert isinstance(say, specs.StringArray)
     assert say.shape == ()
 
@@ -106,14 +104,9 @@ def test_a_value_of_another_shape_is_an_error(
     make: MakeEnvironment, isolated: bool, shape: tuple[int, ...], text: str
 ) -> None:
     environment = make(isolated=isolated, shapes={"anything": shape})
-
-    def steps() -> None:
-        environment.reset()
-        environment.step({})
-        environment.step({})
-
+    timesteps = (environment.step({}) for _ in range(3))
     with pytest.raises(ProtocolError, match=text):
-        steps()
+        list(timesteps)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,11 @@ WHEN_LED_ASTRAY = {
 }
 
 
+def step_once(environment: EnvCApiEnvironment) -> None:
+    environment.reset()
+    environment.step({})
+
+
 @pytest.mark.parametrize("library", WHEN_OPENED)
 def test_a_library_that_cannot_be_opened(make: MakeEnvironment, version: str, library: str) -> None:
     with pytest.raises((ProtocolError, LibraryError), match=WHEN_OPENED[library]):
@@ -132,14 +137,8 @@ def test_a_library_that_cannot_be_stepped(make: MakeEnvironment, library: str) -
 @pytest.mark.parametrize("library", ["null_name", "overflow", "endless_eagain", "no_reward"])
 def test_errors_of_a_child_process_are_the_same(make: MakeEnvironment, library: str) -> None:
     expected = {**WHEN_OPENED, **WHEN_STARTED, **WHEN_STEPPED}[library]
-
-    def run() -> None:
-        environment = make(f"connect_{library}", isolated=True, start_attempts=3)
-        environment.reset()
-        environment.step({})
-
     with pytest.raises((ProtocolError, LibraryError), match=expected):
-        run()
+        step_once(make(f"connect_{library}", isolated=True, start_attempts=3))
 
 
 def test_a_library_of_another_version_is_noticed() -> None:
@@ -200,9 +199,8 @@ def test_callbacks_from_another_thread_are_taken(make: MakeEnvironment) -> None:
 @pytest.mark.parametrize("library", WHEN_KILLED)
 def test_a_library_that_ends_its_process(make: MakeEnvironment, library: str) -> None:
     environment = make(f"connect_{library}", isolated=True)
-    environment.reset()
     with pytest.raises(ConnectionLostError, match=f"died in advance: .*{WHEN_KILLED[library]}"):
-        environment.step({})
+        step_once(environment)
     with pytest.raises(ConnectionLostError, match="has ended; make a new environment") as later:
         environment.reset()
     assert "died in advance" in str(later.value.__cause__)
@@ -210,11 +208,8 @@ def test_a_library_that_ends_its_process(make: MakeEnvironment, library: str) ->
 
 @pytest.mark.parametrize("library", WHEN_LED_ASTRAY)
 def test_a_library_whose_pointers_lead_nowhere(make: MakeEnvironment, library: str) -> None:
-    def run() -> None:
-        make(f"connect_{library}", isolated=True, settings={"width": 96}).reset()
-
     with pytest.raises(ConnectionLostError, match=WHEN_LED_ASTRAY[library]):
-        run()
+        step_once(make(f"connect_{library}", isolated=True, settings={"width": 96}))
 
 
 def test_a_library_that_hangs(make: MakeEnvironment) -> None:
@@ -231,9 +226,8 @@ def test_a_library_that_hangs(make: MakeEnvironment) -> None:
 
 def test_a_library_that_writes_into_the_pipe(make: MakeEnvironment) -> None:
     environment = make("connect_scribbles", isolated=True)
-    environment.reset()
     with pytest.raises(ProtocolError, match=r"a message of .* bytes of JSON"):
-        environment.step({})
+        step_once(environment)
     with pytest.raises(ConnectionLostError):
         environment.reset()
 

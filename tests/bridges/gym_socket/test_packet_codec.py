@@ -172,11 +172,7 @@ def test_done_is_0_or_1() -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [
-        packets.UniverseConfigure({}),
-        packets.UniverseWrap("", {}),
-        packets.Monitor("m", video=True),
-    ],
+    [packets.UniverseConfigure({}), packets.UniverseWrap("", {}), packets.Monitor("m", video=True)],
 )
 def test_the_first_dialect_cannot_say_what_only_the_latest_has(request_: packets.Request) -> None:
     with pytest.raises(SpecError, match="only the latest dialect"):

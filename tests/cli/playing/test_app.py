@@ -69,7 +69,7 @@ async def test_several_actions_are_set_one_by_one_and_sent_together() -> None:
             "☐ off",
             "1/→ for on",
         ):
-            await game.sees(part.replace("[", r"\["))
+            await game.sees(part)
         await game.press("1", "tab", "+", "+", "w")
         await game.sees(r"> arm.torque\[0\] = ─+●─+ 0.2\n")
         await game.sees(r"  arm.torque\[1\] = ─+●─+ 0.25")
