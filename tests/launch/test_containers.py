@@ -28,6 +28,8 @@ def test_a_container_serves_and_is_removed(daemon: Daemon) -> None:
         launch
     ):
         (container,) = daemon.containers.values()
+        assert isinstance(launch, Launch)
+        assert "docker:owner/echo" in repr(launch)
         assert launch.address == f"127.0.0.1:{container.port}"
         with make(launch.address) as env:
             env.reset()
@@ -168,9 +170,3 @@ def test_a_client_that_is_killed_while_the_container_is_created(
     assert settles(lambda: daemon.created != [], 20)
     assert settles(lambda: not daemon.containers, 20)
     assert settles(lambda: not list(folder.iterdir()), 20)
-
-
-def test_a_launch_is_a_launch(daemon: Daemon) -> None:
-    with from_docker("owner/echo") as launch:
-        assert isinstance(launch, Launch)
-        assert "docker:owner/echo" in repr(launch)

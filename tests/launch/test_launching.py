@@ -114,7 +114,7 @@ def test_a_batch_has_one_server_or_one_for_each_in_a_list(addresses: Any, count:
 
 
 def test_a_batch_of_which_one_is_not_started() -> None:
-    with pytest.raises(LaunchError, match="no_such_module"):
+    with pytest.raises(LaunchError, match="No module named 'no_such_module'"):
         BatchedEnvironment([ECHO, "python:no_such_module:Env"])
 
 

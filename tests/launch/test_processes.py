@@ -65,14 +65,6 @@ def test_it_serves_and_stops(place: str) -> None:
         assert not Path(launch.address.removeprefix("unix:")).parent.exists()
 
 
-def test_python_classes_are_served_with_the_settings_of_their_worlds() -> None:
-    with from_python("tests.support.environments:Echo", env={"SEEN": "1"}) as launch:
-        assert launch.address.startswith("unix:")
-        with make(launch.address, {"length": 1}) as env:
-            env.reset()
-            assert env.step({"value": 1}).last()
-
-
 def test_variables_and_the_folder(tmp_path: Path) -> None:
     program = "print(os.environ['GIVEN'], os.environ['HOME'], os.getcwd())"
     with pytest.raises(LaunchError) as caught:
@@ -186,11 +178,6 @@ def test_the_values_of_variables_are_not_told() -> None:
 def test_a_reference_has_a_form(reference: str) -> None:
     with pytest.raises(SpecError, match="MODULE:NAME"):
         from_python(reference)
-
-
-def test_what_cannot_be_imported_is_told() -> None:
-    with pytest.raises(LaunchError, match="No module named 'no_such_module'"):
-        from_python("no_such_module:Env")
 
 
 def test_a_fixed_address() -> None:

@@ -158,15 +158,6 @@ def test_the_settings_are_those_of_make(lossy: FaultProxy) -> None:
         assert env.step({"value": 4}).last()
 
 
-def test_without_restart_the_error_is_raised(lossy: FaultProxy) -> None:
-    with make(lossy.address) as env:
-        env.reset()
-        lossy.reset()
-        with pytest.raises(ConnectionLostError):
-            env.step({"value": 1})
-        assert env.restarts == 0
-
-
 def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
     with make(launcher, restart=RESTART, request_timeout=1.0) as env:
         env.reset()

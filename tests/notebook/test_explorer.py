@@ -121,18 +121,6 @@ def test_what_another_cell_does_is_shown_and_nothing_is_stepped(catch: DmEnvAdap
     assert catch.step({"paddle": 1}).mid()  # The second of the episode.
 
 
-def test_an_episode_ends_and_the_next_step_begins_another(catch: DmEnvAdaptor) -> None:
-    with exploring(catch, action={"paddle": 1}) as hands:
-        for _ in range(5):
-            hands.press("Step")
-        hands.wait_for("the episode is over; the next step begins a new one")
-        hands.press("Step")
-        hands.wait_for("episode 2 · step 0")
-        hands.press("Step")
-        hands.press("Reset")
-        hands.wait_for("episode 3 · step 0")
-
-
 def test_a_run_steps_by_itself_until_it_is_stopped_at_a_rate(catch: DmEnvAdaptor) -> None:
     with exploring(catch) as hands:
         (slider,) = widgets_in(hands.explorer, ipywidgets.FloatLogSlider)

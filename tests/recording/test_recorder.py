@@ -200,7 +200,9 @@ def test_connections_share_a_recorder_one_after_the_other(
         second = play(server.address, 20, record=recorder)
     assert_same(first, second[:11])
     with open(path, "rb") as file:
-        summary = make_reader(file, validate_crcs=True).get_summary()
+        reader = make_reader(file, validate_crcs=True)
+        summary = reader.get_summary()
+        assert len(list(reader.iter_messages())) == 2 * (10 + 20 + 5 + 5)
     assert summary is not None
     assert summary.statistics is not None
     assert summary.statistics.message_count == 2 * (10 + 20 + 5 + 5)
