@@ -110,23 +110,38 @@ def test_a_value_of_another_shape_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("shapes", "error", "text"),
+    ("kwargs", "message"),
     [
-        ({"everything": ()}, SpecError, "no observation matches 'everything'; there are 'camera'"),
-        ({"camera": ()}, SpecError, r"declares the shape of 'camera' itself: \(72, 96, 3\)"),
-        ({"message": ()}, SpecError, "declares the shape of 'message' itself"),
-        ({"anything": (0,)}, SpecError, r"shape of 'anything' is \(0,\); expected a sequence"),
-        ({"anything": (-2,)}, SpecError, "positive integers"),
-        ({"anything": 3}, SpecError, "positive integers"),
-        ({"anything": "ab"}, SpecError, "positive integers"),
-        ({"anything": (1 << 30, 1 << 30)}, ProtocolError, "'anything': shape .* takes"),
+        ({"shapes": {"everything": ()}}, "no observation matches 'everything'; there are 'camera'"),
+        ({"shapes": {"camera": ()}}, r"declares the shape of 'camera' itself: \(72, 96, 3\)"),
+        ({"shapes": {"message": ()}}, "declares the shape of 'message' itself"),
+        ({"shapes": {"anything": (0,)}}, r"shape of 'anything' is \(0,\); expected a sequence"),
+        ({"shapes": {"anything": (-2,)}}, "positive integers"),
+        ({"shapes": {"anything": 3}}, "positive integers"),
+        ({"shapes": {"anything": "ab"}}, "positive integers"),
+        ({"events_observation": "camera"}, "'camera', which is an observation already"),
+        ({"events_observation": "body"}, "exclude each other"),
+        ({"observations": "camera"}, "observations is a list of names, got 'camera'"),
+        ({"observations": ["radar"]}, "there is no observation 'radar'; there are 'camera'"),
+        ({"settings": {"width\0": "1"}}, "null character"),
+        ({"frames_per_step": 0}, "frames_per_step is 0; expected an integer from 1"),
+        ({"start_attempts": 0}, "start_attempts is 0"),
+        ({"episode_seeds": 2**31}, "the first seed is 2147483648"),
+        ({"episode_seeds": 1.5}, r"episode_seeds is 1\.5; expected an integer"),
+        ({"episode_seeds": "12"}, "episode_seeds is '12'"),
+        ({"first_episode": 0.5}, r"first_episode is 0\.5"),
     ],
 )
-def test_shapes_that_are_none(
-    make: MakeEnvironment, shapes: Any, error: type[Exception], text: str
+def test_arguments_that_cannot_be(
+    make: MakeEnvironment, kwargs: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(error, match=text):
-        make(shapes=shapes)
+    with pytest.raises(SpecError, match=message):
+        make(**kwargs)
+
+
+def test_a_shape_that_takes_too_much(make: MakeEnvironment) -> None:
+    with pytest.raises(ProtocolError, match="'anything': shape .* takes"):
+        make(shapes={"anything": (1 << 30, 1 << 30)})
 
 
 def test_names_with_periods_nest(make: MakeEnvironment) -> None:
@@ -253,13 +268,6 @@ def test_events_as_an_observation(make: MakeEnvironment, isolated: bool) -> None
     texts = [spec.validate(step.observation["events"]).tolist() for step in steps]
     assert list(map(len, texts)) == [0, 1, 1, 2, 0]
     assert json.loads(texts[3][1]) == {"id": 1, "name": "bump", "observations": [[3, -1], "ouch"]}
-
-
-def test_an_observation_cannot_have_the_name_of_the_events(make: MakeEnvironment) -> None:
-    with pytest.raises(SpecError, match="'camera', which is an observation already"):
-        make(events_observation="camera")
-    with pytest.raises(SpecError, match="exclude each other"):
-        make(events_observation="body")
 
 
 def test_properties(make: MakeEnvironment, isolated: bool) -> None:

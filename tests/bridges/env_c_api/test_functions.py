@@ -72,8 +72,3 @@ def test_results_of_properties(
         call[operation](key)
     assert (refusal.value.operation, refusal.value.key) == (operation, key)
     assert refusal.value.code_name == result
-
-
-def test_strings_with_a_null_never_reach_the_library(make: MakeEnvironment) -> None:
-    with pytest.raises(SpecError, match="null character"):
-        make(settings={"width\0": "1"})
