@@ -74,7 +74,8 @@ def test_variables_and_the_folder(tmp_path: Path) -> None:
 
 
 def test_one_that_ends_is_told_with_its_command_and_its_last_lines() -> None:
-    with pytest.raises(LaunchError, match=r"ended with exit code 7.*\n.*\nno licence") as caught:
+    text = r"ended with exit code 7: .*\n.*\nIts last lines:\nno licence"
+    with pytest.raises(LaunchError, match=text) as caught:
         from_process(running("print('no licence'); sys.exit(7)"))
     assert caught.value.exit_code == 7
     assert sys.executable in caught.value.command
