@@ -92,9 +92,11 @@ class Progress:
     def note(self, steps: int) -> None:
         self._seen.append((time.monotonic(), steps))
 
-    def before(self, moment: float) -> int:
-        """Returns how many steps were taken at a moment, at least."""
-        return max((steps for when, steps in self._seen if when <= moment), default=0)
+    def check(self, count: int, killed: float, machine: Stopwatch, most: int) -> None:
+        """Checks how many steps were recorded, of which the last moments may be missing."""
+        moment = killed - MARGIN_SECONDS - machine.allowance
+        least = max((steps for when, steps in self._seen if when <= moment), default=0)
+        assert least <= count <= most
 
 
 @COUNTS
@@ -127,8 +129,7 @@ def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> 
             process.join()
             most = taken() + 1
         found = recorded_timesteps(path) if path.stat().st_size else []
-        margin = MARGIN_SECONDS + machine.allowance
-        assert progress.before(killed - margin) <= len(found) <= most + 1
+        progress.check(len(found), killed, machine, most + 1)
         assert_same(local(most)[: len(found)], found)
         longest = max(longest, len(found))
     assert longest > LEAST_STEPS
@@ -171,8 +172,7 @@ def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> N
         its.close()
         found = recorded_timesteps(path)
         # The proxy may have recorded an answer that the client did not get any more.
-        margin = MARGIN_SECONDS + machine.allowance
-        assert progress.before(killed - margin) <= len(found) <= len(seen) + 1
+        progress.check(len(found), killed, machine, len(seen) + 1)
         assert_same(seen[: len(found)], found[: len(seen)])
         assert_same(local(len(found))[: len(found)], found)
         longest = max(longest, len(found))

@@ -47,7 +47,8 @@ def _strided(array: Array) -> Array:
 
 def _negative_strides(array: Array) -> Array:
     reverse = (slice(None, None, -1),) * array.ndim
-    return np.ascontiguousarray(array[reverse])[reverse]
+    reversed_array: Array = np.ascontiguousarray(array[reverse])[reverse]
+    return reversed_array
 
 
 def _read_only(array: Array) -> Array:

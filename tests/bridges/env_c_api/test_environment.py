@@ -140,7 +140,7 @@ def test_arguments_that_cannot_be(
 
 
 def test_a_shape_that_takes_too_much(make: MakeEnvironment) -> None:
-    with pytest.raises(ProtocolError, match="'anything': shape .* takes"):
+    with pytest.raises(ProtocolError, match=r"'anything': shape .* takes"):
         make(shapes={"anything": (1 << 30, 1 << 30)})
 
 

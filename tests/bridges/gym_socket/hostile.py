@@ -31,7 +31,7 @@ from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, Observatio
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
 from dm_env_rpc_client.transports.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts
-from tests.bridges.gym_socket.peers import OK, Peer, ScriptedPeer, sized
+from tests.bridges.gym_socket.peers import OK, Peer, scripted_peer, sized
 
 LIMITS = Limits()
 LENGTHS = [0, 1, 255, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1]
@@ -136,9 +136,9 @@ def to_live_client(data: bytes) -> str:
         with contextlib.suppress(ConnectionError):  # The client may leave in the middle.
             peer.send(data)
 
-    with ScriptedPeer(script) as server:
+    with scripted_peer(script) as address:
         try:
-            with GymSocketEnvironment(server.address, "ab", request_timeout=0.05) as environment:
+            with GymSocketEnvironment(address, "ab", request_timeout=0.05) as environment:
                 environment.reset()
         except DmEnvRpcClientError as error:
             return type(error).__name__

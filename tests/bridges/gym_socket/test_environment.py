@@ -27,7 +27,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from tests.bridges.gym_socket import hosted, interrupts
-from tests.bridges.gym_socket.peers import OK, RESET, Peer, ScriptedPeer, sized
+from tests.bridges.gym_socket.peers import OK, RESET, Peer, scripted_peer, sized
 from tests.reliability.recording import Seen
 from tests.support.alarms import Alarm
 from tests.support.programs import run_python
@@ -77,8 +77,8 @@ def environment_of(
             script(peer)
 
     with (
-        ScriptedPeer(whole) as server,
-        GymSocketEnvironment(server.address, "ab", **kwargs) as environment,
+        scripted_peer(whole) as address,
+        GymSocketEnvironment(address, "ab", **kwargs) as environment,
     ):
         yield environment
 
@@ -86,8 +86,8 @@ def environment_of(
 def cannot_open(
     script: Callable[[Peer], None], error: type[Exception], message: str, **kwargs: Any
 ) -> Exception:
-    with ScriptedPeer(script) as server, pytest.raises(error, match=message) as raised:
-        GymSocketEnvironment(server.address, "ab", **kwargs)
+    with scripted_peer(script) as address, pytest.raises(error, match=message) as raised:
+        GymSocketEnvironment(address, "ab", **kwargs)
     return raised.value
 
 
@@ -355,7 +355,7 @@ def test_a_session_without_an_environment() -> None:
         (b"\x00\x00\x00\x00\x00", OK),
         (b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x00\x00\x00\x00", OK),
     )
-    with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "") as environment:
+    with scripted_peer(script) as address, GymSocketEnvironment(address, "") as environment:
         environment.upload("m", "k")
         acts: list[Callable[[], Any]] = [
             environment.reset,
@@ -410,10 +410,10 @@ def test_connections_that_cannot_be(
 
 def test_nobody_answers_the_handshake() -> None:
     with (
-        ScriptedPeer(lambda peer: None) as server,
-        pytest.raises(DeadlineExceededError, match=f"the server at {server.address}"),
+        scripted_peer(lambda peer: None) as address,
+        pytest.raises(DeadlineExceededError, match=f"the server at {address}"),
     ):
-        GymSocketEnvironment(server.address, "ab", request_timeout=0.2)
+        GymSocketEnvironment(address, "ab", request_timeout=0.2)
 
 
 def test_limits_are_the_callers_to_set() -> None:
@@ -423,14 +423,14 @@ def test_limits_are_the_callers_to_set() -> None:
 
 
 def test_environments_leave_no_descriptors_behind() -> None:
-    with ScriptedPeer(begin) as server:
-        GymSocketEnvironment(server.address, "ab").close()
+    with scripted_peer(begin) as address:
+        GymSocketEnvironment(address, "ab").close()
         before = descriptor_count()
         for _ in range(100):
-            GymSocketEnvironment(server.address, "ab").close()
+            GymSocketEnvironment(address, "ab").close()
             with pytest.raises(ConnectionLostError):
                 GymSocketEnvironment("localhost:1", "ab")
-        GymSocketEnvironment(server.address, "ab")  # Forgotten without close().
+        GymSocketEnvironment(address, "ab")  # Forgotten without close().
         assert descriptor_count() <= before + 1
 
 

@@ -61,7 +61,7 @@ def interpreter(version: str, *more: str) -> str:
         scratch = Path(f"{folder}.{os.getpid()}")
         shutil.rmtree(scratch, ignore_errors=True)
         subprocess.run([python, "-m", "venv", scratch], check=True, capture_output=True)
-        install = [scratch / "bin/python", "-m", "pip", "install", "-q"]
+        install = [str(scratch / "bin/python"), "-m", "pip", "install", "-q"]
         steps = [[VERSIONS[version]]]
         if more:
             steps.append(["--no-deps", *more])
