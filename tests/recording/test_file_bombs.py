@@ -30,6 +30,7 @@ from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.row(48)
 
+UINT8 = dm_env_rpc_pb2.UINT8
 CHUNK = 32 << 20
 SLACK = 64 << 20
 SECONDS = 5.0 if is_strict() else 60.0
@@ -146,11 +147,11 @@ def session(steps: int, observation: int, repeat: int, name: str = "zeros", size
       size: what its spec says; 0 for as many as there are, -1 for any number.
     """
     request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
-    specs = dm_env_rpc_pb2.ActionObservationSpecs()
-    specs.observations[1].name = name
-    specs.observations[1].dtype = dm_env_rpc_pb2.UINT8
-    specs.observations[1].shape.append(size or observation)
-    specs.actions[1].name, specs.actions[1].dtype = "action", dm_env_rpc_pb2.UINT8
+    tensor, spec = dm_env_rpc_pb2.Tensor, dm_env_rpc_pb2.TensorSpec
+    specs = {
+        "observations": {1: spec(name=name, dtype=UINT8, shape=[size or observation])},
+        "actions": {1: spec(name="action", dtype=UINT8)},
+    }
     sent: list[Any] = [request(create_world={}), request(join_world={})]
     answered: list[Any] = [
         answer(create_world={"world_name": "w"}),
@@ -161,12 +162,10 @@ def session(steps: int, observation: int, repeat: int, name: str = "zeros", size
         for pair in zip(sent, answered, strict=True)
         for of, one in enumerate(pair, 1)
     )
-    stepped = answer(step={"state": dm_env_rpc_pb2.RUNNING})
-    if observation:
-        stepped.step.observations[1].uint8s.array = bytes(observation)
-        stepped.step.observations[1].shape.append(observation)
-    step = request(step={})
-    step.step.actions[1].uint8s.array = b"\0"
+    observed = {1: tensor(uint8s={"array": bytes(observation)}, shape=[observation])}
+    running = {"state": dm_env_rpc_pb2.RUNNING, "observations": observed if observation else {}}
+    stepped = answer(step=running)
+    step = request(step={"actions": {1: tensor(uint8s={"array": b"\0"})}})
     one = message(step.SerializeToString()) + message(stepped.SerializeToString(), 2)
     return recording(CHANNELS, chunk("zstd", begin), chunk("zstd", one * steps) * repeat)
 

@@ -40,9 +40,10 @@ INTEGERS = tuple(dtype for dtype in FIELDS if "int" in dtype)
 
 
 def _strided(array: Array) -> Array:
-    wide: Array = np.zeros((*array.shape[:-1], array.shape[-1] * 2), array.dtype)
+    wide = np.zeros((*array.shape[:-1], array.shape[-1] * 2), array.dtype)
     wide[..., ::2] = array
-    return wide[..., ::2]
+    strided: Array = wide[..., ::2]
+    return strided
 
 
 def _negative_strides(array: Array) -> Array:
@@ -52,7 +53,7 @@ def _negative_strides(array: Array) -> Array:
 
 
 def _read_only(array: Array) -> Array:
-    frozen = array.copy()
+    frozen: Array = array.copy()
     frozen.setflags(write=False)
     return frozen
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from dm_env_rpc_client import Limits, SpecError, dm_env_rpc_pb2, pack_tensor, unpack_tensor
 from dm_env_rpc_client.tensors import codecs
+from tests.fuzz import wire
 from tests.reliability.recording import Seen
 from tests.tensors import strategies
-from tests.tensors.values import VALUES, packed, record
+from tests.tensors.values import VALUES, element_bytes, packed, record
 
 Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
 
@@ -266,29 +267,15 @@ def test_strings_of_different_lengths_are_not_padded() -> None:
 _TAGS = {field.name: field.number for field in Tensor.DESCRIPTOR.fields}
 
 
-def element_bytes(dtype: str, value: Any) -> tuple[int, bytes]:
-    """The wire type and the bytes of one element."""
-    if dtype == "float32":
-        return 5, struct.pack("<f", value)
-    if dtype == "float64":
-        return 1, struct.pack("<d", value)
-    return 0, strategies.varint(int(value))
-
-
-def field_bytes(number: int, wire_type: int, contents: bytes) -> bytes:
-    length = strategies.varint(len(contents)) if wire_type == 2 else b""
-    return strategies.varint(number << 3 | wire_type) + length + contents
-
-
 def in_tensor(dtype: str, array_message: bytes, shape: list[int]) -> Tensor:
     number = _TAGS[strategies.FIELDS[dtype]]
     return Tensor.FromString(
-        field_bytes(number, 2, array_message)
-        + field_bytes(15, 2, b"".join(map(strategies.varint, shape)))
+        wire.field(number, 2, array_message)
+        + wire.field(15, 2, b"".join(map(strategies.varint, shape)))
     )
 
 
-UNKNOWN = field_bytes(9, 2, b"unknown") + field_bytes(10, 0, strategies.varint(2**40))
+UNKNOWN = wire.field(9, 2, b"unknown") + wire.field(10, 0, strategies.varint(2**40))
 
 
 REPEATED = [dtype for dtype in VALUES if dtype not in ("int8", "uint8")]
@@ -300,12 +287,12 @@ def test_every_encoding_of_a_repeated_field_decodes(dtype: str) -> None:
     encoded = [element_bytes(dtype, value) for value in VALUES[dtype]]
 
     def block_of(part: list[tuple[int, bytes]]) -> bytes:
-        return field_bytes(1, 2, b"".join(contents for _, contents in part))
+        return wire.field(1, 2, b"".join(contents for _, contents in part))
 
     block = block_of(encoded)
     chunks = b"".join(map(block_of, (encoded[:1], encoded[1:4], encoded[4:])))
-    unpacked = b"".join(field_bytes(1, *element) for element in encoded)
-    mixed = field_bytes(1, *encoded[0]) + block_of(encoded[1:])
+    unpacked = b"".join(wire.field(1, *element) for element in encoded)
+    mixed = wire.field(1, *encoded[0]) + block_of(encoded[1:])
     for known in (block, chunks, unpacked, mixed):
         for around in (known, UNKNOWN + known, known + UNKNOWN, UNKNOWN + known + UNKNOWN):
             assert strategies.same_bits(unpack_tensor(in_tensor(dtype, around, [2, 3])), array)
@@ -324,7 +311,7 @@ def test_unknown_fields_do_not_count_as_elements(dtype: str) -> None:
 
 
 def test_a_true_bool_may_be_any_varint() -> None:
-    array_message = field_bytes(1, 2, b"\x00\x02\x80\x01\x80\x00")
+    array_message = wire.field(1, 2, b"\x00\x02\x80\x01\x80\x00")
     found = unpack_tensor(in_tensor("bool", array_message, [-1]))
     assert found.tolist() == [False, True, True, False]
 

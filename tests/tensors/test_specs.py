@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +27,9 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableBoundedArray,
     VariableStringArray,
 )
+from tests.fuzz import wire
 from tests.tensors import strategies
+from tests.tensors.values import element_bytes
 
 TensorSpec: TypeAlias = dm_env_rpc_pb2.TensorSpec
 NUMERIC = [dtype for dtype in strategies.FIELDS if dtype != "bool"]
@@ -330,16 +330,8 @@ def test_bounds_that_cannot_be_leave_the_spec_as_it_was(
     assert message.SerializeToString() == before
 
 
-def _mismatched() -> TensorSpec:
-    spec = tensor_spec("float32")
-    spec.min.int32s.array.append(1)
-    return spec
-
-
-def _bounded_string() -> TensorSpec:
-    spec = tensor_spec(dm_env_rpc_pb2.STRING)
-    spec.min.int8s.array = b"\1"
-    return spec
+def with_min(dtype: dm_env_rpc_pb2.DataType, **payload: Any) -> TensorSpec:
+    return TensorSpec(name="a", dtype=dtype, min=payload)
 
 
 @pytest.mark.parametrize(
@@ -358,8 +350,8 @@ def _bounded_string() -> TensorSpec:
         (tensor_spec("float32", (), [1, 2]), "min: has 2 elements"),
         (tensor_spec("float32", (-1,), [1, 2]), "min: has 2 elements"),
         (tensor_spec("float32", (2**31 - 1,), [1, 2]), "a message holds"),
-        (_mismatched(), "min: is int32, but the dtype of the spec is float32"),
-        (_bounded_string(), "min: is int8, but the dtype of the spec is string"),
+        (with_min(dm_env_rpc_pb2.FLOAT, int32s={"array": [1]}), "min: is int32, but .* is float32"),
+        (with_min(dm_env_rpc_pb2.STRING, int8s={"array": b"\1"}), "min: is int8, but .* is string"),
         (tensor_spec("float32", (-1, -1)), "more than one variable dimension"),
         (tensor_spec("float32", (1,) * 33), "33 dimensions"),
         (tensor_spec("float32", (2**31 - 1, 2**31 - 1)), "a message holds"),
@@ -402,26 +394,18 @@ def test_a_large_spec_takes_no_memory() -> None:
 
 # Scalar bounds of the 1.0 line, whose numbers today's protocol reserves.
 
-LINE_1_0: dict[str, tuple[int, Callable[[Any], bytes], int]] = {
-    "float32": (1, lambda n: struct.pack("<f", n), 5),
-    "float64": (2, lambda n: struct.pack("<d", n), 1),
-    "int32": (3, strategies.varint, 0),
-    "int64": (4, strategies.varint, 0),
-    "uint32": (5, strategies.varint, 0),
-    "uint64": (6, strategies.varint, 0),
-    "int8": (7, strategies.varint, 0),
-    "uint8": (8, strategies.varint, 0),
-}
+LINE_1_0 = ("float32", "float64", "int32", "int64", "uint32", "uint64", "int8", "uint8")
+"""In the order of their fields, the first of which has the number 1."""
 
 
 def line_1_0_spec(dtype: str, minimum: Any, maximum: Any, bound: str | None = None) -> TensorSpec:
     """A spec as such a server sends it; `bound` is the type of its bounds."""
-    number, encode, wire_type = LINE_1_0[bound or dtype]
+    sent = bound or dtype
     message = tensor_spec(dtype, (2,)).SerializeToString()
     for field, value in ((4, minimum), (5, maximum)):
         if value is not None:
-            scalar = strategies.varint(number << 3 | wire_type) + encode(value)
-            message += strategies.varint(field << 3 | 2) + strategies.varint(len(scalar)) + scalar
+            scalar = wire.field(1 + LINE_1_0.index(sent), *element_bytes(sent, value))
+            message += wire.field(field, wire.BLOCK, scalar)
     return TensorSpec.FromString(message)
 
 

@@ -43,16 +43,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[Served]:
         yield running
 
 
+def is_served(server: Served, seconds: float) -> None:
+    """An honest client takes a step in time."""
+    with Honest(server.address) as honest:
+        assert honest.step() < patience(seconds)
+
+
 @pytest.fixture(autouse=True)
 def is_as_before(server: Served) -> Iterator[None]:
     """An honest client is served afterwards, and all descriptors are back."""
-    with Honest(server.address) as honest:
-        honest.step()
+    is_served(server, 60.0)
     assert settles(lambda: server.descriptors() <= 8, 20)
     before = server.descriptors()
     yield
-    with Honest(server.address) as honest:
-        assert honest.step() < patience(5.0)
+    is_served(server, 5.0)
     assert settles(lambda: server.descriptors() <= before, 20)
 
 
@@ -108,8 +112,7 @@ def test_row_56_silent_and_slow_clients(server: Served, seen: Seen) -> None:
     try:
         for client in clients[::2]:
             client.send(greeting[:10])
-        with Honest(server.address) as honest:
-            assert honest.step() < patience(2.0)
+        is_served(server, 2.0)
         with RawClient(server.address) as slow:
             for byte in request(1) + requests(1, b"\x12\x00"):
                 slow.send(bytes([byte]))
@@ -134,8 +137,7 @@ def test_row_56_clients_that_never_read(server: Served, seen: Seen) -> None:
             # The server stops to read, or ends the stream, which is more than its window.
             with contextlib.suppress(OSError):
                 client.socket.sendall(requests(1, *[b""] * 400_000))
-        with Honest(server.address) as honest:
-            assert honest.step() < patience(2.0)
+        is_served(server, 2.0)
         grown = server.peak() - memory
     finally:
         for client in clients:
@@ -166,9 +168,10 @@ def test_row_56_one_client_too_many(server: Served) -> None:
 def mutated(rng: random.Random) -> bytes:
     """What a client sends, with some bits of it changed, and perhaps cut or repeated."""
     fixed = [b"", b"\x0a\x00", b"\x12\x00", b"\x1a\x02\x12\x00"]
-    step = dm_env_rpc_pb2.EnvironmentRequest()
-    step.step.actions[1].int32s.array.append(rng.randint(-1, 3))
-    step.step.requested_observations.extend([1, 2, 3])
+    actions = {1: dm_env_rpc_pb2.Tensor(int32s={"array": [rng.randint(-1, 3)]})}
+    step = dm_env_rpc_pb2.EnvironmentRequest(
+        step={"actions": actions, "requested_observations": [1, 2, 3]}
+    )
     messages = [*fixed, rng.randbytes(rng.randint(1, 60)), step.SerializeToString()]
     parts = [request(1)]
     for _ in range(rng.randint(1, 6)):
