@@ -40,13 +40,6 @@ def test_every_function_of_a_version_is_called(make: MakeEnvironment, version: s
     assert not_called == (["act"] if version == "1.4" else [])
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_struct_has_the_size_that_the_compiler_gives_it(version: str) -> None:
-    count = 31 if version == "1.4" else 29
-    assert layout(version).size == count * ctypes.sizeof(ctypes.c_void_p)
-    assert len(layout(version).functions) == count
-
-
 @pytest.mark.parametrize(
     ("operation", "key", "result"),
     [

@@ -108,8 +108,8 @@ def test_row_56_bombs(server: Served, name: str, scale: int, seen: Seen) -> None
 def test_row_56_silent_and_slow_clients(server: Served, seen: Seen) -> None:
     """Row 40: more silent sockets than there is room for; a byte at a time; answers unread."""
     greeting = PREFACE + frames.settings()
-    clients = [RawClient(server.address, greets=False) for _ in range(400)]
-    try:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address, greets=False)) for _ in range(400)]
         for client in clients[::2]:
             client.send(greeting[:10])
         is_served(server, 2.0)
@@ -119,9 +119,6 @@ def test_row_56_silent_and_slow_clients(server: Served, seen: Seen) -> None:
             assert slow.read_until(lambda: len(slow.answers(1)) == 1)
         # Those that were there first were closed for later ones.
         assert any(not client.send(b"x") or client.read_to_the_end(1.0) for client in clients[:90])
-    finally:
-        for client in clients:
-            client.socket.close()
     seen(silent_sockets=400)
 
 
@@ -129,9 +126,9 @@ def test_row_56_clients_that_never_read(server: Served, seen: Seen) -> None:
     """Row 40: what answers take that nobody reads is bounded."""
     largest = (1 << 31) - 1
     memory = server.watch_memory()
-    clients = [RawClient(server.address, window=largest) for _ in range(4)]
-    try:
-        for client in clients:
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            client = stack.enter_context(RawClient(server.address, window=largest))
             client.send(frame(WINDOW_UPDATE, struct.pack(">I", largest - 65_535)) + request(1))
             client.socket.settimeout(0.5)
             # The server stops to read, or ends the stream, which is more than its window.
@@ -139,9 +136,6 @@ def test_row_56_clients_that_never_read(server: Served, seen: Seen) -> None:
                 client.socket.sendall(requests(1, *[b""] * 400_000))
         is_served(server, 2.0)
         grown = server.peak() - memory
-    finally:
-        for client in clients:
-            client.socket.close()
     seen(unread_connections=4, memory_mib=grown / MIB)
     assert grown <= 4 * 24 * MIB
 
