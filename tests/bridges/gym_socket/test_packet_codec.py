@@ -74,15 +74,6 @@ def test_error_strings(data: bytes, message: str) -> None:
     assert answer == message
 
 
-def test_byte_lists_are_writable_arrays_of_their_own() -> None:
-    data = transcripts.EXCHANGES["reset with a byte list"].received
-    assert data is not None
-    array = packet_codec.read_answer(Given(data), RESET, LIMITS)
-    assert array.dtype == np.uint8
-    assert array.flags.writeable
-    assert array.flags.c_contiguous
-
-
 @pytest.mark.parametrize(
     "array", [np.uint8(7), np.zeros((0,), np.uint8), np.zeros((3, 0, 2), np.uint8)]
 )
