@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import signal
@@ -166,6 +167,25 @@ def test_a_command_that_is_asked_to_complete_by_no_shell_says_nothing(
     monkeypatch.setenv("_DM_ENV_RPC_COMPLETE", "complete_bash")
     monkeypatch.setattr(Commands, "_main_shell_completion", lambda *args, **kwargs: 1 / 0)
     assert invoke("run", code=1).output == ""
+
+
+def test_output_that_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    class Full(io.StringIO):
+        def __init__(self, file: Any):
+            super().__init__()
+            self._file = file
+
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+        def fileno(self) -> int:
+            return int(self._file.fileno())
+
+    with open(tmp_path / "out", "w") as file:
+        monkeypatch.setattr(sys, "stdout", Full(file))
+        with pytest.raises(SystemExit) as ended:
+            app(args=["--help"])
+    assert ended.value.code == 1
 
 
 @pytest.mark.parametrize("options", [["--json"], ["--protocol", "gym-socket"]])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
+import lz4.frame
 import pytest
+import zstandard
 from mcap.opcode import Opcode
 from mcap.writer import MCAP0_MAGIC, Writer
 
@@ -15,6 +19,7 @@ from dm_env_rpc_client.recording import Recorder, Scan, read
 from dm_env_rpc_client.recording.files import container as containers
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.recording.sessions import entries
+from tests.recording.test_file_bombs import packed, recording
 
 COUNT = 60
 
@@ -53,6 +58,23 @@ def test_a_chunk_that_is_missing_is_noticed(whole: Path, tmp_path: Path) -> None
         entries(path)
 
 
+@pytest.mark.parametrize(
+    ("compression", "compress"), [("zstd", zstandard.compress), ("lz4", lz4.frame.compress)]
+)
+def test_a_chunk_takes_no_more_memory_than_it_says(
+    path: Path, compression: str, compress: Callable[[bytes], bytes]
+) -> None:
+    size = 64 << 20
+    path.write_bytes(recording(packed(compression, compress(bytes(size)), 1000, 0)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordingError, match="damaged"):
+            entries(path)
+        assert tracemalloc.get_traced_memory()[1] < size // 8
+    finally:
+        tracemalloc.stop()
+
+
 def test_what_is_no_recording(tmp_path: Path) -> None:
     path = tmp_path / "no.mcap"
     with pytest.raises(RecordingError, match="No such file"):
@@ -83,8 +105,8 @@ def test_channels_of_others_are_skipped(tmp_path: Path) -> None:
     channel = writer.register_channel("/other", "protobuf", schema)
     writer.add_message(channel, 1, b"hello", 1)
     writer.finish()
-    recording = read(path)
-    assert (recording.connections, recording.episodes, recording.is_complete) == ({}, [], True)
+    found = read(path)
+    assert (found.connections, found.episodes, found.is_complete) == ({}, [], True)
 
 
 def test_a_file_without_chunks_that_another_program_wrote(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     DiscreteAction,
     ObservationDescription,
     ObservationType,
+    checked_size,
 )
 from dm_env_rpc_client.errors import ProtocolError
 
@@ -70,6 +71,15 @@ def test_a_string_is_a_scalar_whatever_its_length(shape: tuple[int, ...] | None)
 )
 def test_values_conform(shape: tuple[int, ...] | None, array: Any, conforms: bool) -> None:
     assert ObservationDescription("o", BYTES, shape).value_conforms(array) is conforms
+
+
+def test_sizes_do_not_overflow() -> None:
+    assert checked_size((2, 3), 8, 48, "x") == 48
+    assert checked_size((), 8, 8, "x") == 8
+    assert checked_size((5, 0), 8, 1 << 28, "x") == 0
+    for shape in ((2**31 - 1,) * 3, (0, 2**31 - 1, 2**31 - 1), (2**30, 2**30, 16)):
+        with pytest.raises(ProtocolError, match=r"^x: shape .* takes"):
+            checked_size(shape, 8, 1 << 28, "x")
 
 
 def test_the_sizes_of_observations_add_up() -> None:
