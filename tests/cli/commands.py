@@ -6,20 +6,19 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer.testing
 
 from dm_env_rpc_client.cli.app import app
+from tests.support import programs, scripted
 
+listening = scripted.listening
 COMMAND = [sys.executable, "-m", "dm_env_rpc_client"]
-ROOT = str(Path(__file__).resolve().parents[2])
+ROOT = str(programs.ROOT)
 
 
 def command(
@@ -83,27 +82,14 @@ class Peers(NamedTuple):
 
 
 @contextlib.contextmanager
-def listening(answer: Any) -> Iterator[str]:
-    """A TCP server that does with each connection what a function does."""
-    connections = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def take() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    connections.append(connection)
-                    answer(connection)
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
-            for connection in connections:
-                connection.close()
+def served(*arguments: str, **options: Any) -> Iterator[str]:
+    """Runs `serve --json` and yields the address; it ends properly when it is told to."""
+    try:
+        process = started("serve", "--json", *arguments, **options)
+        yield address_of(process)
+        ended(process)
+    finally:
+        end_started()
 
 
 _started: list[subprocess.Popen[str]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 from google.protobuf import any_pb2
@@ -49,24 +50,21 @@ def serving(refuses: str = "", ends: str = "") -> Script:
     """
     specs = dm_env_rpc_pb2.ActionObservationSpecs(actions={1: SPEC}, observations={1: _TEXT})
 
+    answers: dict[str, Any] = {
+        "create_world": {"world_name": EVIL},
+        "join_world": {"specs": specs},
+        "reset": {"specs": specs},
+    }
+
     def answer(request: Request) -> Response:
-        kind = request.WhichOneof("payload")
-        if kind == "create_world":
-            return Response(create_world=dm_env_rpc_pb2.CreateWorldResponse(world_name=EVIL))
-        if kind == "join_world":
-            return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=specs))
-        if kind == "reset":
-            return Response(reset=dm_env_rpc_pb2.ResetResponse(specs=specs))
-        if kind == "step":
-            step = dm_env_rpc_pb2.StepResponse(state=dm_env_rpc_pb2.RUNNING)
-            for uid in request.step.requested_observations:
-                step.observations[uid].strings.array.append(EVIL)
-            return Response(step=step)
+        kind = str(request.WhichOneof("payload"))
         if kind == "extension":
             return _property(request)
-        response = Response()
-        getattr(response, str(kind)).SetInParent()
-        return response
+        if kind == "step":
+            text = dm_env_rpc_pb2.Tensor(strings={"array": [EVIL]})
+            texts = dict.fromkeys(request.step.requested_observations, text)
+            return Response(step={"state": dm_env_rpc_pb2.RUNNING, "observations": texts})
+        return Response(**{kind: answers.get(kind, {})})
 
     def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
         for request in requests:

@@ -43,22 +43,11 @@ class Terminal:
         kept = {
             name: value for name, value in os.environ.items() if name not in ("TMUX", "NO_COLOR")
         }
-        variables = {
-            **kept,
-            "PS1": PROMPT,
-            "PYTHONPATH": commands.ROOT,
-            "LC_ALL": "C.UTF-8",
-            "COLORTERM": "truecolor",
-        }
+        own = {"PS1": PROMPT, "PYTHONPATH": commands.ROOT, "LC_ALL": "C.UTF-8"}
+        variables = {**kept, **own, "COLORTERM": "truecolor", **(environment or {})}
         size = ["-x", str(columns), "-y", str(rows)]
-        subprocess.run(
-            [*self._tmux, "new-session", "-d", *size, "env", *(
-                f"{name}={value}" for name, value in (environment or {}).items()
-            ), "bash", "--norc", "--noprofile"],
-            env=variables,
-            check=True,
-            timeout=20,
-        )  # fmt: skip
+        command = [*self._tmux, "new-session", "-d", *size, "bash", "--norc", "--noprofile"]
+        subprocess.run(command, env=variables, check=True, timeout=20)
         self.waits_for(PROMPT.strip())
 
     def __enter__(self) -> Terminal:

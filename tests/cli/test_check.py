@@ -14,20 +14,9 @@ from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 
 
-def checked(*arguments: str, code: int) -> Any:
-    return invoke("check", *arguments, code=code)
-
-
 def test_a_good_server(catch_server: Server) -> None:
-    result = checked(
-        catch_server.address,
-        "--create=rows=4",
-        "--invalid-create=rows=-1",
-        "--reset=rows=5",
-        "--several-worlds",
-        "--one-agent",
-        code=0,
-    )
+    settings = ("--create=rows=4", "--invalid-create=rows=-1", "--reset=rows=5")
+    result = invoke("check", catch_server.address, *settings, "--several-worlds", "--one-agent")
     assert "passed  a_world_can_be_joined\n" in result.stdout
     assert "skipped messages_of_another_shape_are_refused: " in result.stdout
     assert " passed, 0 failed, 0 warned, " in result.stdout
@@ -36,8 +25,9 @@ def test_a_good_server(catch_server: Server) -> None:
 def test_a_broken_server_as_json() -> None:
     check, session_class = BROKEN["sends errors without a message"]
     with playground.serve(session_class) as address:
-        summary = json.loads(checked(address, "--json", "--only=errors", code=0).stdout)
-        strict = json.loads(checked(address, "--json", "--only=errors", "--strict", code=1).stdout)
+        line = ("check", address, "--json", "--only=errors")
+        summary = json.loads(invoke(*line).stdout)
+        strict = json.loads(invoke(*line, "--strict", code=1).stdout)
     assert summary["address"] == address
     assert (summary["failed"], summary["warned"]) == (0, 1)
     assert (strict["failed"], strict["warned"]) == (1, 0)
@@ -55,7 +45,7 @@ def test_a_broken_server_as_json() -> None:
 def test_a_failure_is_shown_with_what_was_sent() -> None:
     check, session_class = BROKEN["sends what is no message"]
     with playground.serve(session_class) as address:
-        result = checked(address, f"--only={check}", code=1)
+        result = invoke("check", address, f"--only={check}", code=1)
     for part in ("failed  " + check, "clause: ", "sent: StepRequest", "received: ", "expected: "):
         assert part in result.stdout
     assert "0 passed, 1 failed, 0 warned, 2 skipped" in result.stdout
@@ -67,7 +57,7 @@ def test_nothing_can_be_checked() -> None:
             raise playground.RequestError("the seed is missing")
 
     with playground.serve(Refuses) as address:
-        result = checked(address, code=1)
+        result = invoke("check", address, code=1)
     first, *_, last = result.stdout.splitlines()
     assert first == "failed  the_server_can_be_checked"
     assert "the seed is missing" in result.stdout

@@ -22,7 +22,7 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.cli.commands import address_of, command, ended, invoke, started
-from tests.launch.processes import is_alive
+from tests.launch.processes import children_of, is_alive
 from tests.support.environments import Robot
 from tests.support.scripted import settles
 from tests.support.stopwatch import time_limit
@@ -35,11 +35,14 @@ def test_run_without_an_address_serves_catch_itself() -> None:
         assert column in result.stdout
 
 
+def summary_of(*arguments: str) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads(invoke("run", *arguments, "--json").stdout)
+    return summary
+
+
 def test_run_prints_json(catch_server: Server) -> None:
-    result = invoke(
-        "run", catch_server.address, "-n", "5", "--create", "rows=3", "--seed", "1", "--json"
-    )
-    summary = json.loads(result.stdout)
+    options = ("-n", "5", "--create", "rows=3", "--seed", "1")
+    summary = summary_of(catch_server.address, *options)
     assert summary["address"] == catch_server.address
     assert summary["steps"] == 10
     assert [episode["length"] for episode in summary["episodes"]] == [2] * 5
@@ -56,8 +59,7 @@ def test_many_episodes_are_summed_up(catch_server: Server) -> None:
 
 
 def test_run_cuts_long_episodes_off(catch_server: Server) -> None:
-    result = invoke("run", catch_server.address, "-n", "1", "--max-steps", "4", "--json")
-    summary = json.loads(result.stdout)
+    summary = summary_of(catch_server.address, "-n", "1", "--max-steps", "4")
     assert summary["episodes"] == [{"return": 0.0, "length": 4, "ended": "cut off"}]
     assert (summary["finished"], summary["mean_return"], summary["mean_length"]) == (0, None, None)
     text = invoke("run", catch_server.address, "-n", "2", "--max-steps", "4").stdout
@@ -77,14 +79,14 @@ class Shrinking(Catch):
 
 def test_what_was_cut_off_is_not_counted_as_finished() -> None:
     with serve(Shrinking) as server:
-        line = ("run", server.address, "-n", "5", "--max-steps", "2", "--create", "rows=4")
-        summary = json.loads(invoke(*line, "--json").stdout)
+        line = (server.address, "-n", "5", "--max-steps", "2", "--create", "rows=4")
+        summary = summary_of(*line)
         ended = [(episode["ended"], episode["length"]) for episode in summary["episodes"]]
         assert ended == [("terminated", 2), ("cut off", 2)] * 2 + [("terminated", 2)]
         returns = [episode["return"] for episode in summary["episodes"][::2]]
         assert summary["finished"] == 3
         assert summary["mean_return"] == pytest.approx(np.mean(returns))
-        assert "3 of 5 episodes finished, 10 steps: return" in invoke(*line).stdout
+        assert "3 of 5 episodes finished, 10 steps: return" in invoke("run", *line).stdout
 
 
 def test_run_with_a_policy_of_ones_own(
@@ -99,15 +101,14 @@ def test_run_with_a_policy_of_ones_own(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    result = invoke("run", catch_server.address, "--policy", "tracking_policy:act", "--json")
-    assert json.loads(result.stdout)["mean_return"] == 1.0
+    summary = summary_of(catch_server.address, "--policy", "tracking_policy:act")
+    assert summary["mean_return"] == 1.0
 
 
 def test_run_joins_a_world_that_exists(catch_server: Server) -> None:
     with connect(catch_server.address) as connection:
         name = create_world(connection, {"rows": 5})
-        result = invoke("run", catch_server.address, "--world", name, "-n", "1", "--json")
-        assert json.loads(result.stdout)["steps"] == 4
+        assert summary_of(catch_server.address, "--world", name, "-n", "1")["steps"] == 4
 
 
 def test_inspect_shows_every_spec() -> None:
@@ -116,12 +117,8 @@ def test_inspect_shows_every_spec() -> None:
         for name in ("arm.torque", "camera.rgb", "joints.1", "reward", "uint8", "[4, 5, 3]"):
             assert name in text
         described = json.loads(invoke("inspect", server.address, "--json").stdout)
-        assert described["actions"]["arm.torque"] == {
-            "dtype": "float32",
-            "shape": [3],
-            "minimum": -1.0,
-            "maximum": 1.0,
-        }
+        torque = {"dtype": "float32", "shape": [3], "minimum": -1.0, "maximum": 1.0}
+        assert described["actions"]["arm.torque"] == torque
         assert described["actions"]["speech"]["dtype"] == "string"
         assert described["observations"]["heard"]["shape"] == [2]
 
@@ -157,17 +154,13 @@ def test_a_run_that_ends_in_a_step_leaves_no_process(tmp_path: Path, number: int
     (tmp_path / "acting.py").write_text(ACTING)
     process = started("run", "-n", "1000000", "--policy=acting:act", cwd=tmp_path)
     assert settles((tmp_path / "acted").exists, 60)
-    children = _children(process.pid)
+    children = children_of(process.pid)
     assert children
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert (process.returncode, errors.strip()) == (130, "error: interrupted")
     assert settles(lambda: not any(is_alive(child) for child in children), 20)
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize(
@@ -181,11 +174,10 @@ def _children(pid: int) -> list[int]:
     ],
 )
 def test_commands_start_servers_that_end_with_them(line: str) -> None:
-    children = set(_children(os.getpid()))
-    before = {child for child in children if is_alive(child)}
+    before = {child for child in children_of(os.getpid()) if is_alive(child)}
     result = invoke(*line.format("python:tests.support.environments:Echo").split())
     assert "error" not in result.stderr
-    assert {child for child in _children(os.getpid()) if is_alive(child)} <= before
+    assert {child for child in children_of(os.getpid()) if is_alive(child)} <= before
 
 
 def test_a_server_that_does_not_start_is_told() -> None:

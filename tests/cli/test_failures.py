@@ -54,11 +54,7 @@ ERRORS: list[tuple[BaseException, int, str]] = [
     (KeyboardInterrupt(), 130, "error: interrupted"),
     (interrupted_import(), 130, "error: interrupted"),
     (Terminated(), 143, "error: terminated"),
-    (
-        ZeroDivisionError("oh"),
-        70,
-        "error: this is a defect of dm-env-rpc: ZeroDivisionError: oh",
-    ),
+    (ZeroDivisionError("oh"), 70, "error: this is a defect of dm-env-rpc: ZeroDivisionError: oh"),
     (ImportError("no x"), 70, "error: this is a defect of dm-env-rpc: ImportError: no x"),
     (UsageError("\x1b[2J\x07"), 2, r"error: \x1b[2J\x07"),
 ]
@@ -137,10 +133,10 @@ def test_warnings_are_lines(
 
 
 def test_without_arguments_there_is_help() -> None:
-    assert "Examples:" in invoke(code=0).stdout
-    shown = invoke("properties", code=0).stdout
+    assert "Examples:" in invoke().stdout
+    shown = invoke("properties").stdout
     assert "list" in shown
-    assert "bool" not in shown + invoke("--help", code=0).stdout
+    assert "bool" not in shown + invoke("--help").stdout
 
 
 GROUP: Any = typer.main.get_command(app)
@@ -150,7 +146,7 @@ COMMANDS += [f"properties {name}" for name in GROUP.commands["properties"].comma
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_has_examples_of_the_command(command: str) -> None:
-    text = invoke(*command.split(), "--help", code=0).stdout
+    text = invoke(*command.split(), "--help").stdout
     assert f"dm-env-rpc {command}" in text.split("Examples:")[1]
     assert "bool" not in text, "a flag takes no value"
 
@@ -158,11 +154,11 @@ def test_help_has_examples_of_the_command(command: str) -> None:
 @pytest.mark.parametrize("command", ["", "properties", *sorted(COMMANDS)])
 def test_h_is_help(command: str) -> None:
     words = command.split()
-    assert invoke(*words, "-h", code=0).stdout == invoke(*words, "--help", code=0).stdout
+    assert invoke(*words, "-h").stdout == invoke(*words, "--help").stdout
 
 
 def test_the_version() -> None:
-    assert invoke("--version", code=0).stdout == f"dm-env-rpc {__version__}\n"
+    assert invoke("--version").stdout == f"dm-env-rpc {__version__}\n"
 
 
 def test_a_command_that_is_asked_to_complete_by_no_shell_says_nothing(

@@ -111,17 +111,12 @@ def test_listings_as_json(server: Server) -> None:
 def test_the_properties_of_a_world_that_exists_are_set_for_good(server: Server) -> None:
     with connect(server.address) as connection:
         world = create_world(connection)
-        done = run(
-            "set", server.address, "physics.gravity=1.62", "map.level=0x1f", "--world", world
-        )
+        of_world = (server.address, "--world", world)
+        done = run("set", *of_world, "physics.gravity=1.62", "map.level=0x1f")
         assert done.stdout == "physics.gravity = 1.62\nmap.level = 31\n"
-        read = run(
-            "get", server.address, "physics.gravity", "map.level", "--world", world, "--json"
-        )
-        assert json.loads(read.stdout) == {
-            "address": server.address,
-            "properties": {"physics.gravity": 1.62, "map.level": 31},
-        }
+        read = run("get", *of_world, "physics.gravity", "map.level", "--json")
+        values = {"physics.gravity": 1.62, "map.level": 31}
+        assert json.loads(read.stdout) == {"address": server.address, "properties": values}
         destroy_world(connection, world)
 
 
@@ -205,10 +200,9 @@ def test_a_server_without_properties_says_so() -> None:
         assert "no payload that this server knows" in refused.stderr
 
     def refuse(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        error = {"code": code_pb2.UNIMPLEMENTED, "message": "not here"}
         for _ in requests:
-            response = dm_env_rpc_pb2.EnvironmentResponse()
-            response.error.code, response.error.message = code_pb2.UNIMPLEMENTED, "not here"
-            yield response
+            yield dm_env_rpc_pb2.EnvironmentResponse(error=error)
 
     with ScriptedServer(refuse) as refusing:
         refused = run("list", refusing.address, code=1)

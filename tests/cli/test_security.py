@@ -13,14 +13,7 @@ import typer.testing
 
 from dm_env_rpc_client import ConnectionLostError, Tls, connect, dm_env_rpc_pb2
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.cli.commands import (
-    address_of,
-    ended,
-    invoke,
-    is_one_line_with,
-    listening,
-    started,
-)
+from tests.cli.commands import address_of, ended, invoke, is_one_line_with, listening, started
 from tests.support.certificates import Authority
 from tests.support.forks import run_command
 

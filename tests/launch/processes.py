@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from dm_env_rpc_client.launch import Launch
+from dm_env_rpc_client.launch import Launch, from_python
+from tests.support import programs
 from tests.support.scripted import settles
 
+ROOT = programs.ROOT
 ECHO = "python:tests.support.environments:Echo"
-ROOT = Path(__file__).parents[2]
 
 AT_PORT = [
     sys.executable, "-m", "dm_env_rpc_client.server", "tests.support.environments:Echo",
@@ -74,3 +76,28 @@ def supervisors(program: bytes = b"system/children.py") -> list[int]:
 def keepers() -> list[int]:
     """The processes of this one that watch over launched containers."""
     return supervisors(b"dm_env_rpc_client.launch.container")
+
+
+class Launcher:
+    """Launches servers, and has them for the test to kill.
+
+    Args:
+      *references: of the environments, one after the other, the last for all that follow.
+      **options: of `from_python`.
+    """
+
+    def __init__(self, *references: str, **options: Any) -> None:
+        self._references = references or ("tests.support.environments:Echo",)
+        self._options = options
+        self.launches: list[Launch] = []
+
+    def __call__(self) -> Launch:
+        reference = self._references[min(len(self.launches), len(self._references) - 1)]
+        self.launches.append(from_python(reference, **self._options))
+        return self.launches[-1]
+
+    def kill(self) -> None:
+        kill(self.launches[-1])
+
+    def all_ended(self) -> bool:
+        return not any(launch.is_running for launch in self.launches)

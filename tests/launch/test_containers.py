@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,21 +16,10 @@ from dm_env_rpc_client import LaunchError, Restart, SpecError, make
 from dm_env_rpc_client.launch import Launch, from_docker
 from tests.launch.docker_daemon import IMAGE, Daemon
 from tests.launch.processes import ROOT, command_of, is_alive
-from tests.support.scripted import settles
+from tests.support.scripted import ServerProcess, settles
 from tests.support.stopwatch import time_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
-
-pytest.importorskip("docker")
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with contextlib.closing(Daemon(tmp_path)) as stand_in:
-        monkeypatch.setenv("DOCKER_HOST", stand_in.host)
-        yield stand_in
-        assert settles(lambda: not stand_in.containers, 20)
-        assert all(each.process is None or each.has_ended.is_set() for each in stand_in.created)
 
 
 def test_a_container_serves_and_is_removed(daemon: Daemon) -> None:
@@ -41,6 +28,8 @@ def test_a_container_serves_and_is_removed(daemon: Daemon) -> None:
         launch
     ):
         (container,) = daemon.containers.values()
+        assert isinstance(launch, Launch)
+        assert "docker:owner/echo" in repr(launch)
         assert launch.address == f"127.0.0.1:{container.port}"
         with make(launch.address) as env:
             env.reset()
@@ -76,11 +65,8 @@ def test_an_image_is_pulled_with_progress(daemon: Daemon, caplog: pytest.LogCapt
         from_docker("other/echo:1.2", progress=lambda *each: told.append(each)),
     ):
         pass
-    assert [each[1:] for each in told if each[0] == "Downloading"] == [
-        (20, 100),
-        (70, 100),
-        (100, 100),
-    ]
+    told_of_layers = [each[1:] for each in told if each[0] == "Downloading"]
+    assert told_of_layers == [(20, 100), (70, 100), (100, 100)]
     assert "pulling the image other/echo:1.2" in caplog.text
 
 
@@ -90,15 +76,18 @@ def test_one_that_ends_is_told_with_its_last_lines(daemon: Daemon) -> None:
     assert "arguments: fail" in caught.value.logs
 
 
-def test_what_the_daemon_refuses_is_told_at_once(daemon: Daemon) -> None:
-    daemon.refusal = "no such runtime: fast"
-    with time_limit(20), pytest.raises(LaunchError, match="no such runtime: fast"):
-        from_docker("owner/echo")
-
-
-def test_a_port_that_is_not_mapped_is_told(daemon: Daemon) -> None:
-    daemon.maps = False
-    with time_limit(20), pytest.raises(LaunchError, match="network_mode among the options"):
+@pytest.mark.parametrize(
+    ("attribute", "value", "text"),
+    [
+        ("refusal", "no such runtime: fast", "no such runtime: fast"),
+        ("maps", False, "network_mode among the options"),  # So that no port is mapped.
+    ],
+)
+def test_what_the_daemon_does_not_do_is_told_at_once(
+    daemon: Daemon, attribute: str, value: object, text: str
+) -> None:
+    setattr(daemon, attribute, value)
+    with time_limit(20), pytest.raises(LaunchError, match=text):
         from_docker("owner/echo")
 
 
@@ -147,27 +136,14 @@ time.sleep(300)  # Until it is killed.
 """
 
 
-@contextlib.contextmanager
-def client() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", CLIENT], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_client_that_ends_takes_its_container_along(
     daemon: Daemon, number: signal.Signals
 ) -> None:
-    with client() as process:
-        assert process.stdout is not None
-        keeper = int(process.stdout.readline())
+    with ServerProcess(CLIENT) as process:
+        keeper = int(process.address)
         assert len(daemon.containers) == 1
-        process.send_signal(number)
+        process.signal(number)
         assert settles(lambda: not daemon.containers, 20)
         assert settles(lambda: not is_alive(keeper), 20)
 
@@ -187,16 +163,10 @@ def test_a_client_that_is_killed_while_the_container_is_created(
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    with client() as process:
-        assert daemon.is_asked.wait(20)
+    with subprocess.Popen([sys.executable, "-c", CLIENT], cwd=ROOT) as process:
+        was_asked = daemon.is_asked.wait(20)
         process.kill()
-        process.wait()
+    assert was_asked
     assert settles(lambda: daemon.created != [], 20)
     assert settles(lambda: not daemon.containers, 20)
     assert settles(lambda: not list(folder.iterdir()), 20)
-
-
-def test_a_launch_is_a_launch(daemon: Daemon) -> None:
-    with from_docker("owner/echo") as launch:
-        assert isinstance(launch, Launch)
-        assert "docker:owner/echo" in repr(launch)

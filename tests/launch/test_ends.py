@@ -135,5 +135,6 @@ def test_a_connection_that_is_lost_while_the_server_runs_has_no_such_words() -> 
             way.reset()
             with pytest.raises(ConnectionLostError) as caught:
                 env.step({"value": 1})
+            assert env.restarts == 0
         assert caught.value.server_end is None
         assert launch.is_running

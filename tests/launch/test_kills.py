@@ -15,19 +15,20 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, Restart, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.launch import Launch, from_python
 from tests.launch.docker_daemon import Daemon
 from tests.launch.processes import (
     ECHO,
     ROOT,
+    Launcher,
     is_alive,
     keepers,
     servers_of,
@@ -119,6 +120,26 @@ def step_until(env: DmEnvAdaptor, done: threading.Event, moments: Moments) -> tu
     return steps, losses
 
 
+def kill_while_it_steps(
+    address: Any, count: int, victims: Callable[[], Iterable[int]], seen: Seen
+) -> None:
+    """Steps an environment while its victims, who are found anew each time, are killed."""
+    moments = Moments(count)
+    kills = 0
+
+    def kill_all() -> None:
+        nonlocal kills
+        if kills >= count:
+            raise StopIteration
+        moments.wait()
+        kills += sum(map(kill, victims()))
+
+    with make(address, restart=RESTART) as env, in_background(kill_all) as done:
+        steps, losses = step_until(env, done, moments)
+        assert env.restarts >= losses >= max(1, count // 3)
+        seen(kills=kills, steps=steps, restarts=env.restarts)
+
+
 @pytest.mark.parametrize("victim", ["server", "supervisor"])
 @counts(2, 50)
 def test_servers_that_are_killed(
@@ -126,30 +147,16 @@ def test_servers_that_are_killed(
 ) -> None:
     temporary = tempfile.TemporaryDirectory()  # `tmp_path` is long for the path of a socket.
     monkeypatch.setattr(tempfile, "tempdir", temporary.name)
-    moments = Moments(count)
     mark = uuid.uuid4().hex
-    launches: list[Launch] = []
-    kills = 0
+    launcher = Launcher(env={"MARK": mark})
 
-    def launch() -> Launch:
-        launches.append(from_python("tests.support.environments:Echo", env={"MARK": mark}))
-        return launches[-1]
-
-    def kill_one() -> None:
-        nonlocal kills
-        if kills >= count:
-            raise StopIteration
-        moments.wait()
-        # Those that start are not in `launches` yet.
+    def victims() -> Iterator[int]:
+        # Those that start are not among the launcher's yet.
         for supervisor in supervisors():
-            for pid in servers_of(supervisor) if victim == "server" else [supervisor]:
-                kills += kill(pid)
+            yield from servers_of(supervisor) if victim == "server" else [supervisor]
 
-    with make(launch, restart=RESTART) as env, in_background(kill_one) as done:
-        steps, losses = step_until(env, done, moments)
-        assert env.restarts >= losses >= max(1, count // 3)
-        seen(kills=kills, steps=steps, restarts=env.restarts)
-    assert not any(launch.is_running for launch in launches)
+    kill_while_it_steps(launcher, count, victims, seen)
+    assert launcher.all_ended()
     assert settles(lambda: not list(marked(mark)), 20)
     assert settles(lambda: not os.listdir(temporary.name), 20)
     temporary.cleanup()
@@ -209,32 +216,15 @@ def marked(mark: str) -> Iterator[int]:
 @pytest.mark.parametrize("victim", ["container", "keeper"])
 @counts(2, 50)
 def test_processes_of_containers_that_are_killed(
-    count: int, victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen
+    count: int, victim: str, daemon: Daemon, seen: Seen
 ) -> None:
-    pytest.importorskip("docker")
-    moments = Moments(count)
-    kills = 0
-    with contextlib.closing(Daemon(tmp_path)) as daemon:
-        monkeypatch.setenv("DOCKER_HOST", daemon.host)
+    def containers() -> Iterator[int]:
+        for container in list(daemon.containers.values()):
+            if container.process is not None and not container.has_ended.is_set():
+                yield container.process.pid
 
-        def kill_one() -> None:
-            nonlocal kills
-            if kills >= count:
-                raise StopIteration
-            moments.wait()
-            if victim == "keeper":
-                kills += sum(map(kill, keepers()))
-                return
-            for container in list(daemon.containers.values()):
-                if container.process is not None and not container.has_ended.is_set():
-                    kills += kill(container.process.pid)
-
-        with make("docker:owner/echo", restart=RESTART) as env, in_background(kill_one) as done:
-            steps, losses = step_until(env, done, moments)
-            assert env.restarts >= losses >= max(1, count // 3)
-            seen(kills=kills, steps=steps, restarts=env.restarts)
-        assert settles(lambda: not daemon.containers, 20)
-        assert all(each.process is None or each.has_ended.is_set() for each in daemon.created)
+    victims: Callable[[], Iterable[int]] = keepers if victim == "keeper" else containers
+    kill_while_it_steps("docker:owner/echo", count, victims, seen)
 
 
 @pytest.mark.parametrize(
@@ -247,33 +237,22 @@ def test_processes_of_containers_that_are_killed(
 def test_a_training_loop_goes_on_to_its_end(
     count: int, period: float, most: int, seen: Seen
 ) -> None:
-    launches: list[list[Launch]] = [[] for _ in range(ENVIRONMENTS)]
+    launchers = [Launcher() for _ in range(ENVIRONMENTS)]
     # How many of these have answered a step within a sequence, and were killed.
     answered = [0] * ENVIRONMENTS
     killed = [0] * ENVIRONMENTS
     deaths = [0] * ENVIRONMENTS
 
-    def launcher(index: int) -> Callable[[], Launch]:
-        def launch() -> Launch:
-            launches[index].append(from_python("tests.support.environments:Echo"))
-            return launches[index][-1]
-
-        return launch
-
     def kill_all() -> None:
         if sum(deaths) >= most:
             raise StopIteration
         time.sleep(period)  # How often they are killed.
-        for index, each in enumerate(launches):
-            if killed[index] < answered[index] == len(each):
+        for index, each in enumerate(launchers):
+            if killed[index] < answered[index] == len(each.launches):
                 killed[index] = answered[index]
-                deaths[index] += sum(map(kill, servers_of(each[-1].pid)))
+                deaths[index] += sum(map(kill, servers_of(each.launches[-1].pid)))
 
-    envs = RemoteVectorEnv(
-        [launcher(index) for index in range(ENVIRONMENTS)],
-        create_world_settings={"seconds": 0.001},
-        restart=RESTART,
-    )
+    envs = RemoteVectorEnv(launchers, create_world_settings={"seconds": 0.001}, restart=RESTART)
     reported = np.zeros(ENVIRONMENTS, int)
     try:
         observations, _ = envs.reset()
@@ -289,7 +268,7 @@ def test_a_training_loop_goes_on_to_its_end(
                 expected = np.where(had_ended, -1, np.where(lost, before, actions))
                 np.testing.assert_array_equal(observations, expected)
                 for index in np.flatnonzero(~lost & ~had_ended):
-                    answered[index] = len(launches[index])
+                    answered[index] = len(launchers[index].launches)
                 reported += lost
                 had_ended = truncated
         # The last one to die may be noticed only now.
@@ -299,4 +278,4 @@ def test_a_training_loop_goes_on_to_its_end(
         seen(steps=count, deaths=sum(deaths), restarts=envs.restarts)
     finally:
         envs.close()
-    assert not any(launch.is_running for each in launches for launch in each)
+    assert all(launcher.all_ended() for launcher in launchers)

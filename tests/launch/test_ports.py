@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import socket
-import subprocess
 
 from dm_env_rpc_client.launch.ports import Port
 
@@ -50,15 +49,4 @@ def test_logs_tell_that_it_was_taken() -> None:
     for text in ("OSError: [Errno 98] Address already in use", "listen EADDRINUSE: :::1"):
         assert port.was_taken(text)
     assert not port.was_taken("no licence")
-    port.close()
-
-
-def test_whose_socket_it_is() -> None:
-    port = Port()
-    with (
-        socket.create_server(("127.0.0.1", port.number)),
-        subprocess.Popen(["sleep", "300"]) as other,
-    ):
-        assert port.is_foreign(other.pid)
-        other.kill()
     port.close()

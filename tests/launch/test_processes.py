@@ -39,8 +39,13 @@ def answers(launch: Launch) -> bool:
         return bool(env.step({"value": 7}).observation["value"] == 7)
 
 
-def running(program: str) -> list[str]:
-    return [sys.executable, "-c", textwrap.dedent(program), "{port}"]
+def running(program: str, then: str = "") -> list[str]:
+    imports = "import os, socket, subprocess, sys, time\n"
+    return [sys.executable, "-c", imports + textwrap.dedent(program) + then, "{port}"]
+
+
+SERVER = f"{AT_PORT[:-1]!r} + ['localhost:' + sys.argv[1]]"
+IT_SERVES = f"\nos.execv(sys.executable, {SERVER})"
 
 
 @pytest.mark.parametrize("place", ["localhost:{port}", "unix:{socket}"])
@@ -60,16 +65,8 @@ def test_it_serves_and_stops(place: str) -> None:
         assert not Path(launch.address.removeprefix("unix:")).parent.exists()
 
 
-def test_python_classes_are_served_with_the_settings_of_their_worlds() -> None:
-    with from_python("tests.support.environments:Echo", env={"SEEN": "1"}) as launch:
-        assert launch.address.startswith("unix:")
-        with make(launch.address, {"length": 1}) as env:
-            env.reset()
-            assert env.step({"value": 1}).last()
-
-
 def test_variables_and_the_folder(tmp_path: Path) -> None:
-    program = "import os; print(os.environ['GIVEN'], os.environ['HOME'], os.getcwd())"
+    program = "print(os.environ['GIVEN'], os.environ['HOME'], os.getcwd())"
     with pytest.raises(LaunchError) as caught:
         from_process(running(program), env={"GIVEN": "at {port}"}, cwd=tmp_path)
     assert f"{os.environ['HOME']} {tmp_path}" in caught.value.logs
@@ -77,18 +74,18 @@ def test_variables_and_the_folder(tmp_path: Path) -> None:
 
 
 def test_one_that_ends_is_told_with_its_command_and_its_last_lines() -> None:
-    with pytest.raises(LaunchError, match=r"ended with exit code 7.*\n.*\nno licence") as caught:
-        from_process(running("import sys; print('no licence'); sys.exit(7)"))
+    text = r"ended with exit code 7: .*\n.*\nIts last lines:\nno licence"
+    with pytest.raises(LaunchError, match=text) as caught:
+        from_process(running("print('no licence'); sys.exit(7)"))
     assert caught.value.exit_code == 7
     assert sys.executable in caught.value.command
     with pytest.raises(LaunchError, match="signal 9") as killed:
-        from_process(running("import os; os.kill(os.getpid(), 9)"))
+        from_process(running("os.kill(os.getpid(), 9)"))
     assert killed.value.exit_code == -9
 
 
 def test_a_port_that_accepts_is_not_a_server_that_answers() -> None:
     program = """
-        import socket, sys, time
         server = socket.create_server(("localhost", int(sys.argv[1])))
         while True:
             server.accept()
@@ -104,12 +101,8 @@ def test_a_port_that_accepts_is_not_a_server_that_answers() -> None:
 
 
 def test_one_that_answers_late_is_waited_for() -> None:
-    program = f"""
-        import os, sys, time
-        time.sleep(1)  # Until then nothing listens.
-        os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
-    """
-    with from_process(running(program), cwd=ROOT) as launch:
+    program = "time.sleep(1)  # Until then nothing listens."
+    with from_process(running(program, IT_SERVES), cwd=ROOT) as launch:
         assert answers(launch)
 
 
@@ -188,11 +181,6 @@ def test_a_reference_has_a_form(reference: str) -> None:
         from_python(reference)
 
 
-def test_what_cannot_be_imported_is_told() -> None:
-    with pytest.raises(LaunchError, match="No module named 'no_such_module'"):
-        from_python("no_such_module:Env")
-
-
 def test_a_fixed_address() -> None:
     with socket.create_server(("localhost", 0)) as found:
         port = found.getsockname()[1]
@@ -214,8 +202,7 @@ def test_another_server_that_answers_is_not_taken_for_this_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program = f"""
-        import os, subprocess, sys, time
-        subprocess.run({[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
+        subprocess.run({SERVER})
         time.sleep(300)  # Until it is ended.
     """
     with from_process(AT_PORT) as other:
@@ -241,12 +228,8 @@ def choose_first(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
 
 
 def test_the_logs_are_the_end_of_the_output() -> None:
-    program = f"""
-        import os, sys
-        os.write(1, b"x" * {2 * LOG_BYTES} + b"the end")
-        os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
-    """
-    with from_process(running(program), cwd=ROOT) as launch:
+    program = f"os.write(1, b'x' * {2 * LOG_BYTES} + b'the end')"
+    with from_process(running(program, IT_SERVES), cwd=ROOT) as launch:
         logs = launch.logs()
         assert len(logs) == LOG_BYTES
         assert "xthe end" in logs
@@ -293,27 +276,28 @@ def test_a_forked_child_that_exits_ends_nothing() -> None:
 WITH_A_CHILD = f"""
 import os, subprocess, sys
 child = subprocess.Popen(["sleep", "300"])
-with open(sys.argv[2], "w") as told:
-    told.write(str(child.pid))
-os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + [sys.argv[1]])
+print("child", child.pid, flush=True)
+os.execv(sys.executable, {AT_PORT[:-1]!r} + [sys.argv[1]])
 """
 
 
-def test_what_a_server_has_started_ends_with_it(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    command = [sys.executable, "-c", WITH_A_CHILD, "unix:{socket}", str(told)]
-    with from_process(command, cwd=ROOT):
-        child = int(told.read_text())
+def launch_with_a_child() -> tuple[Launch, int]:
+    launch = from_process([sys.executable, "-c", WITH_A_CHILD, "unix:{socket}"], cwd=ROOT)
+    return launch, int(launch.logs().split()[1])
+
+
+def test_what_a_server_has_started_ends_with_it() -> None:
+    launch, child = launch_with_a_child()
+    with launch:
         assert is_alive(child)
     assert settles(lambda: not is_alive(child), 10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    command = [sys.executable, "-c", WITH_A_CHILD, "unix:{socket}", str(told)]
-    with from_process(command, cwd=ROOT) as launch:
-        pids = [server_of(launch), int(told.read_text())]
+def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals) -> None:
+    launch, child = launch_with_a_child()
+    with launch:
+        pids = [server_of(launch), child]
         assert all(map(is_alive, pids))
         os.kill(launch.pid, number)
         assert settles(lambda: not any(map(is_alive, pids)), 20)
@@ -327,13 +311,11 @@ def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_
 def test_what_a_server_prints_does_not_fill_the_disk() -> None:
     size = 8 << 20
     program = f"""
-        import os, sys
         for _ in range({size >> 16}):
             os.write(1, bytes(1 << 16))
         os.write(1, b"the end")
-        os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
     """
-    with from_process(running(program), cwd=ROOT) as launch:
+    with from_process(running(program, IT_SERVES), cwd=ROOT) as launch:
         output = launch._output.fileno()
         if not can_have_holes():
             pytest.skip("the file system of temporary files has no holes")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, cast
@@ -30,13 +31,11 @@ from dm_env_rpc_client import (
     make_async,
 )
 from dm_env_rpc_client.environment import async_worlds, world_ends, worlds
-from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.launch import Launch, from_python
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import FaultProxy
-from tests.launch.processes import kill, server_of
+from tests.launch.processes import Launcher, server_of
 from tests.support.environments import Echo
 from tests.support.scripted import freeze, settles
 
@@ -45,51 +44,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarnin
 RESTART = Restart(attempts=3, backoff=0.01)
 
 
-class Launcher:
-    """Launches servers, and has them for the test to kill."""
-
-    def __init__(self, *references: str) -> None:
-        self._references = references or ("tests.support.environments:Echo",)
-        self.launches: list[Launch] = []
-
-    def __call__(self) -> Launch:
-        reference = self._references[min(len(self.launches), len(self._references) - 1)]
-        self.launches.append(from_python(reference))
-        return self.launches[-1]
-
-    def kill(self) -> None:
-        kill(self.launches[-1])
-
-
 @pytest.fixture
 def launcher() -> Launcher:
     return Launcher()
 
 
-class Lossy:
-    """A server in this process, whose connections can be reset: cheaper than one to kill."""
-
-    def __init__(self) -> None:
-        self.server = serve(Echo)
-        self._proxy = FaultProxy(self.server.address)
-        self.address = self._proxy.address
-
-    def kill(self) -> None:
-        self._proxy.reset()
-
-    def close(self) -> None:
-        self._proxy.close()
-        self.server.stop(0.0)
+@pytest.fixture
+def lossy(echo_environment_server: Server) -> Iterator[FaultProxy]:
+    """The way to a server in this process, which can be reset: cheaper than a server to kill."""
+    with FaultProxy(echo_environment_server.address) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def lossy() -> Iterator[Lossy]:
-    with contextlib.closing(Lossy()) as server:
-        yield server
-
-
-@pytest.fixture
-def env(lossy: Lossy) -> Iterator[DmEnvAdaptor]:
+def env(lossy: FaultProxy) -> Iterator[DmEnvAdaptor]:
     """An environment of the lossy server, in a sequence."""
     with make(lossy.address, restart=RESTART) as env:
         env.reset()
@@ -119,14 +87,14 @@ def test_a_lost_step_ends_the_sequence_and_the_next_begins_another(
         assert first.observation == {"value": -1}
         assert seen(env) == (1, type(None), State.RUNNING)
         assert env.step({"value": 10}).observation == {"value": 10}
-    assert not any(launch.is_running for launch in launcher.launches)
+    assert launcher.all_ended()
 
 
-def test_each_loss_that_was_mended_is_a_warning(lossy: Lossy, env: DmEnvAdaptor) -> None:
+def test_each_loss_that_was_mended_is_a_warning(lossy: FaultProxy, env: DmEnvAdaptor) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
-            lossy.kill()
+            lossy.reset()
             assert env.step({"value": 1}).last()
             env.reset()
     texts = [str(each.message) for each in caught if each.category is RestartWarning]
@@ -138,13 +106,13 @@ def test_each_loss_that_was_mended_is_a_warning(lossy: Lossy, env: DmEnvAdaptor)
 
 
 def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(
-    lossy: Lossy, env: DmEnvAdaptor
+    lossy: FaultProxy, env: DmEnvAdaptor
 ) -> None:
-    lossy.kill()
+    lossy.reset()
     assert env.step({"value": 1}).last()
     with pytest.warns(RestartWarning, match=r"was lost and started again, for the 1\. time"):
         assert env.step({"value": 1}).first()
-    lossy.kill()
+    lossy.reset()
     assert env.step({"value": 1}).last()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -156,11 +124,7 @@ def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(
 def test_the_last_observation_is_a_copy() -> None:
     with make("python:tests.support.environments:Robot", restart=RESTART) as env:
         env.reset()
-        action = {
-            "arm": {"torque": np.zeros(3), "grip": True},
-            "mode": 1,
-            "speech": "hello",
-        }
+        action = {"arm": {"torque": np.zeros(3), "grip": True}, "mode": 1, "speech": "hello"}
         seen = env.step(action)
         env.connection.close()
         lost = env.step(action)
@@ -169,38 +133,29 @@ def test_the_last_observation_is_a_copy() -> None:
         assert seen.observation["camera"]["rgb"].any()
 
 
-def test_reset_begins_a_sequence_at_once(lossy: Lossy, env: DmEnvAdaptor) -> None:
+def test_reset_begins_a_sequence_at_once(lossy: FaultProxy, env: DmEnvAdaptor) -> None:
     env.step({"value": 7})
-    lossy.kill()
+    lossy.reset()
     assert env.reset().first()
     assert env.restarts == 1
-    lossy.kill()
+    lossy.reset()
     assert env.reset({"length": 1}).first()
     assert env.restarts == 2
     assert env.step({"value": 7}).last()
-    lossy.kill()
+    lossy.reset()
     # There is no sequence that could end.
     assert env.step({"value": 8}).first()
     assert env.restarts == 3
 
 
-def test_the_settings_are_those_of_make(lossy: Lossy) -> None:
+def test_the_settings_are_those_of_make(lossy: FaultProxy) -> None:
     with make(lossy.address, {"length": 2}, restart=RESTART) as env:
         env.reset()
-        lossy.kill()
+        lossy.reset()
         env.step({"value": 1})
         assert env.step({"value": 2}).first()
         assert env.step({"value": 3}).mid()
         assert env.step({"value": 4}).last()
-
-
-def test_without_restart_the_error_is_raised(lossy: Lossy) -> None:
-    with make(lossy.address) as env:
-        env.reset()
-        lossy.kill()
-        with pytest.raises(ConnectionLostError):
-            env.step({"value": 1})
-        assert env.restarts == 0
 
 
 def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
@@ -213,15 +168,19 @@ def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
         assert len(launcher.launches) == 2
 
 
-def test_a_server_that_was_there_is_connected_to_again(lossy: Lossy, env: DmEnvAdaptor) -> None:
-    for count in range(1, 4):
-        assert env.step({"value": count}).mid()
-        lossy.kill()
-        assert env.step({"value": 0}).last()
-        assert env.step({"value": 0}).first()
-        assert env.restarts == count
-    env.close()
-    assert settles(lambda: lossy.server.agent_count == 0)
+def test_a_server_that_was_there_is_connected_to_again(
+    lossy: FaultProxy, echo_environment_server: Server
+) -> None:
+    # A step that is answered gives its attempt back.
+    with make(lossy.address, restart=Restart(attempts=1)) as env:
+        env.reset()
+        for count in range(1, 4):
+            assert env.step({"value": count}).mid()
+            lossy.reset()
+            assert env.step({"value": 0}).last()
+            assert env.step({"value": 0}).first()
+            assert env.restarts == count
+    assert settles(lambda: echo_environment_server.agent_count == 0)
 
 
 def test_attempts_are_used_up_by_a_server_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
@@ -240,8 +199,6 @@ def test_attempts_are_used_up_by_a_server_that_is_gone(caplog: pytest.LogCapture
 
 
 def causes(error: BaseException | None, text: str) -> Iterator[BaseException]:
-    import re
-
     while error is not None:
         if re.search(text, str(error)):
             yield error
@@ -303,7 +260,7 @@ def test_other_specs_are_an_error_that_says_which() -> None:
             env.step({"value": 1})
 
 
-def test_extensions_and_callbacks_follow(lossy: Lossy) -> None:
+def test_extensions_and_callbacks_follow(lossy: FaultProxy) -> None:
     with make(
         lossy.address,
         extensions=lambda connection: {"properties": PropertiesExtension(connection)},
@@ -312,17 +269,17 @@ def test_extensions_and_callbacks_follow(lossy: Lossy) -> None:
         told: list[DmEnvAdaptor] = []
         env.on_restart(told.append)
         properties = cast("Any", env).properties
-        lossy.kill()
+        lossy.reset()
         assert env.reset().first()
         assert told == [env]
         assert cast("Any", env).properties is not properties
         cast("Any", env).properties.list()
 
 
-def test_steps_ahead_of_a_lost_one(lossy: Lossy, env: DmEnvAdaptor) -> None:
+def test_steps_ahead_of_a_lost_one(lossy: FaultProxy, env: DmEnvAdaptor) -> None:
     steps = env.rollout(({"value": value} for value in range(60)), ahead=8)
     seen = [next(steps) for _ in range(20)]
-    lossy.kill()
+    lossy.reset()
     seen += list(steps)
     types = [timestep.step_type.name for timestep in seen]
     assert len(seen) == 60
@@ -334,27 +291,27 @@ def test_steps_ahead_of_a_lost_one(lossy: Lossy, env: DmEnvAdaptor) -> None:
         assert timestep.observation["value"] == expected
 
 
-def test_asyncio(lossy: Lossy) -> None:
+def test_asyncio(lossy: FaultProxy) -> None:
     async def run() -> None:
         async with await make_async(lossy.address, restart=RESTART) as env:
             await env.reset()
             assert (await env.step({"value": 7})).mid()
-            lossy.kill()
+            lossy.reset()
             lost = await env.step({"value": 8})
             assert lost.last()
             assert (lost.discount, lost.observation) == (1.0, {"value": 7})
             assert env.interruption is not None
             assert (await env.step({"value": 9})).first()
-            lossy.kill()
+            lossy.reset()
             assert (await env.reset()).first()
             assert env.restarts == 2
-            lossy.kill()
+            lossy.reset()
             together = await asyncio.gather(*(env.step({"value": value}) for value in range(4)))
             assert [step.step_type.name for step in together] == ["LAST", "FIRST", "MID", "MID"]
             assert [int(step.observation["value"]) for step in together[2:]] == [2, 3]
             steps = env.rollout(({"value": value} for value in range(40)), ahead=8)
             seen = [await anext(steps) for _ in range(10)]
-            lossy.kill()
+            lossy.reset()
             seen += [step async for step in steps]
             assert [step.step_type.name for step in seen].count("LAST") == 1
             assert (len(seen), env.restarts) == (40, 4)
@@ -363,16 +320,15 @@ def test_asyncio(lossy: Lossy) -> None:
 
 
 def test_a_batch_of_servers() -> None:
-    launchers = [Lossy() for _ in range(3)]
-    envs = BatchedEnvironment([each.address for each in launchers], restart=RESTART)
     with contextlib.ExitStack() as stack:
-        stack.callback(envs.close)
-        for each in launchers:
-            stack.callback(each.close)
+        servers = [stack.enter_context(serve(Echo)) for _ in range(3)]
+        ways = [stack.enter_context(FaultProxy(server.address)) for server in servers]
+        addresses = [way.address for way in ways]
+        envs = stack.enter_context(BatchedEnvironment(addresses, restart=RESTART))
         envs.reset()
         assert envs.step({"value": np.array([1, 2, 3])}).mid().all()
-        launchers[0].kill()
-        launchers[2].kill()
+        ways[0].reset()
+        ways[2].reset()
         lost = envs.step({"value": np.array([4, 5, 6])})
         assert lost.last().tolist() == [True, False, True]
         assert lost.observation["value"].tolist() == [1, 5, 3]
@@ -381,10 +337,10 @@ def test_a_batch_of_servers() -> None:
         assert following.first().tolist() == [True, False, True]
         assert following.observation["value"].tolist() == [-1, 8, -1]
         assert envs.restarts == 2
-        launchers[1].kill()
+        ways[1].reset()
         assert envs.reset().first().all()
         assert envs.restarts == 3
-        launchers[1].kill()
+        ways[1].reset()
         envs.send({"value": np.array([1, 2])}, [1, 2])
         seen: dict[int, bool] = {}
         while len(seen) < 2:
@@ -394,8 +350,7 @@ def test_a_batch_of_servers() -> None:
 
 
 def test_a_batch_on_one_server_launches_it_once(launcher: Launcher) -> None:
-    envs = BatchedEnvironment(launcher, 4, restart=RESTART)
-    with contextlib.closing(envs):
+    with BatchedEnvironment(launcher, 4, restart=RESTART) as envs:
         envs.reset()
         launcher.kill()
         assert envs.step({"value": np.arange(4)}).last().all()
@@ -406,8 +361,7 @@ def test_a_batch_on_one_server_launches_it_once(launcher: Launcher) -> None:
 
 def test_a_batch_of_which_one_cannot_be_restarted() -> None:
     launchers = [Launcher(), Launcher("tests.support.environments:Echo", "no_such_module:Env")]
-    envs = BatchedEnvironment(launchers, restart=RESTART)
-    with contextlib.closing(envs):
+    with BatchedEnvironment(launchers, restart=RESTART) as envs:
         envs.reset()
         launchers[1].kill()
         assert envs.step({"value": np.arange(2)}).last().tolist() == [False, True]
@@ -415,8 +369,8 @@ def test_a_batch_of_which_one_cannot_be_restarted() -> None:
             envs.step({"value": np.arange(2)})
 
 
-def test_closing_a_lost_environment_restarts_nothing(lossy: Lossy, env: DmEnvAdaptor) -> None:
-    lossy.kill()
+def test_closing_a_lost_environment_restarts_nothing(lossy: FaultProxy, env: DmEnvAdaptor) -> None:
+    lossy.reset()
     assert env.step({"value": 1}).last()
     env.close()
     assert env.restarts == 0
@@ -470,20 +424,3 @@ def test_pauses_double_up_to_a_limit() -> None:
     for used, longest in [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)]:
         pauses = [restart.pause(used) for _ in range(100)]
         assert longest / 2 <= min(pauses) < max(pauses) <= longest
-
-
-def test_a_step_that_is_answered_resets_the_attempts() -> None:
-    supervision = Supervision(Restart(attempts=1))
-    for _ in range(3):
-        supervision.lose(ConnectionLostError("lost"), "here", {})
-        assert supervision.next_pause() == 0.0
-        supervision.succeeded("here")
-        supervision.saw(dm_env.restart({}))
-        supervision.saw(dm_env.transition(0.0, {}))
-    supervision.lose(ConnectionLostError("lost"), "here", {})
-    supervision.next_pause()
-    supervision.succeeded("here")
-    supervision.saw(dm_env.restart({}))
-    supervision.lose(ConnectionLostError("again"), "here", {})
-    with pytest.raises(ConnectionLostError, match="again"):
-        supervision.next_pause()

@@ -25,17 +25,6 @@ from tests.notebook.waiting import wait_for
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 
-ROWS = """
-from dm_env_rpc_client import make
-from dm_env_rpc_client.notebook import explore
-from dm_env_rpc_client.server import Catch, serve
-
-server = serve(Catch)
-env = make(server.address, {"num_envs": 3, "rows.seed": [1, 2, 3]})
-explore(env)
-"""
-
-
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     with browser(tmp_path_factory.mktemp("browser")) as chrome:
@@ -52,10 +41,6 @@ def lab(chrome: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> I
             cell.source = "\n".join(line for line in lines if "import" in line)
     sources.write(lander, folder / "lander.ipynb")
     sources.write(sources.read("02_exploring_with_widgets"), folder / "whole.ipynb")
-    rows = sources.read("02_exploring_with_widgets")
-    rows.cells = [cell for cell in rows.cells if cell.cell_type == "code"][:1]
-    rows.cells[0].source = ROWS
-    sources.write(rows, folder / "rows.ipynb")
     with jupyter_lab(folder, tmp_path_factory.mktemp("jupyter")) as url:
         yield url
 
@@ -199,9 +184,7 @@ def test_the_explorer_fits_on_the_page(explorer: ExplorerOnPage, pictures: Path)
     assert (pictures / "explorer.png").stat().st_size < 150_000
 
 
-def test_a_small_image_is_enlarged_without_blur(
-    explorer: ExplorerOnPage,
-) -> None:
+def test_a_small_image_is_enlarged_without_blur(explorer: ExplorerOnPage) -> None:
     (image,) = explorer.element.find_elements(By.TAG_NAME, "img")
     assert image.value_of_css_property("image-rendering") == "pixelated"
     assert image.size["width"] == 2 * 200, "all pixels of the camera are of one size"
@@ -223,19 +206,3 @@ def test_a_notebook_runs_in_jupyterlab(chrome: webdriver.Chrome, lab: str, pictu
     assert all(image.size["width"] >= 200 for image in images)
     page.screenshot(page.find(".jp-RenderedHTML:has(img)")[1], pictures / "displays.png")
     assert (pictures / "displays.png").stat().st_size < 150_000
-
-
-def test_a_row_of_a_batch_is_selected(chrome: webdriver.Chrome, lab: str) -> None:
-    page = Page(chrome, lab, "rows.ipynb")
-    page.run_all()
-    explorer = ExplorerOnPage(page)
-    explorer.press("Step")
-    explorer.wait_for("step 1")
-    before = explorer.picture()
-    (_, rows) = page.find(".dm-env-explorer select")
-    assert rows.text.split() == ["0", "1", "2"]
-    rows.send_keys("2")
-    explorer.wait_for("episode 2 · step 0")
-    wait_for(lambda: differ(before, explorer.picture()), "the picture of another row")
-    explorer.press("Step")
-    explorer.wait_for("step 1")

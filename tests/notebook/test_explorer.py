@@ -26,7 +26,7 @@ from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.notebook.waiting import wait_for
-from tests.support.environments import Broken, Robot
+from tests.support.environments import Broken, Constant, Robot
 
 
 def widgets_in(widget: Any, kind: type) -> Iterator[Any]:
@@ -43,11 +43,8 @@ class Hands:
         self.explorer = explorer
 
     def press(self, label: str) -> None:
-        (button,) = [
-            button
-            for button in widgets_in(self.explorer, ipywidgets.Button)
-            if button.description == label
-        ]
+        buttons = widgets_in(self.explorer, ipywidgets.Button)
+        (button,) = [each for each in buttons if each.description == label]
         button.click()
 
     def text(self) -> str:
@@ -63,6 +60,10 @@ class Hands:
             wait_for(lambda: text in self.text(), text, seconds=10)
         except AssertionError:
             raise AssertionError(f"waited for {text!r}; there is: {self.text()}") from None
+
+    def stop(self) -> None:
+        self.press("Stop")
+        wait_for(lambda: self.explorer._run_button.description == "Run", "the stop")
 
     def type(self, kind: str, key: str) -> None:
         content = {"kind": kind, "key": key, "repeated": False}
@@ -120,18 +121,6 @@ def test_what_another_cell_does_is_shown_and_nothing_is_stepped(catch: DmEnvAdap
     assert catch.step({"paddle": 1}).mid()  # The second of the episode.
 
 
-def test_an_episode_ends_and_the_next_step_begins_another(catch: DmEnvAdaptor) -> None:
-    with exploring(catch, action={"paddle": 1}) as hands:
-        for _ in range(5):
-            hands.press("Step")
-        hands.wait_for("the episode is over; the next step begins a new one")
-        hands.press("Step")
-        hands.wait_for("episode 2 · step 0")
-        hands.press("Step")
-        hands.press("Reset")
-        hands.wait_for("episode 3 · step 0")
-
-
 def test_a_run_steps_by_itself_until_it_is_stopped_at_a_rate(catch: DmEnvAdaptor) -> None:
     with exploring(catch) as hands:
         (slider,) = widgets_in(hands.explorer, ipywidgets.FloatLogSlider)
@@ -139,8 +128,7 @@ def test_a_run_steps_by_itself_until_it_is_stopped_at_a_rate(catch: DmEnvAdaptor
         slider.value = 50.0
         hands.press("Run")
         hands.wait_for("episode 3")
-        hands.press("Stop")
-        wait_for(lambda: hands.explorer._run_button.description == "Run", "the stop")
+        hands.stop()
         stopped = hands.text()
         time.sleep(0.1)  # Five steps at this rate, none of which may be taken.
         assert hands.text() == stopped
@@ -186,8 +174,7 @@ def test_the_controls_follow_a_policy() -> None:
         assert speech.value == "hi"
         torques.append(-0.5)
         wait_for(lambda: torque() == [-0.5] * 3, "another torque")
-        hands.press("Stop")
-        wait_for(lambda: hands.explorer._run_button.description == "Run", "the stop")
+        hands.stop()
         (chosen,) = widgets_in(hands.explorer, ipywidgets.Dropdown)
         chosen.value = "the controls"
         sliders[0].value = 1.0
@@ -201,23 +188,12 @@ def test_the_plots_can_be_read() -> None:
         for _ in range(7):
             hands.press("Step")
         hands.wait_for("episode 2 · step 3")
-        text = hands.text()
-        for part in ("Reward per step", "● reward ┆ new episode", "step, of all episodes"):
-            assert part in text
-        for part in ("Return per episode", "● return: the sum of its rewards", "finished episode"):
-            assert part in text
+        for part in (
+            *("Reward per step", "● reward ┆ new episode", "step, of all episodes"),
+            *("Return per episode", "● return: the sum of its rewards", "finished episode"),
+        ):
+            assert part in hands.text()
         assert hands.explorer._plots.value.count('class="boundary"') == 1
-
-
-class Camera(Catch):
-    def observation_spec(self) -> Any:
-        return {"camera": specs.Array((900, 1200, 3), np.uint8)}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({"camera": np.zeros((900, 1200, 3), np.uint8)})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, self.reset().observation)
 
 
 def test_a_large_image_is_sharper_when_it_stands_still() -> None:
@@ -226,7 +202,8 @@ def test_a_large_image_is_sharper_when_it_stands_still() -> None:
         with PIL.Image.open(io.BytesIO(data)) as image:
             return bool(image.size == size)
 
-    with exploring(Camera(), rate=50.0) as hands:
+    camera = Constant({"camera": specs.Array((900, 1200, 3), np.uint8)})
+    with exploring(camera, rate=50.0) as hands:
         hands.wait_for("step 0")
         wait_for(lambda: shows(1200, 900), "the picture of the reset")
         hands.press("Run")
@@ -476,12 +453,8 @@ def test_a_row_of_a_batch_is_selected(catch_server: Server) -> None:
     with make(catch_server.address, rows) as env, exploring(env) as hands:
         hands.wait_for("episode 1 · step 0")
         assert "step_type" not in hands.text()
-        (rows_list,) = [
-            found
-            for found in widgets_in(hands.explorer, ipywidgets.Dropdown)
-            if found.description == "row"
-        ]
-        assert rows_list.options == (0, 1, 2)
+        _, rows_list = widgets_in(hands.explorer, ipywidgets.Dropdown)
+        assert (rows_list.description, rows_list.options) == ("row", (0, 1, 2))
         first = hands.pictures()
         hands.press("Step")
         hands.wait_for("step 1 · reward 0 · return 0 · action paddle 0")

@@ -31,6 +31,10 @@ class Typist:
         content = {"kind": kind, "key": key, "repeated": repeated}
         self.keyboard.pad._handle_custom_msg(content, [])
 
+    def tap(self, key: str) -> None:
+        self.send("down", key)
+        self.send("up", key)
+
 
 def test_keys_follow_from_specs() -> None:
     assert default_keys(SPECS) == {
@@ -63,8 +67,7 @@ def test_a_key_counts_while_it_is_held() -> None:
 
 def test_a_key_that_was_tapped_counts_once() -> None:
     typist = Typist({"ArrowLeft": {"steer": 0}})
-    typist.send("down", "ArrowLeft")
-    typist.send("up", "ArrowLeft")
+    typist.tap("ArrowLeft")
     assert typist.keyboard.values() == {"steer": 0}
     assert typist.keyboard.values() == {}
 
@@ -95,8 +98,7 @@ def test_of_two_keys_for_one_action_the_later_wins() -> None:
 def test_some_keys_are_for_the_explorer() -> None:
     typist = Typist({})
     for key in (" ", "Enter", "r", "x"):
-        typist.send("down", key)
-        typist.send("up", key)
+        typist.tap(key)
     typist.send("down", "Enter", repeated=True)
     assert typist.pressed == [("step", False), ("run", False), ("reset", False), ("run", True)]
 

@@ -116,20 +116,6 @@ def test_steps_are_taken_one_by_one_to_the_end_and_then_anew(
     assert not reports.progress.is_over
 
 
-def test_a_run_goes_on_through_episodes_until_it_is_stopped(
-    stepper: Stepper, reports: Reports
-) -> None:
-    stepper.rate = 1000.0
-    stepper.run()
-    assert stepper.is_running
-    wait_for(lambda: len(reports.progress.returns) >= 5, "five episodes")
-    stepper.stop()
-    wait_for(lambda: not reports.progress.is_running, "the report of the stop")
-    stopped_at = reports.progress.episode, reports.progress.steps
-    time.sleep(0.05)  # Fifty steps at this rate, none of which may be taken.
-    assert (reports.progress.episode, reports.progress.steps) == stopped_at
-
-
 def test_a_run_keeps_its_rate(stepper: Stepper, reports: Reports) -> None:
     stepper.rate = 20.0
     times: list[float] = []
@@ -201,24 +187,6 @@ def test_closing_does_not_wait_for_long_either(reports: Reports) -> None:
     env.go.set()
     stepper._thread.join(10)
     assert not stepper._thread.is_alive()
-
-
-def test_what_goes_wrong_ends_a_run_and_is_told_until_something_works(
-    stepper: Stepper, reports: Reports
-) -> None:
-    def fail(_: dm_env.TimeStep) -> Any:
-        raise ValueError("no idea")
-
-    stepper.reset()
-    stepper.rate = 1000.0
-    stepper._choose = fail
-    stepper.run()
-    wait_for(lambda: reports.progress.error, "the error")
-    assert reports.progress.error == "ValueError: no idea"
-    assert not stepper.is_running
-    stepper.step(stay)
-    wait_for(lambda: reports.progress.steps == 1, "the step after it")
-    assert reports.progress.error == ""
 
 
 def test_a_report_that_fails_does_not_end_the_stepping(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 import dm_env_rpc_client
 from dm_env_rpc_client.recording import Entry, Recorder, Scan
+from dm_env_rpc_client.server import serve
 
 SETTINGS = {"seed": 3, "rows": 5, "columns": 4}
 
@@ -26,6 +28,18 @@ def play(
     """Plays Catch and returns the TimeSteps, the first one beside `steps` others."""
     with make(address, SETTINGS, **kwargs) as env:
         return [env.reset(), *(env.step(move(step)) for step in range(steps))]
+
+
+@contextlib.contextmanager
+def recorded(
+    path: Path, environment: Any, settings: Any = None, **options: Any
+) -> Iterator[dm_env_rpc_client.DmEnvAdaptor]:
+    """Yields an environment of a server of its own, which is recorded."""
+    with (
+        serve(environment) as server,
+        dm_env_rpc_client.make(server.address, settings or {}, record=path, **options) as env,
+    ):
+        yield env
 
 
 def assert_same(some: Sequence[dm_env.TimeStep], others: Sequence[dm_env.TimeStep]) -> None:

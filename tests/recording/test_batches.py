@@ -28,11 +28,12 @@ from dm_env_rpc_client.tensors.limits import Limits
 from tests.adaptors.sameness import same
 from tests.cli.commands import invoke
 from tests.environment.many.test_batch_worlds import rolls, settings
-from tests.recording.sessions import record
+from tests.recording.sessions import record, recorded
 from tests.support.environments import Dice
 
 COUNT = 5
 STEPS = 60
+ROWS = {"num_envs": 3, "rows.seed": [1, 2, 3]}
 
 
 class Seen(NamedTuple):
@@ -56,6 +57,16 @@ def play_batch(address: str, **options: Any) -> list[dm_env.TimeStep]:
         return [env.reset(), *(env.step(rolls(COUNT, step)) for step in range(STEPS))]
 
 
+def by_row(path: Path, count: int) -> list[list[Episode]]:
+    """The episodes of each row of a recording."""
+    found = read(path).episodes
+    return [[each for each in found if each.row == row] for row in range(count)]
+
+
+def kinds_of(found: list[Episode]) -> list[int]:
+    return [int(step.step_type) for each in found for step in each.flat_timesteps]
+
+
 def of_row(row: int, values: dict[str, Any]) -> dict[str, Any]:
     return {name: array[row] for name, array in values.items()}
 
@@ -65,18 +76,12 @@ def episodes_of(live: list[dm_env.TimeStep], actions: list[Any], row: int) -> li
     found: list[list[Seen]] = []
     for timestep, action in zip(live, [None, *actions], strict=True):
         kind = int(timestep.step_type[row])
+        observation = of_row(row, timestep.observation)
         if kind == dm_env.StepType.FIRST:
-            found.append([])
-        is_first = kind == dm_env.StepType.FIRST
-        found[-1].append(
-            Seen(
-                kind,
-                None if is_first else timestep.reward[row],
-                None if is_first else timestep.discount[row],
-                of_row(row, timestep.observation),
-                None if is_first else of_row(row, action),
-            )
-        )
+            found.append([Seen(kind, None, None, observation, None)])
+        else:
+            reward, discount = timestep.reward[row], timestep.discount[row]
+            found[-1].append(Seen(kind, reward, discount, observation, of_row(row, action)))
     return found
 
 
@@ -86,10 +91,8 @@ def assert_episode(found: Episode, expected: list[Seen]) -> None:
         assert tuple(step[:3]) == (seen.kind, seen.reward, seen.discount)
         np.testing.assert_equal(step.observation, seen.observation)
         np.testing.assert_equal(action, seen.action or {})
-    if expected[-1].kind == dm_env.StepType.LAST:
-        assert found.end == ("interrupted" if expected[-1].discount else "terminated")
-    else:
-        assert found.end == "interrupted"
+    has_terminated = expected[-1].kind == dm_env.StepType.LAST and not expected[-1].discount
+    assert found.end == ("terminated" if has_terminated else "interrupted")
 
 
 @pytest.mark.parametrize("num_batches", [None, 2], ids=["batch", "batches"])
@@ -106,16 +109,16 @@ def test_the_episodes_of_rows_are_what_each_row_saw(
     run = read(path)
     # Without batches there would be one for each environment.
     assert (len(run.connections), run.is_complete) == (num_batches or 1, True)
-    by_row: dict[str, list[Episode]] = defaultdict(list)
+    by_word: dict[str, list[Episode]] = defaultdict(list)
     for episode in run.episodes:
-        by_row[episode.flat_timesteps[0].observation["words"][0]].append(episode)
-    assert len({(each[0].world_name, each[0].row) for each in by_row.values()}) == COUNT
+        by_word[episode.flat_timesteps[0].observation["words"][0]].append(episode)
+    assert len({(each[0].world_name, each[0].row) for each in by_word.values()}) == COUNT
     lengths = set()
     for row in range(COUNT):
         expected = episodes_of(live, actions, row)
         assert len(expected) > 10
         lengths.add(tuple(map(len, expected)))
-        for found, seen in zip(by_row[f"row{row}"], expected, strict=True):
+        for found, seen in zip(by_word[f"row{row}"], expected, strict=True):
             assert_episode(found, seen)
     assert len(lengths) == COUNT, "rows end at different times"
     assert [each.number for each in run.episodes] == list(range(1, len(run.episodes) + 1))
@@ -170,7 +173,7 @@ def test_a_replay_serves_a_remote_vector_env(path: Path) -> None:
 
 
 def test_a_plain_environment_of_a_batch_unrolls(path: Path) -> None:
-    rows = {"num_envs": 3, "rows.seed": [1, 2, 3], "step_mask": True}
+    rows = {**ROWS, "step_mask": True}
     moves = np.random.default_rng(0).integers(0, 3, (25, 3))
 
     def unroll(address: str, **options: Any) -> tuple[dm_env.TimeStep, list[dm_env.TimeStep]]:
@@ -191,11 +194,7 @@ def test_a_plain_environment_of_a_batch_unrolls(path: Path) -> None:
     kinds = np.concatenate(
         [stacked.observation["step_type"], [step.observation["step_type"] for step in listed]]
     )
-    for row in range(3):
-        found = [each for each in read(path).episodes if each.row == row]
-        assert [int(step.step_type) for each in found for step in each.flat_timesteps] == list(
-            kinds[:, row]
-        )
+    assert [kinds_of(found) for found in by_row(path, 3)] == kinds.T.tolist()
     with replay(path) as replayed:
         again, listed_again = unroll(replayed.address)
     np.testing.assert_equal(again._asdict(), stacked._asdict())
@@ -204,8 +203,7 @@ def test_a_plain_environment_of_a_batch_unrolls(path: Path) -> None:
 
 
 def test_masks_leave_other_rows_as_they_are(path: Path) -> None:
-    rows = {"num_envs": 3, "rows.seed": [1, 2, 3], "step_mask": True}
-    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+    with recorded(path, Catch, {**ROWS, "step_mask": True}) as env:
         env.reset()
         move = np.ones(3, int)
         env.step({"paddle": move})
@@ -215,14 +213,8 @@ def test_masks_leave_other_rows_as_they_are(path: Path) -> None:
         env.reset({"reset_mask": [False, False, True]})
         env.step({"paddle": move})
         env.reset()
-    found = {
-        row: [(len(e), e.end) for e in read(path).episodes if e.row == row] for row in range(3)
-    }
-    assert found == {
-        0: [(4, "interrupted"), (1, "interrupted")],
-        1: [(2, "interrupted"), (3, "interrupted"), (1, "interrupted")],
-        2: [(3, "interrupted"), (2, "interrupted"), (1, "interrupted")],
-    }
+    assert {each.end for each in read(path).episodes} == {"interrupted"}
+    assert [list(map(len, row)) for row in by_row(path, 3)] == [[4, 1], [2, 3, 1], [3, 2, 1]]
 
 
 def test_a_row_that_fails_has_no_time_step(path: Path) -> None:
@@ -238,8 +230,7 @@ def test_a_row_that_fails_has_no_time_step(path: Path) -> None:
             except EnvironmentsFailedError as error:
                 failures.append(list(error.failures))
     assert failures == [[1]]
-    lengths = [sum(len(e) for e in read(path).episodes if e.row == row) for row in range(2)]
-    assert lengths == [13, 12]
+    assert [sum(map(len, row)) for row in by_row(path, 2)] == [13, 12]
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -251,20 +242,17 @@ def test_every_autoreset_mode_of_a_vector_environment(path: Path, mode: Autorese
         )  # fmt: skip
 
     live: list[dm_env.TimeStep] = []
-    with serve(walks) as server, dm_env_rpc_client.make(
-        server.address, {"num_envs": 3}, record=path
-    ) as env:  # fmt: skip
+    with recorded(path, walks, {"num_envs": 3}) as env:
         live.append(env.reset({"seed": 2}))
         for step in range(60):
             live.append(env.step({"action": np.array([1, step % 2, 0])}))
             ended = live[-1].observation["step_type"] == dm_env.StepType.LAST
             if mode is AutoresetMode.DISABLED and ended.any():
                 live.append(env.reset({"reset_mask": ended}))
-    for row in range(3):
-        found = [each for each in read(path).episodes if each.row == row]
+    for row, found in enumerate(by_row(path, 3)):
         assert len(found) > 2 or row == 1
         for each in found:
-            kinds = [int(step.step_type) for step in each.flat_timesteps]
+            kinds = kinds_of([each])
             assert kinds[0] == 0
             assert set(kinds[1:-1]) <= {1}
             assert each.end == ("terminated" if kinds[-1] == 2 else "interrupted")
@@ -292,21 +280,14 @@ def test_a_file_that_is_cut_off_has_the_beginning_of_each_row(dice: Server, path
             if step % 10 == 0:
                 recorder.settle()  # Ends a chunk.
     content = path.read_bytes()
-    whole: dict[int, list[int]] = {
-        row: [
-            int(s.step_type) for e in read(path).episodes if e.row == row for s in e.flat_timesteps
-        ]
-        for row in range(COUNT)
-    }
+    whole = list(map(kinds_of, by_row(path, COUNT)))
     counts = set()
     for size in range(8, len(content), len(content) // 40):
         path.write_bytes(content[:size])
-        run = read(path)
-        assert not run.is_complete
-        for row in range(COUNT):
-            own = [e for e in run.episodes if e.row == row]
-            kinds = [int(step.step_type) for e in own for step in e.flat_timesteps]
-            assert kinds == whole[row][: len(kinds)]
+        assert not read(path).is_complete
+        for own, all_kinds in zip(by_row(path, COUNT), whole, strict=True):
+            kinds = kinds_of(own)
+            assert kinds == all_kinds[: len(kinds)]
             assert all(e.end != "unfinished" for e in own[:-1])
             counts.add(len(kinds))
     assert len(counts) > 4
@@ -343,8 +324,7 @@ def uid_of(path: Path, name: str) -> int:
 
 @pytest.fixture
 def catches(path: Path) -> Path:
-    rows = {"num_envs": 2, "rows.seed": [1, 2]}
-    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+    with recorded(path, Catch, {"num_envs": 2, "rows.seed": [1, 2]}) as env:
         env.unroll({"paddle": np.ones((5, 2), int)})
     return path
 
@@ -379,25 +359,21 @@ def test_what_breaks_the_rules_of_batches_is_named(catches: Path, tmp_path: Path
 
 def test_rows_that_few_bytes_ask_for_are_refused(tmp_path: Path) -> None:
     count = 10_000_000
+    request = dm_env_rpc_pb2.EnvironmentRequest
     specs = dm_env_rpc_pb2.ActionObservationSpecs()
-    for uid, (name, dtype) in enumerate(
-        (("step_type", dm_env_rpc_pb2.UINT8), ("reward", dm_env_rpc_pb2.UINT8)), 1
-    ):
-        spec = specs.observations[uid]
-        spec.name, spec.dtype = name, dtype
-        spec.shape.append(count)
     step = dm_env_rpc_pb2.StepResponse(state=dm_env_rpc_pb2.RUNNING)
-    for uid in (1, 2):
+    for uid, name in enumerate(("step_type", "reward"), 1):
+        specs.observations[uid].name = name
+        specs.observations[uid].dtype = dm_env_rpc_pb2.UINT8
+        specs.observations[uid].shape.append(count)
         step.observations[uid].uint8s.array = b"\0"
         step.observations[uid].shape.append(count)
-    requests = [
-        dm_env_rpc_pb2.EnvironmentRequest(join_world={"world_name": "w"}),
-        dm_env_rpc_pb2.EnvironmentRequest(step={"requested_observations": [1, 2]}),
+    exchanges = [
+        (request(join_world={"world_name": "w"}), EnvironmentResponse(join_world={"specs": specs})),
+        (request(step={"requested_observations": [1, 2]}), EnvironmentResponse(step=step)),
     ]
-    answers = [EnvironmentResponse(join_world={"specs": specs}), EnvironmentResponse(step=step)]
     out = tmp_path / "bomb.mcap"
-    record(out, *((q.SerializeToString(), a.SerializeToString())
-                  for q, a in zip(requests, answers, strict=True)))  # fmt: skip
+    record(out, *((q.SerializeToString(), a.SerializeToString()) for q, a in exchanges))
     with pytest.raises(RecordingError, match="chunk_bytes"):
         list(episodes(out, Limits(chunk_bytes=64 << 20)))
 
@@ -406,7 +382,7 @@ def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
     # A chunk ends with the record that makes it longer than 1 MiB.
     limits = Limits(chunk_bytes=(1 << 20) + (1 << 16))
     rows = {"num_envs": 16, "rows.seed": list(range(16)), "columns": 4}
-    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+    with recorded(path, Catch, rows) as env:
         env.unroll({"paddle": np.ones((400, 16), int)})
     assert sum(len(each) for each in episodes(path, limits)) == 16 * 400
     with pytest.raises(RecordingError, match="chunk_bytes"):
@@ -419,25 +395,19 @@ def test_rows_are_exported_to_parquet(dice: Server, path: Path) -> None:
     found = read(path).episodes
     assert export_parquet(path, out) == len(found)
     table = parquet.read_table(out)
+    steps = [step for each in found for step in each.flat_timesteps]
+    words = [action.get("word") for each in found for action in each.flat_actions]
     assert table["row"].to_pylist() == [e.row for e in found for _ in range(len(e))]
-    assert table["reward"].to_pylist() == [s.reward for e in found for s in e.flat_timesteps]
-    assert table["action.word"].to_pylist() == [
-        a.get("word") for e in found for a in e.flat_actions
-    ]
+    assert table["reward"].to_pylist() == [step.reward for step in steps]
+    assert table["action.word"].to_pylist() == words
     dice_column = table["observation.dice"].combine_chunks().to_numpy_ndarray()
-    np.testing.assert_array_equal(
-        dice_column, [s.observation["dice"] for e in found for s in e.flat_timesteps]
-    )
+    np.testing.assert_array_equal(dice_column, [step.observation["dice"] for step in steps])
 
 
-def test_rows_are_exported_to_minari(
-    path: Path,
-    export_minari: Callable[..., int],
-) -> None:
+def test_rows_are_exported_to_minari(path: Path, export_minari: Callable[..., int]) -> None:
     import minari
 
-    rows = {"num_envs": 3, "rows.seed": [1, 2, 3]}
-    with serve(Catch) as server, dm_env_rpc_client.make(server.address, rows, record=path) as env:
+    with recorded(path, Catch, ROWS) as env:
         env.unroll({"paddle": np.random.default_rng(1).integers(0, 3, (35, 3))})
     found = [each for each in read(path).episodes if len(each) > 1]
     assert export_minari(path, "rows/catch-v0") == len(found)

@@ -14,8 +14,8 @@ from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording import Recorder, Scan, episodes, read
-from dm_env_rpc_client.server import Catch, Server, serve
-from tests.recording.sessions import SETTINGS, assert_same, move, play, record
+from dm_env_rpc_client.server import Catch, Server
+from tests.recording.sessions import SETTINGS, assert_same, move, play, record, recorded
 from tests.support.environments import Robot
 
 
@@ -37,7 +37,7 @@ def test_episodes_are_what_the_agent_saw(server: Server, path: Path) -> None:
 
 
 def test_nested_values_are_nested_as_by_make(path: Path) -> None:
-    with serve(Robot) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+    with recorded(path, Robot) as env:
         actions = env.action_spec()
         first = env.reset()
         action = {
@@ -65,9 +65,8 @@ def test_a_reset_ends_an_episode_and_errors_do_not(server: Server, path: Path) -
     env.step({"paddle": 1})
     env.close()
     found = read(path).episodes
-    assert [(len(episode), episode.end) for episode in found] == [
-        (3, "interrupted"), (2, "interrupted")
-    ]  # fmt: skip
+    ends = [(len(episode), episode.end) for episode in found]
+    assert ends == [(3, "interrupted"), (2, "interrupted")]
 
 
 def test_an_episode_that_was_not_ended_is_unfinished(server: Server, path: Path) -> None:
@@ -142,15 +141,10 @@ def test_a_connection_that_breaks_the_protocol_hides_no_other(server: Server, pa
 
 
 def test_extensions_do_not_disturb(path: Path) -> None:
-    with (
-        serve(Catch) as server,
-        dm_env_rpc_client.make(
-            server.address,
-            SETTINGS,
-            extensions=lambda connection: {"properties": PropertiesExtension(connection)},
-            record=path,
-        ) as env,
-    ):
+    def extensions(connection: dm_env_rpc_client.Connection) -> dict[str, Any]:
+        return {"properties": PropertiesExtension(connection)}
+
+    with recorded(path, Catch, SETTINGS, extensions=extensions) as env:
         seen = [env.reset()]
         for step in range(4):
             cast("Any", env).properties.list()

@@ -17,7 +17,8 @@ from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Episode, Recorder, read
 from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.server import Catch, serve
-from tests.recording.sessions import SETTINGS, play
+from tests.recording.sessions import SETTINGS, play, recorded
+from tests.support.environments import Constant
 
 
 class Mixed(dm_env.Environment):
@@ -57,9 +58,9 @@ class Mixed(dm_env.Environment):
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recorded") / "run.mcap"
-    with serve(Mixed) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+    with recorded(path, Mixed) as env:
         for _ in range(2):
             env.reset()
             for step in range(3):
@@ -70,15 +71,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(recorded: Path) -> list[Episode]:
-    return read(recorded).episodes
+def found(mixed: Path) -> list[Episode]:
+    return read(mixed).episodes
 
 
 def test_parquet_has_a_row_for_each_timestep(
-    recorded: Path, found: list[Episode], tmp_path: Path
+    mixed: Path, found: list[Episode], tmp_path: Path
 ) -> None:
     out = tmp_path / "run.parquet"
-    assert export_parquet(recorded, out) == 3
+    assert export_parquet(mixed, out) == 3
     table = parquet.read_table(out)
     steps = [step for episode in found for step in episode.flat_timesteps]
     assert table.num_rows == len(steps) == 10
@@ -103,39 +104,11 @@ def test_parquet_has_a_row_for_each_timestep(
     nanoseconds = [time for episode in found for time in episode.nanoseconds]
     assert table.column("time").cast("int64").to_pylist() == nanoseconds
     with pytest.raises(RecordingError, match="there is a file already"):
-        export_parquet(recorded, out)
+        export_parquet(mixed, out)
 
 
-class Constant(dm_env.Environment):
-    """Observes the same in each step, of which its episodes have one."""
-
-    def __init__(
-        self,
-        observations: dict[str, specs.Array],
-        values: dict[str, Any] | None = None,
-        actions: dict[str, specs.Array] | None = None,
-    ):
-        self._specs = observations
-        self._values = values or {
-            name: spec.generate_value() for name, spec in observations.items()
-        }
-        self._actions = actions or {}
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return self._actions
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        return self._specs
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._values)
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.termination(1.0, self._values)
-
-
-def test_texts_flags_and_empty_arrays_in_parquet(tmp_path: Path) -> None:
-    path, out = tmp_path / "run.mcap", tmp_path / "run.parquet"
+def test_texts_flags_and_empty_arrays_in_parquet(path: Path) -> None:
+    out = path.with_name("run.parquet")
     values: dict[str, Any] = {
         "words": np.array(["one", "two"], object),
         "nothing": np.empty((2, 0), np.float32),
@@ -146,10 +119,7 @@ def test_texts_flags_and_empty_arrays_in_parquet(tmp_path: Path) -> None:
         name: specs.StringArray((2,)) if name == "words" else specs.Array(value.shape, value.dtype)
         for name, value in values.items()
     }
-    with (
-        serve(lambda: Constant(words, values)) as server,
-        dm_env_rpc_client.make(server.address, record=path) as env,
-    ):
+    with recorded(path, lambda: Constant(words, values)) as env:
         env.reset()
     assert export_parquet(path, out) == 1
     (row,) = parquet.read_table(out).to_pylist()
@@ -159,8 +129,9 @@ def test_texts_flags_and_empty_arrays_in_parquet(tmp_path: Path) -> None:
     assert row["observation.number"] == 7
 
 
-def test_parquet_of_different_specs_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
+def test_parquet_of_different_specs_is_refused_and_leaves_nothing(
+    tmp_path: Path, path: Path
+) -> None:
     with serve(Catch) as server, Recorder(path) as recorder:
         for rows in (5, 6):
             settings = {**SETTINGS, "rows": rows}
@@ -194,25 +165,20 @@ def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) 
         export_minari(path, "catch/run-v0")
 
 
-LIMITS = {name: np.iinfo(name) for name in ("int8", "int64", "uint64")}
 NUMBERS = {
     "float32": specs.BoundedArray((2,), np.float32, -1, 1),
     "flag": specs.Array((), bool),
     "flags": specs.Array((2,), bool),
-    **{
-        name: specs.BoundedArray((), np.dtype(name), limit.min, limit.max)
-        for name, limit in LIMITS.items()
-    },
+    "int8": specs.BoundedArray((), np.int8, -(2**7), 2**7 - 1),
+    "int64": specs.BoundedArray((), np.int64, -(2**63), 2**63 - 1),
+    "uint64": specs.BoundedArray((), np.uint64, 0, 2**64 - 1),
 }
 
 
 def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[..., int]) -> None:
     import minari
 
-    with (
-        serve(lambda: Constant(NUMBERS, actions=NUMBERS)) as server,
-        dm_env_rpc_client.make(server.address, record=path) as env,
-    ):
+    with recorded(path, lambda: Constant(NUMBERS, actions=NUMBERS)) as env:
         env.reset()
         env.step({name: spec.generate_value() for name, spec in env.action_spec().items()})
     assert export_minari(path, "numbers-v0") == 1
@@ -223,10 +189,7 @@ def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[.
     assert list(exported.terminations) == [True]
     assert list(exported.rewards) == [1.0]
     path = path.with_name("idle.mcap")
-    with (
-        serve(lambda: Constant(NUMBERS)) as server,
-        dm_env_rpc_client.make(server.address, record=path) as env,
-    ):
+    with recorded(path, lambda: Constant(NUMBERS)) as env:
         env.reset()
         env.step({})
     with pytest.raises(RecordingError, match="has no actions"):
@@ -234,7 +197,7 @@ def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[.
 
 
 def test_minari_refuses_what_it_has_no_space_for(
-    recorded: Path, export_minari: Callable[..., int]
+    mixed: Path, export_minari: Callable[..., int]
 ) -> None:
     with pytest.raises(RecordingError, match="observation 'text' is"):
-        export_minari(recorded, "mixed-v0")
+        export_minari(mixed, "mixed-v0")

@@ -6,8 +6,6 @@ import functools
 import json
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,10 +25,12 @@ from dm_env_rpc_client.recording import Scan, read
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
+from tests.support.programs import run_python
 from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.row(48)
 
+UINT8 = dm_env_rpc_pb2.UINT8
 CHUNK = 32 << 20
 SLACK = 64 << 20
 SECONDS = 5.0 if is_strict() else 60.0
@@ -147,11 +147,11 @@ def session(steps: int, observation: int, repeat: int, name: str = "zeros", size
       size: what its spec says; 0 for as many as there are, -1 for any number.
     """
     request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
-    specs = dm_env_rpc_pb2.ActionObservationSpecs()
-    specs.observations[1].name = name
-    specs.observations[1].dtype = dm_env_rpc_pb2.UINT8
-    specs.observations[1].shape.append(size or observation)
-    specs.actions[1].name, specs.actions[1].dtype = "action", dm_env_rpc_pb2.UINT8
+    tensor, spec = dm_env_rpc_pb2.Tensor, dm_env_rpc_pb2.TensorSpec
+    specs = {
+        "observations": {1: spec(name=name, dtype=UINT8, shape=[size or observation])},
+        "actions": {1: spec(name="action", dtype=UINT8)},
+    }
     sent: list[Any] = [request(create_world={}), request(join_world={})]
     answered: list[Any] = [
         answer(create_world={"world_name": "w"}),
@@ -162,12 +162,10 @@ def session(steps: int, observation: int, repeat: int, name: str = "zeros", size
         for pair in zip(sent, answered, strict=True)
         for of, one in enumerate(pair, 1)
     )
-    stepped = answer(step={"state": dm_env_rpc_pb2.RUNNING})
-    if observation:
-        stepped.step.observations[1].uint8s.array = bytes(observation)
-        stepped.step.observations[1].shape.append(observation)
-    step = request(step={})
-    step.step.actions[1].uint8s.array = b"\0"
+    observed = {1: tensor(uint8s={"array": bytes(observation)}, shape=[observation])}
+    running = {"state": dm_env_rpc_pb2.RUNNING, "observations": observed if observation else {}}
+    stepped = answer(step=running)
+    step = request(step={"actions": {1: tensor(uint8s={"array": b"\0"})}})
     one = message(step.SerializeToString()) + message(stepped.SerializeToString(), 2)
     return recording(CHANNELS, chunk("zstd", begin), chunk("zstd", one * steps) * repeat)
 
@@ -175,6 +173,10 @@ def session(steps: int, observation: int, repeat: int, name: str = "zeros", size
 def many_channels() -> Iterator[bytes]:
     for number in range(1, 7_000):
         yield channel(number, connection=str(number), note="n" * 4000)
+
+
+def numbered(connection: str) -> bytes:
+    return recording(channel(1, connection=connection), message(b""))
 
 
 @functools.cache
@@ -221,15 +223,9 @@ def bombs() -> Mapping[str, Callable[[], bytes]]:
         "a channel of 300 KB": lambda: recording(
             chunk("zstd", channel(1, **{f"{n:08}": "" for n in range(20_000)}))
         ),
-        "a connection with a number of 5,000 digits": lambda: recording(
-            channel(1, connection="1" * 5000), empty
-        ),
-        "a connection with a superscript for a number": lambda: recording(
-            channel(1, connection="\u00b2"), empty
-        ),
-        "a connection with Arabic digits": lambda: recording(
-            channel(1, connection="\u0661"), empty
-        ),
+        "a connection with a number of 5,000 digits": lambda: numbered("1" * 5000),
+        "a connection with a superscript for a number": lambda: numbered("\u00b2"),
+        "a connection with Arabic digits": lambda: numbered("\u0661"),
     }
 
 
@@ -238,14 +234,7 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
     path = tmp_path / "bomb.mcap"
     path.write_bytes(bombs()[name]())
     assert path.stat().st_size < 2 << 20
-    finished = subprocess.run(
-        [sys.executable, "-c", READ, str(path), str(CHUNK)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=patience(110.0),
-    )
-    assert finished.returncode == 0, finished.stderr
+    finished = run_python("-c", READ, path, CHUNK, timeout=patience(110.0))
     for line in finished.stdout.splitlines():
         how, text, grown, seconds = json.loads(line)
         print(f"{how}: {grown / (1 << 20):.0f} MiB, {seconds:.1f} s, {text[-100:]}")
@@ -261,14 +250,7 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
 def test_a_damaged_recording_is_no_defect_of_the_command(tmp_path: Path) -> None:
     path = tmp_path / "digits.mcap"
     path.write_bytes(bombs()["a connection with a number of 5,000 digits"]())
-    finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client", "inspect", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert finished.returncode == 1, finished.stderr
+    finished = run_python("-m", "dm_env_rpc_client", "inspect", path, code=1)
     assert "the number of a connection is" in finished.stderr
     assert "defect" not in finished.stderr
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import dm_env
-import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client.errors import ConnectionLostError
@@ -28,14 +27,12 @@ from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.recording.connection_recording import FLUSH_SECONDS
 from dm_env_rpc_client.server import Catch, Server
 from tests.recording.sessions import SETTINGS, assert_same, entries, move
+from tests.reliability.scorecard import counts
 from tests.support.forks import context, end
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
-COUNTS = [
-    pytest.param(3, id="part"),
-    pytest.param(50, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
-]
+COUNTS = counts(3, 50, seconds=900)
 MARGIN_SECONDS = 1.0
 LEAST_STEPS = 100
 """In the file before a recorder is killed."""
@@ -95,12 +92,14 @@ class Progress:
     def note(self, steps: int) -> None:
         self._seen.append((time.monotonic(), steps))
 
-    def before(self, moment: float) -> int:
-        """Returns how many steps were taken at a moment, at least."""
-        return max((steps for when, steps in self._seen if when <= moment), default=0)
+    def check(self, count: int, killed: float, machine: Stopwatch, most: int) -> None:
+        """Checks how many steps were recorded, of which the last moments may be missing."""
+        moment = killed - MARGIN_SECONDS - machine.allowance
+        least = max((steps for when, steps in self._seen if when <= moment), default=0)
+        assert least <= count <= most
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@COUNTS
 def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
     assert FLUSH_SECONDS < MARGIN_SECONDS
     moments = random.Random(count)
@@ -130,8 +129,7 @@ def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> 
             process.join()
             most = taken() + 1
         found = recorded_timesteps(path) if path.stat().st_size else []
-        margin = MARGIN_SECONDS + machine.allowance
-        assert progress.before(killed - margin) <= len(found) <= most + 1
+        progress.check(len(found), killed, machine, most + 1)
         assert_same(local(most)[: len(found)], found)
         longest = max(longest, len(found))
     assert longest > LEAST_STEPS
@@ -143,7 +141,7 @@ def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> 
             env.connection.close()
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@COUNTS
 def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
     moments = random.Random(count)
     longest = 0
@@ -174,8 +172,7 @@ def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> N
         its.close()
         found = recorded_timesteps(path)
         # The proxy may have recorded an answer that the client did not get any more.
-        margin = MARGIN_SECONDS + machine.allowance
-        assert progress.before(killed - margin) <= len(found) <= len(seen) + 1
+        progress.check(len(found), killed, machine, len(seen) + 1)
         assert_same(seen[: len(found)], found[: len(seen)])
         assert_same(local(len(found))[: len(found)], found)
         longest = max(longest, len(found))

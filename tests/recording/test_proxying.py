@@ -41,10 +41,7 @@ def test_a_session_through_a_proxy_is_the_same_and_is_recorded(
 
 
 def test_all_connections_go_into_one_file(server: Server, path: Path) -> None:
-    with (
-        proxy(server.address, path) as running,
-        concurrent.futures.ThreadPoolExecutor(8) as pool,
-    ):
+    with proxy(server.address, path) as running, concurrent.futures.ThreadPoolExecutor(8) as pool:
         sessions = list(pool.map(lambda _: play(running.address, 40), range(8)))
     recording = read(path)
     assert sorted(recording.connections) == list(range(1, 9))
@@ -105,9 +102,7 @@ def test_metadata_is_forwarded(path: Path) -> None:
     def script(requests: Any, context: grpc.ServicerContext) -> Any:
         seen.append(dict(context.invocation_metadata()))
         for _ in requests:
-            yield dm_env_rpc_pb2.EnvironmentResponse(
-                create_world=dm_env_rpc_pb2.CreateWorldResponse()
-            )
+            yield dm_env_rpc_pb2.EnvironmentResponse(create_world={})
 
     sent: list[tuple[str, str | bytes]] = [("x-run", "7"), ("x-key-bin", b"\x00\xff")]
     with ScriptedServer(script) as server, proxy(server.address, path, token="own") as running:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lz4.frame
 import pytest
 import zstandard
-from mcap import records
-from mcap.data_stream import RecordBuilder
 from mcap.opcode import Opcode
 from mcap.writer import MCAP0_MAGIC, Writer
 
@@ -21,6 +19,7 @@ from dm_env_rpc_client.recording import Recorder, Scan, read
 from dm_env_rpc_client.recording.files import container as containers
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.recording.sessions import entries
+from tests.recording.test_file_bombs import packed, recording
 
 COUNT = 60
 
@@ -63,22 +62,10 @@ def test_a_chunk_that_is_missing_is_noticed(whole: Path, tmp_path: Path) -> None
     ("compression", "compress"), [("zstd", zstandard.compress), ("lz4", lz4.frame.compress)]
 )
 def test_a_chunk_takes_no_more_memory_than_it_says(
-    tmp_path: Path, compression: str, compress: Any
+    path: Path, compression: str, compress: Callable[[bytes], bytes]
 ) -> None:
     size = 64 << 20
-    chunk = records.Chunk(
-        compression=compression,
-        data=compress(bytes(size)),
-        message_start_time=0,
-        message_end_time=0,
-        uncompressed_crc=0,
-        uncompressed_size=1000,
-    )
-    built = RecordBuilder()
-    built.write(MCAP0_MAGIC)
-    chunk.write(built)
-    path = tmp_path / "bomb.mcap"
-    path.write_bytes(built.end())
+    path.write_bytes(recording(packed(compression, compress(bytes(size)), 1000, 0)))
     tracemalloc.start()
     try:
         with pytest.raises(RecordingError, match="damaged"):
@@ -118,8 +105,8 @@ def test_channels_of_others_are_skipped(tmp_path: Path) -> None:
     channel = writer.register_channel("/other", "protobuf", schema)
     writer.add_message(channel, 1, b"hello", 1)
     writer.finish()
-    recording = read(path)
-    assert (recording.connections, recording.episodes, recording.is_complete) == ({}, [], True)
+    found = read(path)
+    assert (found.connections, found.episodes, found.is_complete) == ({}, [], True)
 
 
 def test_a_file_without_chunks_that_another_program_wrote(tmp_path: Path) -> None:

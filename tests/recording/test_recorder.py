@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import dm_env
 import gymnasium
 import numpy as np
 import pytest
@@ -24,12 +20,13 @@ import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError, SpecError
-from dm_env_rpc_client.launch import Launch, from_python
 from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.launch.processes import kill
-from tests.recording.sessions import SETTINGS, assert_same, entries, play
+from tests.launch.processes import Launcher
+from tests.recording.sessions import SETTINGS, assert_same, entries, play, recorded
+from tests.support.environments import Constant
+from tests.support.programs import run_python
 from tests.support.scripted import settles
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
@@ -41,9 +38,9 @@ def test_a_recorded_session_is_the_same_and_has_every_message(
 ) -> None:
     plain = play(server.address, 50, transport=transport)
     before = time.time_ns()
-    recorded = play(server.address, 50, transport=transport, record=path)
+    timesteps = play(server.address, 50, transport=transport, record=path)
     after = time.time_ns()
-    assert_same(plain, recorded)
+    assert_same(plain, timesteps)
     found = entries(path)
     requests = [entry for entry in found if entry.is_request]
     answers = [entry for entry in found if not entry.is_request]
@@ -132,18 +129,9 @@ def test_what_cannot_connect_leaves_no_file(server: Server, path: Path) -> None:
     assert len(entries(path)) == 12
 
 
-class Launcher:
-    """Launches servers, and has them for the test to kill."""
-
-    def __init__(self) -> None:
-        self.launches: list[Launch] = []
-
-    def __call__(self) -> Launch:
-        self.launches.append(from_python("dm_env_rpc_client.server:Catch"))
-        return self.launches[-1]
-
-    def kill(self) -> None:
-        kill(self.launches[-1])
+@pytest.fixture
+def launcher() -> Launcher:
+    return Launcher("dm_env_rpc_client.server:Catch")
 
 
 RESTART = dm_env_rpc_client.Restart(attempts=2, backoff=0.01)
@@ -158,8 +146,7 @@ def assert_both_are_there(path: Path) -> None:
     }  # fmt: skip
 
 
-def test_servers_that_are_launched_again_have_one_file(path: Path) -> None:
-    launcher = Launcher()
+def test_servers_that_are_launched_again_have_one_file(launcher: Launcher, path: Path) -> None:
     with dm_env_rpc_client.make(launcher, record=path, restart=RESTART) as env:
         env.reset()
         env.step({"paddle": 1})
@@ -170,10 +157,10 @@ def test_servers_that_are_launched_again_have_one_file(path: Path) -> None:
     assert_both_are_there(path)
 
 
-def test_servers_of_a_batch_that_are_launched_again_have_one_file(path: Path) -> None:
-    launcher = Launcher()
-    envs = dm_env_rpc_client.BatchedEnvironment(launcher, 2, record=path, restart=RESTART)
-    with contextlib.closing(envs):
+def test_servers_of_a_batch_that_are_launched_again_have_one_file(
+    launcher: Launcher, path: Path
+) -> None:
+    with dm_env_rpc_client.BatchedEnvironment(launcher, 2, record=path, restart=RESTART) as envs:
         action = {"paddle": np.ones(2, int)}
         envs.reset()
         envs.step(action)
@@ -184,9 +171,9 @@ def test_servers_of_a_batch_that_are_launched_again_have_one_file(path: Path) ->
     assert_both_are_there(path)
 
 
-def test_servers_for_asyncio_that_are_launched_again_have_one_file(path: Path) -> None:
-    launcher = Launcher()
-
+def test_servers_for_asyncio_that_are_launched_again_have_one_file(
+    launcher: Launcher, path: Path
+) -> None:
     async def run() -> None:
         async with await dm_env_rpc_client.make_async(
             launcher, record=path, restart=RESTART
@@ -213,7 +200,9 @@ def test_connections_share_a_recorder_one_after_the_other(
         second = play(server.address, 20, record=recorder)
     assert_same(first, second[:11])
     with open(path, "rb") as file:
-        summary = make_reader(file, validate_crcs=True).get_summary()
+        reader = make_reader(file, validate_crcs=True)
+        summary = reader.get_summary()
+        assert len(list(reader.iter_messages())) == 2 * (10 + 20 + 5 + 5)
     assert summary is not None
     assert summary.statistics is not None
     assert summary.statistics.message_count == 2 * (10 + 20 + 5 + 5)
@@ -272,47 +261,14 @@ def test_gymnasium_make_records(server: Server, path: Path) -> None:
     assert len(episode) == 2
 
 
-def test_asyncio_records(server: Server, path: Path) -> None:
-    async def run() -> None:
-        env = await dm_env_rpc_client.make_async(server.address, SETTINGS, record=path)
-        await env.reset()
-        for _ in range(10):
-            await env.step({"paddle": 1})
-        await env.close()
-
-    asyncio.run(run())
-    recording = read(path)
-    assert recording.is_complete
-    assert sum(map(len, recording.episodes)) == 11
-
-
-class Camera(dm_env.Environment):
-    """A large observation, which the transport reads into memory of its own."""
-
-    SHAPE = (400, 400, 3)
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return {}
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        return {"frame": specs.Array(self.SHAPE, np.uint8, "frame")}
-
-    def reset(self) -> dm_env.TimeStep:
-        frame = np.random.default_rng(0).integers(255, size=self.SHAPE, dtype=np.uint8)
-        return dm_env.restart({"frame": frame})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return self.reset()
-
-
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
 def test_an_observation_that_the_caller_changes_is_recorded_as_it_came(
     path: Path, transport: Any
 ) -> None:
-    with (
-        serve(Camera) as cameras,
-        dm_env_rpc_client.make(cameras.address, record=path, transport=transport) as env,
-    ):
+    # So large that the transport reads it into memory of its own.
+    image = np.random.default_rng(0).integers(255, size=(400, 400, 3), dtype=np.uint8)
+    camera = Constant({"frame": specs.Array(image.shape, np.uint8)}, {"frame": image})
+    with recorded(path, lambda: camera, transport=transport) as env:
         frame = env.reset().observation["frame"]
         kept = frame.copy()
         frame[...] = 255 - frame
@@ -352,11 +308,7 @@ def test_an_interpreter_that_exits_completes_the_file(server: Server, path: Path
         "env = dm_env_rpc_client.make(sys.argv[1], record=sys.argv[2])\n"
         "env.reset()\n"
     )
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, server.address, str(path)],
-        check=True,
-        timeout=60,
-    )
+    run_python("-W", "error", "-c", program, server.address, path)
     assert read(path).is_complete
     assert len(entries(path)) == 10
 
@@ -417,13 +369,7 @@ recorder.close()
 
 
 def test_a_forked_child_leaves_the_recording_to_its_parent(server: Server, path: Path) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-c", FORKED, server.address, str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    finished = run_python("-c", FORKED, server.address, path)
     assert finished.stdout.count("which forked this one") == 2
     assert "record to a file of its own in each process" in finished.stdout
     assert "there is a file already" in finished.stdout
@@ -438,4 +384,4 @@ def test_recording_is_off_by_default_and_imports_nothing(server: Server) -> None
         "dm_env_rpc_client.make(sys.argv[1]).close()\n"
         "assert not [name for name in sys.modules if 'mcap' in name or '.recording' in name]\n"
     )
-    subprocess.run([sys.executable, "-c", program, server.address], check=True, timeout=60)
+    run_python("-c", program, server.address)

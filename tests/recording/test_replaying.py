@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +18,11 @@ from dm_env_rpc_client.recording import Recorder, read, replay
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
+from tests.recording import sessions
 from tests.recording.sessions import SETTINGS, assert_same, messages, move, play, record
+from tests.reliability.scorecard import counts
 
-SCALES = [
-    pytest.param(1_000, id="hundredth"),
-    pytest.param(100_000, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
-]
+ARENA = dm_env_rpc_pb2.EnvironmentResponse(create_world={"world_name": "arena"}).SerializeToString()
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +33,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("steps", SCALES)
-def test_a_session_is_replayed_bit_for_bit(tmp_path: Path, steps: int) -> None:
+@counts(1_000, 100_000, seconds=600)
+def test_a_session_is_replayed_bit_for_bit(tmp_path: Path, count: int) -> None:
     first, second = tmp_path / "first.mcap", tmp_path / "second.mcap"
     with serve(Catch) as server:
-        expected = play(server.address, steps, record=first)
+        expected = play(server.address, count, record=first)
     with replay(first) as replayed:
-        assert_same(expected, play(replayed.address, steps, record=second))
-    assert len(messages(first)) == 2 * (steps + 5)
-    for some, other in zip(messages(first), messages(second), strict=True):
-        assert some == other
+        assert_same(expected, play(replayed.address, count, record=second))
+    assert len(messages(first)) == 2 * (count + 5)
+    assert messages(first) == messages(second)
 
 
 def test_a_replay_serves_any_number_of_clients(recorded: Path) -> None:
@@ -64,10 +61,9 @@ def test_steps_that_are_pipelined_are_replayed(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_what_was_unrolled_can_be_stepped(tmp_path: Path, transport: Any) -> None:
-    path = tmp_path / "unrolled.mcap"
+def test_what_was_unrolled_can_be_stepped(path: Path, transport: Any) -> None:
     actions = [{"paddle": step % 3} for step in range(24)]  # Two sequences, of ten steps each.
-    with serve(Catch) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+    with sessions.recorded(path, Catch) as env:
         expected = env.unroll(actions)
     with (
         replay(path) as replayed,
@@ -127,20 +123,18 @@ def test_another_request_is_told_from_the_recorded_one(recorded: Path) -> None:
 def test_after_the_last_request_and_without_an_answer(path: Path) -> None:
     create = dm_env_rpc_pb2.CreateWorldRequest()
     request = dm_env_rpc_pb2.EnvironmentRequest(create_world=create).SerializeToString()
-    answered = dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
-    answer = dm_env_rpc_pb2.EnvironmentResponse(create_world=answered).SerializeToString()
     with Recorder(path) as recorder:
         recording = recorder.connection("localhost:1", {})
         recording.request(request)
         recording.request(request)
-        recording.answer(answer)
+        recording.answer(ARENA)
     with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         assert connection.send(create).world_name == "arena"
         for _ in range(2):
             with pytest.raises(DmEnvRpcError, match=r"request 2 .* has no recorded answer"):
                 connection.send(create)
     whole = path.with_name("whole.mcap")
-    record(whole, (request, answer))
+    record(whole, (request, ARENA))
     with replay(whole) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         connection.send(create)
         with pytest.raises(DmEnvRpcError, match="there were 1 requests only") as refused:
@@ -165,11 +159,9 @@ def test_each_connection_gets_a_recorded_one_that_begins_alike(path: Path) -> No
 
 
 def test_environments_of_a_batch_are_told_apart_by_their_settings(path: Path) -> None:
-
     def session(address: str, **options: Any) -> list[dm_env.TimeStep]:
         settings = [{**SETTINGS, "seed": seed} for seed in range(4)]
-        envs = dm_env_rpc_client.BatchedEnvironment(address, 4, settings, **options)
-        with contextlib.closing(envs):
+        with dm_env_rpc_client.BatchedEnvironment(address, 4, settings, **options) as envs:
             actions = [{"paddle": (np.arange(4) + step) % 3} for step in range(12)]
             return [envs.reset(), *map(envs.step, actions)]
 
@@ -213,23 +205,19 @@ def permuted_settings() -> Iterator[bytes]:
         yield bytes([1 << 3 | 2, len(content)]) + content
 
 
-def test_the_order_of_settings_makes_no_difference(tmp_path: Path) -> None:
+def test_the_order_of_settings_makes_no_difference(path: Path) -> None:
     first, *others = permuted_settings()
     assert len({first, *others}) == 6
-    path = tmp_path / "run.mcap"
-    answer = dm_env_rpc_pb2.EnvironmentResponse(
-        create_world=dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
-    )
-    record(path, *((request, answer.SerializeToString()) for request in others))
+    record(path, *((request, ARENA) for request in others))
     with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         for _ in others:
             assert dm_env_rpc_client.create_world(connection, SETTINGS) == "arena"
 
 
-def test_what_cannot_be_replayed(tmp_path: Path, recorded: Path) -> None:
-    Recorder(tmp_path / "empty.mcap").close()
-    assert read(tmp_path / "empty.mcap").is_complete
-    with pytest.raises(RecordingError, match=r"empty.mcap has no requests"):
-        replay(tmp_path / "empty.mcap")
+def test_what_cannot_be_replayed(path: Path, recorded: Path) -> None:
+    Recorder(path).close()
+    assert read(path).is_complete
+    with pytest.raises(RecordingError, match=r"run.mcap has no requests"):
+        replay(path)
     with pytest.raises(SpecError, match="plaintext"):
         replay(recorded, "0.0.0.0:0")

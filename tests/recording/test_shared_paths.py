@@ -32,6 +32,10 @@ def is_whole(path: Path, connections: int = 1) -> bool:
     return found.is_complete
 
 
+def content_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
 def rename(path: Path) -> Path:
     return path.rename(path.with_name("renamed.mcap"))
 
@@ -95,12 +99,12 @@ def test_a_finished_file_that_is_another_one_is_left_as_it_is(
     with Recorder(path) as recorder:
         play(server.address, STEPS, record=recorder)
         harm(path, other)
-        before = path.read_bytes() if path.is_file() else None
+        before = content_of(path)
         with pytest.raises(RecordingError, match=r"cannot record to .* any more"):
             play(server.address, STEPS, record=recorder)
-        assert (path.read_bytes() if path.is_file() else None) == before
+        assert content_of(path) == before
     assert is_whole(other)
-    assert (path.read_bytes() if path.is_file() else None) == before
+    assert content_of(path) == before
     seen(overwritten=0)
 
 
@@ -160,12 +164,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounting = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounting.returncode:
         pytest.skip(f"needs the right to mount a small disk: {mounting.stderr.strip()}")
     yield folder

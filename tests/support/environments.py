@@ -165,6 +165,40 @@ class Words(dm_env.Environment):
         }
 
 
+class Constant(dm_env.Environment):
+    """Observes the same in each step, of which its episodes have one.
+
+    Args:
+      observations: its specs.
+      values: what is observed; None for values that the specs generate.
+      actions: their specs.
+    """
+
+    def __init__(
+        self,
+        observations: dict[str, specs.Array],
+        values: dict[str, Any] | None = None,
+        actions: dict[str, specs.Array] | None = None,
+    ):
+        self._specs = observations
+        self._values = values or {
+            name: spec.generate_value() for name, spec in observations.items()
+        }
+        self._actions = actions or {}
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return self._actions
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return self._specs
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._values)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.termination(1.0, self._values)
+
+
 class Broken(dm_env.Environment):
     """Fails in the method that `at` names."""
 

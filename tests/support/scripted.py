@@ -7,8 +7,10 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -129,6 +131,30 @@ def can_make(address: str) -> bool:
     except ConnectionLostError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def listening(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A TCP server that does with each connection what a function does; yields its address."""
+    connections = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connections.append(connection)
+                    answer(connection)
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+            for connection in connections:
+                connection.close()
 
 
 def own_seconds() -> float:

@@ -15,21 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from dm_env_rpc_client import dm_env_rpc_pb2
+from tests.reliability import scorecard
 
 Array = npt.NDArray[Any]
-
-FIELDS: dict[str, str] = {
-    "float32": "floats",
-    "float64": "doubles",
-    "int8": "int8s",
-    "int32": "int32s",
-    "int64": "int64s",
-    "uint8": "uint8s",
-    "uint32": "uint32s",
-    "uint64": "uint64s",
-    "bool": "bools",
-}
-"""The payload field of each NumPy dtype of the protocol."""
 
 DATA_TYPES: dict[str, Any] = {
     "float32": dm_env_rpc_pb2.FLOAT,
@@ -42,7 +30,13 @@ DATA_TYPES: dict[str, Any] = {
     "uint64": dm_env_rpc_pb2.UINT64,
     "bool": dm_env_rpc_pb2.BOOL,
 }
-INTEGERS = ("int8", "int32", "int64", "uint8", "uint32", "uint64")
+FIELDS: dict[str, str] = {
+    dtype: f"{dm_env_rpc_pb2.DataType.Name(number).lower()}s"
+    for dtype, number in DATA_TYPES.items()
+}
+"""The payload field of each NumPy dtype of the protocol."""
+
+INTEGERS = tuple(dtype for dtype in FIELDS if "int" in dtype)
 
 
 def _strided(array: Array) -> Array:
@@ -137,5 +131,4 @@ def mutated(contents: bytes, rng: random.Random) -> bytes:
 
 def counts(full: int) -> pytest.MarkDecorator:
     """Runs a test at a tenth of the scorecard's count, and whole under the soak marker."""
-    marks = [pytest.mark.soak, pytest.mark.timeout(3600)]
-    return pytest.mark.parametrize("count", [full // 10, pytest.param(full, marks=marks)])
+    return scorecard.counts(full // 10, full)

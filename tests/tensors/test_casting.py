@@ -33,14 +33,8 @@ _FLOAT_EDGES = {
     *(math.nextafter(2.0**power, 0.0) for power in (7, 8, 24, 31, 32, 53, 63, 64)),
     *(math.nextafter(-(2.0**power), -math.inf) for power in (7, 31, 63)),
     *(0.5, -0.5, 1.9, 300.0, 0.1, 5e-324, 1e-45, 1.7976931348623157e308),
-    *(
-        3.4028234663852886e38,
-        3.4028235677973366e38,
-        3.402823567797336e38,
-        -3.5e38,
-        65504.0,
-        65520.0,
-    ),
+    *(3.4028234663852886e38, 3.4028235677973366e38, 3.402823567797336e38, -3.5e38),
+    *(65504.0, 65520.0),
 }
 
 
@@ -61,13 +55,10 @@ def expected(value: Any, target: str) -> Any:
     if target == "bool":
         return bool(value) if value in (0, 1) else None
     if target.startswith(("int", "uint")):
-        bits = int(target.lstrip("uint"))
-        low, high = (
-            (0, 2**bits - 1) if target[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        )
+        info = np.iinfo(target)
         if isinstance(value, float) and not value.is_integer():
             return None
-        return int(value) if low <= int(value) <= high else None
+        return int(value) if info.min <= int(value) <= info.max else None
     code = "f" if target == "float32" else "d"
     try:
         (rounded,) = struct.unpack(f"<{code}", struct.pack(f"<{code}", value))
@@ -80,9 +71,8 @@ def expected(value: Any, target: str) -> Any:
 
 def is_same(left: Any, right: Any) -> bool:
     if isinstance(left, float) and isinstance(right, float):
-        return struct.pack("<d", left) == struct.pack("<d", right) or (
-            left != left and right != right
-        )
+        both_nan = math.isnan(left) and math.isnan(right)
+        return both_nan or struct.pack("<d", left) == struct.pack("<d", right)
     return type(left) is type(right) and bool(left == right)
 
 
@@ -140,19 +130,10 @@ def test_any_number_becomes_an_integer_exactly_or_not_at_all(target: str, value:
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (300, np.int8),
-        (-1, np.uint64),
-        (float("nan"), np.int32),
-        (float("inf"), np.int64),
         (1.9, np.int32),
         ("False", np.bool_),
         ("1", np.int32),
-        (2, np.bool_),
-        (1e39, np.float32),
         (2**53 + 1, np.float64),
-        (2**24 + 1, np.float32),
-        (2**63 - 1, np.float64),
-        (2**64 - 1, np.float64),
         (1, str),
         (True, str),
         (1, object),
@@ -163,27 +144,30 @@ def test_a_cast_that_would_change_the_value_is_an_error(value: Any, dtype: Any) 
         pack_tensor(value, dtype)
 
 
-def test_an_error_names_the_element_and_the_range() -> None:
-    with pytest.raises(
-        SpecError, match=r"^where: element \[1, 0\] is 300, which int8 cannot hold \(-128 to 127\)$"
-    ):
-        exact_cast(np.array([[1, 2], [300, 4]]), np.dtype(np.int8), "where")
-    with pytest.raises(
-        SpecError, match=r"^where: the value is 2, which bool cannot hold \(0 or 1\)$"
-    ):
-        exact_cast(np.array(2), np.dtype(bool), "where")
-    for value in (1.5, -0.25, 2.0**40 + 0.5):
-        with pytest.raises(
-            SpecError, match=rf"^where: the value is {value!r}, which is not an integer; .* int32$"
-        ):
-            exact_cast(np.array(value), np.dtype(np.int32), "where")
-    for value in (np.nan, np.inf, 2.0**40):
-        with pytest.raises(
-            SpecError, match=r"which int32 cannot hold \(-2147483648 to 2147483647\)$"
-        ):
-            exact_cast(np.array(value), np.dtype(np.int32), "where")
-    with pytest.raises(SpecError, match="expected float32, got strings or messages"):
-        exact_cast(as_array("x" * 100, "where"), np.dtype(np.float32), "where")
+INT32 = r"which int32 cannot hold \(-2147483648 to 2147483647\)$"
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (
+            [[1], [300]],
+            np.int8,
+            r"element \[1, 0\] is 300, which int8 cannot hold \(-128 to 127\)$",
+        ),
+        (2, bool, r"the value is 2, which bool cannot hold \(0 or 1\)$"),
+        (1.5, np.int32, r"the value is 1\.5, which is not an integer; .* int32$"),
+        (-0.25, np.int32, r"the value is -0\.25, which is not an integer; .* int32$"),
+        (2.0**40 + 0.5, np.int32, r"the value is 1099511627776\.5, which is not an integer"),
+        (np.nan, np.int32, f".*{INT32}"),
+        (np.inf, np.int32, f".*{INT32}"),
+        (2.0**40, np.int32, f".*{INT32}"),
+        ("x" * 100, np.float32, "expected float32, got strings or messages"),
+    ],
+)
+def test_an_error_names_the_element_and_the_range(value: Any, dtype: Any, text: str) -> None:
+    with pytest.raises(SpecError, match=f"^where: {text}"):
+        exact_cast(as_array(value, "where"), np.dtype(dtype), "where")
 
 
 def test_an_array_of_the_right_dtype_is_not_copied() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from dm_env import specs as dm_env_specs
+from dm_env import specs
 from dm_env_rpc.v1 import dm_env_utils, tensor_spec_utils
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -29,7 +27,9 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableBoundedArray,
     VariableStringArray,
 )
+from tests.fuzz import wire
 from tests.tensors import strategies
+from tests.tensors.values import element_bytes
 
 TensorSpec: TypeAlias = dm_env_rpc_pb2.TensorSpec
 NUMERIC = [dtype for dtype in strategies.FIELDS if dtype != "bool"]
@@ -66,19 +66,11 @@ def limits(dtype: str) -> tuple[Any, Any]:
 def test_bounds_at_the_extremes_give_a_spec_that_validates_them(dtype: str, shape: Any) -> None:
     low, high = limits(dtype)
     for minimum, maximum in [
-        (low, high),
-        (0, high),
-        (low, 0),
-        (None, high),
-        (low, None),
-        (high, high),
-        (low, low),
-        (0, 0),
-        (0, high - 1),
-        (1, high),
+        *((low, high), (0, high), (low, 0), (None, high), (low, None)),
+        *((high, high), (low, low), (0, 0), (0, high - 1), (1, high)),
     ]:
         spec = tensor_spec_to_dm_env_spec(tensor_spec(dtype, shape, minimum, maximum))
-        assert isinstance(spec, dm_env_specs.BoundedArray)
+        assert isinstance(spec, specs.BoundedArray)
         assert (spec.shape, spec.dtype, spec.name) == (shape, dtype, "a")
         first = low if minimum is None else minimum
         last = high if maximum is None else maximum
@@ -90,8 +82,8 @@ def test_bounds_at_the_extremes_give_a_spec_that_validates_them(dtype: str, shap
                 with pytest.raises(ValueError, match="bounds"):
                     spec.validate(np.full(shape, value, dtype))
         discrete = shape == () and first == 0 and maximum is not None
-        assert isinstance(spec, dm_env_specs.DiscreteArray) == discrete
-        if isinstance(spec, dm_env_specs.DiscreteArray):
+        assert isinstance(spec, specs.DiscreteArray) == discrete
+        if isinstance(spec, specs.DiscreteArray):
             assert spec.num_values == last + 1
         back = dm_env_spec_to_tensor_spec(spec)
         assert bounds(back) == (first, last)
@@ -103,9 +95,9 @@ def test_a_discrete_array_that_dm_env_refuses_is_a_bounded_array(
     def refuse(*args: Any) -> None:
         raise ValueError("num_values")
 
-    monkeypatch.setattr(dm_env_specs, "DiscreteArray", refuse)
+    monkeypatch.setattr(specs, "DiscreteArray", refuse)
     spec = tensor_spec_to_dm_env_spec(tensor_spec("int8", (), 0, 127))
-    assert type(spec) is dm_env_specs.BoundedArray
+    assert type(spec) is specs.BoundedArray
 
 
 # Both directions, one table.
@@ -114,44 +106,32 @@ def test_a_discrete_array_that_dm_env_refuses_is_a_bounded_array(
 @pytest.mark.parametrize(
     ("message", "spec"),
     [
-        (tensor_spec("float32", (2, 3)), dm_env_specs.Array((2, 3), np.float32, "a")),
-        (tensor_spec("bool"), dm_env_specs.Array((), np.bool_, "a")),
-        (tensor_spec("int8", (0,)), dm_env_specs.Array((0,), np.int8, "a")),
+        (tensor_spec("float32", (2, 3)), specs.Array((2, 3), np.float32, "a")),
+        (tensor_spec("bool"), specs.Array((), np.bool_, "a")),
+        (tensor_spec("int8", (0,)), specs.Array((0,), np.int8, "a")),
         (
             tensor_spec("float64", (2,), -1.0, 1.0),
-            dm_env_specs.BoundedArray((2,), np.float64, -1.0, 1.0, "a"),
+            specs.BoundedArray((2,), np.float64, -1.0, 1.0, "a"),
         ),
         (
             tensor_spec("float32", (2,), -math.inf, math.inf),
-            dm_env_specs.BoundedArray((2,), np.float32, -np.inf, np.inf, "a"),
+            specs.BoundedArray((2,), np.float32, -np.inf, np.inf, "a"),
         ),
         (
             tensor_spec("uint8", (2, 2), [[1, 2], [3, 4]], 5),
-            dm_env_specs.BoundedArray((2, 2), np.uint8, [[1, 2], [3, 4]], 5, "a"),
+            specs.BoundedArray((2, 2), np.uint8, [[1, 2], [3, 4]], 5, "a"),
         ),
-        (tensor_spec("int32", (), 0, 4), dm_env_specs.DiscreteArray(5, np.int32, "a")),
-        (
-            tensor_spec("int64", (1,), 0, 4),
-            dm_env_specs.BoundedArray((1,), np.int64, 0, 4, "a"),
-        ),
-        (
-            tensor_spec("int32", (), 1, 4),
-            dm_env_specs.BoundedArray((), np.int32, 1, 4, "a"),
-        ),
-        (
-            tensor_spec(dm_env_rpc_pb2.STRING, (2,)),
-            dm_env_specs.StringArray((2,), name="a"),
-        ),
-        (tensor_spec(dm_env_rpc_pb2.PROTO), dm_env_specs.Array((), object, "a")),
+        (tensor_spec("int32", (), 0, 4), specs.DiscreteArray(5, np.int32, "a")),
+        (tensor_spec("int64", (1,), 0, 4), specs.BoundedArray((1,), np.int64, 0, 4, "a")),
+        (tensor_spec("int32", (), 1, 4), specs.BoundedArray((), np.int32, 1, 4, "a")),
+        (tensor_spec(dm_env_rpc_pb2.STRING, (2,)), specs.StringArray((2,), name="a")),
+        (tensor_spec(dm_env_rpc_pb2.PROTO), specs.Array((), object, "a")),
         (tensor_spec("float32", (2, -1)), VariableArray((2, -1), np.float32, "a")),
-        (
-            tensor_spec("int32", (-1,), 0, 4),
-            VariableBoundedArray((-1,), np.int32, 0, 4, "a"),
-        ),
+        (tensor_spec("int32", (-1,), 0, 4), VariableBoundedArray((-1,), np.int32, 0, 4, "a")),
         (tensor_spec(dm_env_rpc_pb2.STRING, (-1,)), VariableStringArray((-1,), name="a")),
     ],
 )
-def test_a_message_and_its_spec(message: TensorSpec, spec: dm_env_specs.Array) -> None:
+def test_a_message_and_its_spec(message: TensorSpec, spec: specs.Array) -> None:
     converted = tensor_spec_to_dm_env_spec(message)
     assert type(converted) is type(spec)
     assert converted == spec
@@ -162,20 +142,20 @@ def test_a_message_and_its_spec(message: TensorSpec, spec: dm_env_specs.Array) -
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (dm_env_specs.Array((1,), np.float32), tensor_spec("float32", (1,), name="")),
-        (dm_env_specs.Array((1,), np.int16, "a"), tensor_spec("int32", (1,))),
-        (dm_env_specs.Array((1,), np.float16, "a"), tensor_spec("float32", (1,))),
-        (dm_env_specs.Array((1,), ">i4", "a"), tensor_spec("int32", (1,))),
-        (dm_env_specs.Array((1,), np.str_, "a"), tensor_spec(dm_env_rpc_pb2.STRING, (1,))),
-        (dm_env_specs.Array((-1,), np.int8, "a"), tensor_spec("int8", (-1,))),
-        (dm_env_specs.DiscreteArray(3, np.uint16, "a"), tensor_spec("uint32", (), 0, 2)),
-        (dm_env_specs.BoundedArray((2,), np.bool_, False, True, "a"), tensor_spec("bool", (2,))),
+        (specs.Array((1,), np.float32), tensor_spec("float32", (1,), name="")),
+        (specs.Array((1,), np.int16, "a"), tensor_spec("int32", (1,))),
+        (specs.Array((1,), np.float16, "a"), tensor_spec("float32", (1,))),
+        (specs.Array((1,), ">i4", "a"), tensor_spec("int32", (1,))),
+        (specs.Array((1,), np.str_, "a"), tensor_spec(dm_env_rpc_pb2.STRING, (1,))),
+        (specs.Array((-1,), np.int8, "a"), tensor_spec("int8", (-1,))),
+        (specs.DiscreteArray(3, np.uint16, "a"), tensor_spec("uint32", (), 0, 2)),
+        (specs.BoundedArray((2,), np.bool_, False, True, "a"), tensor_spec("bool", (2,))),
         (
-            dm_env_specs.BoundedArray((2, 3), np.float64, [0, 1, 2], 5, "a"),
+            specs.BoundedArray((2, 3), np.float64, [0, 1, 2], 5, "a"),
             tensor_spec("float64", (2, 3), [[0, 1, 2], [0, 1, 2]], 5),
         ),
         (
-            dm_env_specs.BoundedArray((2, 2), np.int8, [[1], [2]], [5], "a"),
+            specs.BoundedArray((2, 2), np.int8, [[1], [2]], [5], "a"),
             tensor_spec("int8", (2, 2), [[1, 1], [2, 2]], 5),
         ),
     ],
@@ -187,17 +167,17 @@ def test_a_spec_of_another_form_has_a_message_too(spec: Any, message: TensorSpec
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (dm_env_specs.Array((1,), np.complex64, "a"), "no type for NumPy dtype"),
-        (dm_env_specs.Array((1,), "S3", "a"), "no type for NumPy dtype"),
-        (dm_env_specs.StringArray((1,), bytes, "a"), "text, not bytes"),
-        (dm_env_specs.BoundedArray((), np.float32, np.nan, 1, "a"), "NaN"),
-        (dm_env_specs.BoundedArray((), np.float32, 0, np.nan, "a"), "NaN"),
-        (dm_env_specs.Array((-1, -1), np.float32, "a"), "more than one variable"),
-        (dm_env_specs.Array((1,) * 33, np.float32, "a"), "33 dimensions"),
-        (dm_env_specs.Array((2**31,), np.float32, "a"), "cannot be packed"),
-        (dm_env_specs.Array((2**30,), np.float32, "a"), "a message holds"),
-        (dm_env_specs.Array((1,), np.float32, 5), "cannot be packed"),
-        (dm_env_specs.Array((1,), np.float32, "\udc80"), "cannot be packed"),
+        (specs.Array((1,), np.complex64, "a"), "no type for NumPy dtype"),
+        (specs.Array((1,), "S3", "a"), "no type for NumPy dtype"),
+        (specs.StringArray((1,), bytes, "a"), "text, not bytes"),
+        (specs.BoundedArray((), np.float32, np.nan, 1, "a"), "NaN"),
+        (specs.BoundedArray((), np.float32, 0, np.nan, "a"), "NaN"),
+        (specs.Array((-1, -1), np.float32, "a"), "more than one variable"),
+        (specs.Array((1,) * 33, np.float32, "a"), "33 dimensions"),
+        (specs.Array((2**31,), np.float32, "a"), "cannot be packed"),
+        (specs.Array((2**30,), np.float32, "a"), "a message holds"),
+        (specs.Array((1,), np.float32, 5), "cannot be packed"),
+        (specs.Array((1,), np.float32, "\udc80"), "cannot be packed"),
     ],
 )
 def test_a_spec_without_a_message_is_refused(spec: Any, text: str) -> None:
@@ -251,7 +231,7 @@ def test_a_bound_that_is_present_without_a_value_is_the_limit_of_the_dtype(
         getattr(message, side).SetInParent()
     spec = tensor_spec_to_dm_env_spec(message)
     assert spec == dm_env_utils.tensor_spec_to_dm_env_spec(message)
-    assert isinstance(spec, dm_env_specs.BoundedArray)
+    assert isinstance(spec, specs.BoundedArray)
 
 
 @given(tensor_specs())
@@ -268,11 +248,8 @@ def test_the_peer_reads_the_same_bounds(message: TensorSpec) -> None:
         except (ValueError, OverflowError, RuntimeWarning):
             return  # Row 23: the peer has no spec for the extremes.
         spec = tensor_spec_to_dm_env_spec(message)
-        assert (spec.shape, spec.dtype, spec.name) == (
-            peer_spec.shape,
-            peer_spec.dtype,
-            peer_spec.name,
-        )
+        for attribute in ("shape", "dtype", "name"):
+            assert getattr(spec, attribute) == getattr(peer_spec, attribute)
 
 
 # bounds and set_bounds.
@@ -353,16 +330,8 @@ def test_bounds_that_cannot_be_leave_the_spec_as_it_was(
     assert message.SerializeToString() == before
 
 
-def _mismatched() -> TensorSpec:
-    spec = tensor_spec("float32")
-    spec.min.int32s.array.append(1)
-    return spec
-
-
-def _bounded_string() -> TensorSpec:
-    spec = tensor_spec(dm_env_rpc_pb2.STRING)
-    spec.min.int8s.array = b"\1"
-    return spec
+def with_min(dtype: dm_env_rpc_pb2.DataType, **payload: Any) -> TensorSpec:
+    return TensorSpec(name="a", dtype=dtype, min=payload)
 
 
 @pytest.mark.parametrize(
@@ -381,8 +350,8 @@ def _bounded_string() -> TensorSpec:
         (tensor_spec("float32", (), [1, 2]), "min: has 2 elements"),
         (tensor_spec("float32", (-1,), [1, 2]), "min: has 2 elements"),
         (tensor_spec("float32", (2**31 - 1,), [1, 2]), "a message holds"),
-        (_mismatched(), "min: is int32, but the dtype of the spec is float32"),
-        (_bounded_string(), "min: is int8, but the dtype of the spec is string"),
+        (with_min(dm_env_rpc_pb2.FLOAT, int32s={"array": [1]}), "min: is int32, but .* is float32"),
+        (with_min(dm_env_rpc_pb2.STRING, int8s={"array": b"\1"}), "min: is int8, but .* is string"),
         (tensor_spec("float32", (-1, -1)), "more than one variable dimension"),
         (tensor_spec("float32", (1,) * 33), "33 dimensions"),
         (tensor_spec("float32", (2**31 - 1, 2**31 - 1)), "a message holds"),
@@ -402,10 +371,10 @@ def test_a_message_that_cannot_be_is_refused(message: TensorSpec, text: str) -> 
         bounds(message)
 
 
-def test_only_numbers_have_bounds() -> None:
-    for dtype in ("bool", dm_env_rpc_pb2.STRING, dm_env_rpc_pb2.PROTO):
-        with pytest.raises(SpecError, match="has no bounds"):
-            bounds(tensor_spec(dtype))
+@pytest.mark.parametrize("dtype", ["bool", dm_env_rpc_pb2.STRING, dm_env_rpc_pb2.PROTO])
+def test_only_numbers_have_bounds(dtype: Any) -> None:
+    with pytest.raises(SpecError, match="has no bounds"):
+        bounds(tensor_spec(dtype))
 
 
 def test_bounds_do_not_alias_the_message() -> None:
@@ -425,26 +394,18 @@ def test_a_large_spec_takes_no_memory() -> None:
 
 # Scalar bounds of the 1.0 line, whose numbers today's protocol reserves.
 
-LINE_1_0: dict[str, tuple[int, Callable[[Any], bytes], int]] = {
-    "float32": (1, lambda n: struct.pack("<f", n), 5),
-    "float64": (2, lambda n: struct.pack("<d", n), 1),
-    "int32": (3, strategies.varint, 0),
-    "int64": (4, strategies.varint, 0),
-    "uint32": (5, strategies.varint, 0),
-    "uint64": (6, strategies.varint, 0),
-    "int8": (7, strategies.varint, 0),
-    "uint8": (8, strategies.varint, 0),
-}
+LINE_1_0 = ("float32", "float64", "int32", "int64", "uint32", "uint64", "int8", "uint8")
+"""In the order of their fields, the first of which has the number 1."""
 
 
 def line_1_0_spec(dtype: str, minimum: Any, maximum: Any, bound: str | None = None) -> TensorSpec:
     """A spec as such a server sends it; `bound` is the type of its bounds."""
-    number, encode, wire_type = LINE_1_0[bound or dtype]
+    sent = bound or dtype
     message = tensor_spec(dtype, (2,)).SerializeToString()
     for field, value in ((4, minimum), (5, maximum)):
         if value is not None:
-            scalar = strategies.varint(number << 3 | wire_type) + encode(value)
-            message += strategies.varint(field << 3 | 2) + strategies.varint(len(scalar)) + scalar
+            scalar = wire.field(1 + LINE_1_0.index(sent), *element_bytes(sent, value))
+            message += wire.field(field, wire.BLOCK, scalar)
     return TensorSpec.FromString(message)
 
 
@@ -457,7 +418,7 @@ def test_bounds_of_the_1_0_line_are_read(dtype: str) -> None:
         assert found.max == (high if maximum is None else maximum)
         assert found.min.dtype == found.max.dtype == dtype
     spec = tensor_spec_to_dm_env_spec(line_1_0_spec(dtype, 0, 1))
-    assert spec == dm_env_specs.BoundedArray((2,), dtype, 0, 1)
+    assert spec == specs.BoundedArray((2,), dtype, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from google.protobuf import any_pb2, message, struct_pb2
+
+from tests.tensors.strategies import varint
 
 VALUES: dict[str, list[Any]] = {
     "float32": [0.5, -1.5, 3.4028234663852886e38, float("inf"), -0.0, 1e-45],
@@ -29,3 +32,12 @@ def packed(message: message.Message) -> any_pb2.Any:
     made = any_pb2.Any()
     made.Pack(message)
     return made
+
+
+def element_bytes(dtype: str, value: Any) -> tuple[int, bytes]:
+    """The wire type and the bytes of one element."""
+    if dtype == "float32":
+        return 5, struct.pack("<f", value)
+    if dtype == "float64":
+        return 1, struct.pack("<d", value)
+    return 0, varint(int(value))

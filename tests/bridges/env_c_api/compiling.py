@@ -20,9 +20,9 @@ _MACROS = {"1.4": 14, "2.0": 20, "2.1": 21, "2.2": 22}
 @functools.cache
 def _sources() -> bytes:
     """What a library depends on: the sources, and the compiler."""
-    compiler = subprocess.run(["cc", "--version"], capture_output=True, check=True, timeout=60)
+    compiler = subprocess.check_output(["cc", "--version"], timeout=60)
     files = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h"))
-    return compiler.stdout + b"".join(path.read_bytes() for path in files)
+    return compiler + b"".join(path.read_bytes() for path in files)
 
 
 @functools.cache
@@ -40,10 +40,7 @@ def compile_library(source: str, version: str, *flags: str) -> str:
         if not path.exists():
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                 compiled = Path(scratch) / path.name
-                subprocess.run(
-                    [*command, str(SOURCES / f"{source}.c"), "-o", str(compiled)],
-                    check=True,
-                    timeout=60,
-                )
+                files = [str(SOURCES / f"{source}.c"), "-o", str(compiled)]
+                subprocess.run([*command, *files], check=True, timeout=60)
                 compiled.rename(path)
     return str(path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,6 +41,13 @@ def make() -> Iterator[MakeEnvironment]:
     yield make_environment
     for environment in made:
         environment.close()
+
+
+@pytest.fixture
+def live() -> ctypes.c_int:
+    """How many contexts of the complete library are live in this process."""
+    library = ctypes.CDLL(compile_library("complete", "1.4"))
+    return ctypes.c_int.in_dll(library, "complete_live_contexts")
 
 
 @pytest.fixture

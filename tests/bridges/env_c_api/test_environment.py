@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dm_env
@@ -14,7 +14,7 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client import dm_env_rpc_pb2
-from dm_env_rpc_client.bridges.env_c_api import Event, PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, Event, PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.environment import event_text
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -28,21 +28,19 @@ from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableStri
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 
-FIELDS = ("shape", "dtype", "name", "minimum", "maximum")
 
-
-def facts(spec: specs.Array) -> dict[str, Any]:
-    return {field: getattr(spec, field, None) for field in FIELDS}
+def facts(spec: Any) -> tuple[Any, ...]:
+    return spec.shape, spec.dtype, spec.name, spec.minimum, spec.maximum
 
 
 def test_actions_are_scalars_by_name(make: MakeEnvironment, version: str, isolated: bool) -> None:
     spec = make(version=version, isolated=isolated).action_spec()
     turn, jump = spec["turn"]["horizontal"], spec["jump"]
     throttle, say = spec["throttle"], spec["say"]
-    assert facts(turn) == dict(zip(FIELDS, ((), np.int32, "turn.horizontal", -10, 10), strict=True))
+    assert facts(turn) == ((), np.int32, "turn.horizontal", -10, 10)
     assert isinstance(jump, specs.DiscreteArray)
     assert (jump.num_values, jump.dtype) == (2, np.int32)
-    assert facts(throttle) == dict(zip(FIELDS, ((), float, "throttle", -1.0, 1.0), strict=True))
+    assert facts(throttle) == ((), float, "throttle", -1.0, 1.0)
     assert isinstance(say, specs.StringArray)
     assert say.shape == ()
 
@@ -97,10 +95,7 @@ def test_a_scalar_that_the_library_does_not_declare(
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        (
-            (),
-            r"'anything': is float64 of shape \(2,\); expected DOUBLES of .* as shapes says",
-        ),
+        ((), r"'anything': is float64 of shape \(2,\); expected DOUBLES of .* as shapes says"),
         ((-1,), r"'anything': is float64 of shape \(\); expected DOUBLES of shape \(0,\)"),
         ((3, 3), r"'anything'.*shape \(\); expected .* shape \(3, 3\) .*, as shapes says"),
     ],
@@ -109,34 +104,44 @@ def test_a_value_of_another_shape_is_an_error(
     make: MakeEnvironment, isolated: bool, shape: tuple[int, ...], text: str
 ) -> None:
     environment = make(isolated=isolated, shapes={"anything": shape})
-
-    def steps() -> None:
-        environment.reset()
-        environment.step({})
-        environment.step({})
-
+    timesteps = (environment.step({}) for _ in range(3))
     with pytest.raises(ProtocolError, match=text):
-        steps()
+        list(timesteps)
 
 
 @pytest.mark.parametrize(
-    ("shapes", "error", "text"),
+    ("kwargs", "message"),
     [
-        ({"everything": ()}, SpecError, "no observation matches 'everything'; there are 'camera'"),
-        ({"camera": ()}, SpecError, r"declares the shape of 'camera' itself: \(72, 96, 3\)"),
-        ({"message": ()}, SpecError, "declares the shape of 'message' itself"),
-        ({"anything": (0,)}, SpecError, r"shape of 'anything' is \(0,\); expected a sequence"),
-        ({"anything": (-2,)}, SpecError, "positive integers"),
-        ({"anything": 3}, SpecError, "positive integers"),
-        ({"anything": "ab"}, SpecError, "positive integers"),
-        ({"anything": (1 << 30, 1 << 30)}, ProtocolError, "'anything': shape .* takes"),
+        ({"shapes": {"everything": ()}}, "no observation matches 'everything'; there are 'camera'"),
+        ({"shapes": {"camera": ()}}, r"declares the shape of 'camera' itself: \(72, 96, 3\)"),
+        ({"shapes": {"message": ()}}, "declares the shape of 'message' itself"),
+        ({"shapes": {"anything": (0,)}}, r"shape of 'anything' is \(0,\); expected a sequence"),
+        ({"shapes": {"anything": (-2,)}}, "positive integers"),
+        ({"shapes": {"anything": 3}}, "positive integers"),
+        ({"shapes": {"anything": "ab"}}, "positive integers"),
+        ({"events_observation": "camera"}, "'camera', which is an observation already"),
+        ({"events_observation": "body"}, "exclude each other"),
+        ({"observations": "camera"}, "observations is a list of names, got 'camera'"),
+        ({"observations": ["radar"]}, "there is no observation 'radar'; there are 'camera'"),
+        ({"settings": {"width\0": "1"}}, "null character"),
+        ({"frames_per_step": 0}, "frames_per_step is 0; expected an integer from 1"),
+        ({"start_attempts": 0}, "start_attempts is 0"),
+        ({"episode_seeds": 2**31}, "the first seed is 2147483648"),
+        ({"episode_seeds": 1.5}, r"episode_seeds is 1\.5; expected an integer"),
+        ({"episode_seeds": "12"}, "episode_seeds is '12'"),
+        ({"first_episode": 0.5}, r"first_episode is 0\.5"),
     ],
 )
-def test_shapes_that_are_none(
-    make: MakeEnvironment, shapes: Any, error: type[Exception], text: str
+def test_arguments_that_cannot_be(
+    make: MakeEnvironment, kwargs: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(error, match=text):
-        make(shapes=shapes)
+    with pytest.raises(SpecError, match=message):
+        make(**kwargs)
+
+
+def test_a_shape_that_takes_too_much(make: MakeEnvironment) -> None:
+    with pytest.raises(ProtocolError, match=r"'anything': shape .* takes"):
+        make(shapes={"anything": (1 << 30, 1 << 30)})
 
 
 def test_names_with_periods_nest(make: MakeEnvironment) -> None:
@@ -265,13 +270,6 @@ def test_events_as_an_observation(make: MakeEnvironment, isolated: bool) -> None
     assert json.loads(texts[3][1]) == {"id": 1, "name": "bump", "observations": [[3, -1], "ouch"]}
 
 
-def test_an_observation_cannot_have_the_name_of_the_events(make: MakeEnvironment) -> None:
-    with pytest.raises(SpecError, match="'camera', which is an observation already"):
-        make(events_observation="camera")
-    with pytest.raises(SpecError, match="exclude each other"):
-        make(events_observation="body")
-
-
 def test_properties(make: MakeEnvironment, isolated: bool) -> None:
     environment = make(isolated=isolated)
     assert environment.read_property("speed") == "1"
@@ -313,9 +311,8 @@ def test_only_some_observations(make: MakeEnvironment, isolated: bool) -> None:
     assert int(environment.read_property("calls.observation")) == before + 2
 
 
-def test_a_context_is_released_once(make: MakeEnvironment) -> None:
+def test_a_context_is_released_once(make: MakeEnvironment, live: ctypes.c_int) -> None:
     library = ctypes.CDLL(compile_library("complete", "1.4"))
-    live = ctypes.c_int.in_dll(library, "complete_live_contexts")
     before, released = live.value, library.complete_call_count(b"release_context")
     environment = make()
     assert live.value == before + 1
@@ -334,13 +331,9 @@ def test_a_context_is_released_once(make: MakeEnvironment) -> None:
             call()
 
 
-def test_a_forgotten_environment_is_released() -> None:
-    from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
-
-    path = compile_library("complete", "1.4")
-    live = ctypes.c_int.in_dll(ctypes.CDLL(path), "complete_live_contexts")
+def test_a_forgotten_environment_is_released(live: ctypes.c_int) -> None:
     before = live.value
-    environment = EnvCApiEnvironment(path, "complete_connect")
+    environment = EnvCApiEnvironment(compile_library("complete", "1.4"), "complete_connect")
     environment.reset()
     assert live.value == before + 1
     del environment
@@ -351,32 +344,21 @@ def test_a_forgotten_environment_is_released() -> None:
 def test_threads_may_share_an_environment(make: MakeEnvironment) -> None:
     environment = make(settings={"length": 10**6}, observations=["message"])
     environment.reset()
-    failures: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            for _ in range(200):
-                environment.step({"jump": 1})
-                environment.read_property("speed")
-                environment.list_properties()
-        except BaseException as error:
-            failures.append(error)
+    def work(_: int) -> None:
+        for _ in range(200):
+            environment.step({"jump": 1})
+            environment.read_property("speed")
+            environment.list_properties()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert environment.step({}).observation["message"] == "step 801 \N{CHECK MARK}"
     assert environment.read_property("violations") == "0"
 
 
 def test_an_event_as_text() -> None:
     event = Event(0, "tick", (np.array([np.nan, np.inf, -np.inf]), "a"))
-    found = json.loads(event_text(event))
-    assert found == {
-        "id": 0,
-        "name": "tick",
-        "observations": [["NaN", "Infinity", "-Infinity"], "a"],
-    }
+    observations = [["NaN", "Infinity", "-Infinity"], "a"]
+    expected = {"id": 0, "name": "tick", "observations": observations}
+    assert json.loads(event_text(event)) == expected

@@ -40,13 +40,6 @@ def test_every_function_of_a_version_is_called(make: MakeEnvironment, version: s
     assert not_called == (["act"] if version == "1.4" else [])
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_struct_has_the_size_that_the_compiler_gives_it(version: str) -> None:
-    count = 31 if version == "1.4" else 29
-    assert layout(version).size == count * ctypes.sizeof(ctypes.c_void_p)
-    assert len(layout(version).functions) == count
-
-
 @pytest.mark.parametrize(
     ("operation", "key", "result"),
     [
@@ -72,8 +65,3 @@ def test_results_of_properties(
         call[operation](key)
     assert (refusal.value.operation, refusal.value.key) == (operation, key)
     assert refusal.value.code_name == result
-
-
-def test_strings_with_a_null_never_reach_the_library(make: MakeEnvironment) -> None:
-    with pytest.raises(SpecError, match="null character"):
-        make(settings={"width\0": "1"})

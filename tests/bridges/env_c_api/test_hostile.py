@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+import dm_env_rpc_client
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, environment_factory
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.errors import (
@@ -19,6 +20,7 @@ from dm_env_rpc_client.errors import (
     LibraryError,
     ProtocolError,
 )
+from dm_env_rpc_client.server import serve
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 from tests.reliability.recording import Seen
@@ -91,6 +93,7 @@ WHEN_KILLED = {
     "exits": "it exited with code 3",
     "kills_itself": "SIGKILL",
     "overflows": "SIGSEGV",
+    "closes_all": "",
 }
 
 WHEN_LED_ASTRAY = {
@@ -100,6 +103,11 @@ WHEN_LED_ASTRAY = {
     "wild_event": "died in start: killed by SIGSEGV",
     "wild_function": "died in open: killed by SIGSEGV",
 }
+
+
+def step_once(environment: EnvCApiEnvironment) -> None:
+    environment.reset()
+    environment.step({})
 
 
 @pytest.mark.parametrize("library", WHEN_OPENED)
@@ -129,14 +137,8 @@ def test_a_library_that_cannot_be_stepped(make: MakeEnvironment, library: str) -
 @pytest.mark.parametrize("library", ["null_name", "overflow", "endless_eagain", "no_reward"])
 def test_errors_of_a_child_process_are_the_same(make: MakeEnvironment, library: str) -> None:
     expected = {**WHEN_OPENED, **WHEN_STARTED, **WHEN_STEPPED}[library]
-
-    def run() -> None:
-        environment = make(f"connect_{library}", isolated=True, start_attempts=3)
-        environment.reset()
-        environment.step({})
-
     with pytest.raises((ProtocolError, LibraryError), match=expected):
-        run()
+        step_once(make(f"connect_{library}", isolated=True, start_attempts=3))
 
 
 def test_a_library_of_another_version_is_noticed() -> None:
@@ -197,9 +199,8 @@ def test_callbacks_from_another_thread_are_taken(make: MakeEnvironment) -> None:
 @pytest.mark.parametrize("library", WHEN_KILLED)
 def test_a_library_that_ends_its_process(make: MakeEnvironment, library: str) -> None:
     environment = make(f"connect_{library}", isolated=True)
-    environment.reset()
     with pytest.raises(ConnectionLostError, match=f"died in advance: .*{WHEN_KILLED[library]}"):
-        environment.step({})
+        step_once(environment)
     with pytest.raises(ConnectionLostError, match="has ended; make a new environment") as later:
         environment.reset()
     assert "died in advance" in str(later.value.__cause__)
@@ -207,11 +208,8 @@ def test_a_library_that_ends_its_process(make: MakeEnvironment, library: str) ->
 
 @pytest.mark.parametrize("library", WHEN_LED_ASTRAY)
 def test_a_library_whose_pointers_lead_nowhere(make: MakeEnvironment, library: str) -> None:
-    def run() -> None:
-        make(f"connect_{library}", isolated=True, settings={"width": 96}).reset()
-
     with pytest.raises(ConnectionLostError, match=WHEN_LED_ASTRAY[library]):
-        run()
+        step_once(make(f"connect_{library}", isolated=True, settings={"width": 96}))
 
 
 def test_a_library_that_hangs(make: MakeEnvironment) -> None:
@@ -228,18 +226,10 @@ def test_a_library_that_hangs(make: MakeEnvironment) -> None:
 
 def test_a_library_that_writes_into_the_pipe(make: MakeEnvironment) -> None:
     environment = make("connect_scribbles", isolated=True)
-    environment.reset()
     with pytest.raises(ProtocolError, match=r"a message of .* bytes of JSON"):
-        environment.step({})
+        step_once(environment)
     with pytest.raises(ConnectionLostError):
         environment.reset()
-
-
-def test_a_library_that_closes_the_pipe(make: MakeEnvironment) -> None:
-    environment = make("connect_closes_all", isolated=True)
-    environment.reset()
-    with pytest.raises(ConnectionLostError, match="died in advance"):
-        environment.step({})
 
 
 def test_a_library_that_dies_when_it_is_released(make: MakeEnvironment) -> None:
@@ -249,9 +239,6 @@ def test_a_library_that_dies_when_it_is_released(make: MakeEnvironment) -> None:
 
 
 def test_a_served_library_that_dies_takes_one_world_with_it() -> None:
-    import dm_env_rpc_client
-    from dm_env_rpc_client.server import serve
-
     hostile = environment_factory(compile_library("hostile", "1.4"), "connect_aborts")
     complete = environment_factory(compile_library("complete", "1.4"), "complete_connect")
     with serve({"hostile": hostile, "complete": complete}) as server:

@@ -28,9 +28,7 @@ def address_of(path: str, symbol: str) -> int:
 
 def symbol_offset(path: str, symbol: str) -> str:
     need("compiler")
-    lines = subprocess.run(
-        ["nm", path], capture_output=True, text=True, check=True, timeout=30
-    ).stdout.splitlines()
+    lines = subprocess.check_output(["nm", path], text=True, timeout=30).splitlines()
     offset = next(line.split()[0] for line in lines if line.endswith(f" {symbol}"))
     return f"+0x{offset}"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from tests.bridges.env_c_api.compiling import SANITIZE, compile_library
 from tests.bridges.env_c_api.test_hostile import WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED
 from tests.support.groups import need, skip
+from tests.support.programs import run_python
 
 EPISODES = 1000
 QUICK_EPISODES = 20
@@ -70,40 +70,29 @@ print(refused, "refused")
 def runtime_library() -> str:
     """The path of the sanitizer's runtime, which Python has to load first."""
     need("compiler")
-    path = subprocess.run(
-        ["cc", "-print-file-name=libasan.so"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    ).stdout.strip()
+    command = ["cc", "-print-file-name=libasan.so"]
+    path = subprocess.check_output(command, text=True, timeout=30).strip()
     if not os.path.isabs(path):
         skip("compiler", "the C compiler has no AddressSanitizer (libasan.so)")
     return os.path.realpath(path)
 
 
-def run(preload: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
+def run(
+    preload: str, program: str, *arguments: object, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    environment = {
         "LD_PRELOAD": preload,
         # What the interpreter itself keeps to its end is no leak of the bridge.
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
     }
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
+    return run_python("-c", program, *arguments, code=code, timeout=110, environment=environment)
 
 
-def clean(preload: str, program: str, *arguments: str) -> str:
+def clean(preload: str, program: str, *arguments: object) -> str:
     """Runs a program in which the sanitizers find nothing; returns what it printed."""
     process = run(preload, program, *arguments)
-    assert process.returncode == 0, process.stderr[-4000:]
     assert "Sanitizer" not in process.stderr
     assert "runtime error" not in process.stderr
     return process.stdout
@@ -114,7 +103,7 @@ def clean(preload: str, program: str, *arguments: str) -> str:
 )
 def test_episodes_are_clean(runtime_library: str, version: str, episodes: int) -> None:
     library = compile_library("complete", version, *SANITIZE)
-    printed = clean(runtime_library, PROGRAM, library, version, str(episodes))
+    printed = clean(runtime_library, PROGRAM, library, version, episodes)
     assert printed == f"{episodes} episodes\n"
 
 
@@ -139,6 +128,5 @@ def test_the_sanitizer_sees_a_late_read(runtime_library: str) -> None:
         "context.count('observation_count')\n"
         "print(context.layout.ffi.string(late))\n"
     )
-    process = run(runtime_library, program, library)
-    assert process.returncode == 99
+    process = run(runtime_library, program, library, code=99)
     assert "heap-use-after-free" in process.stderr

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
+import dm_env
 import numpy as np
 import pytest
-import typer.testing
 
 import dm_env_rpc_client
 from dm_env_rpc_client.bridges.env_c_api import environment_factory
-from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
 from dm_env_rpc_client.extensions.properties import (
     PropertiesExtension,
@@ -23,8 +21,28 @@ from dm_env_rpc_client.extensions.properties import (
 )
 from dm_env_rpc_client.server import Properties, serve
 from tests.bridges.env_c_api.compiling import compile_library
+from tests.cli.commands import served
 
 ACTION = {"turn": {"horizontal": 2}, "jump": 1, "throttle": -1.0, "say": "abc"}
+Factory: TypeAlias = Callable[..., dm_env.Environment]
+
+
+@pytest.fixture
+def complete() -> Factory:
+    return environment_factory(compile_library("complete", "1.4"), "complete_connect")
+
+
+@contextlib.contextmanager
+def served_properties(
+    factory: Factory, **options: Any
+) -> Iterator[tuple[dm_env_rpc_client.DmEnvAdaptor, PropertiesExtension]]:
+    """Yields an environment of a server, and the properties of its world."""
+    with (
+        serve(factory, **options) as server,
+        dm_env_rpc_client.connect(server.address) as connection,
+        dm_env_rpc_client.create_and_join_world(connection, {}, {}).env as env,
+    ):
+        yield env, PropertiesExtension(connection)
 
 
 def test_settings_of_the_world_are_those_of_the_library_but_for_two() -> None:
@@ -50,10 +68,9 @@ def test_settings_of_the_world_are_those_of_the_library_but_for_two() -> None:
         np.testing.assert_array_equal(again.observation["body"]["position"], [3, 500, 0])
 
 
-def test_each_world_is_a_context_of_its_own() -> None:
-    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+def test_each_world_is_a_context_of_its_own(complete: Factory) -> None:
     with (
-        serve(factory) as server,
+        serve(complete) as server,
         dm_env_rpc_client.make(server.address, {"seed": 1}) as one,
         dm_env_rpc_client.make(server.address, {"seed": 2}) as other,
     ):
@@ -62,19 +79,17 @@ def test_each_world_is_a_context_of_its_own() -> None:
         assert one.step(ACTION).observation["body"]["position"][1] == 1
 
 
-def test_a_refused_setting_is_an_invalid_argument() -> None:
-    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
-    with serve(factory) as server:
+def test_a_refused_setting_is_an_invalid_argument(complete: Factory) -> None:
+    with serve(complete) as server:
         with pytest.raises(DmEnvRpcError, match="no setting 'color'") as refusal:
             dm_env_rpc_client.make(server.address, {"color": "red"})
         assert refusal.value.code_name == "INVALID_ARGUMENT"
         assert server.world_count == 0
 
 
-def test_the_error_of_an_episode_reaches_the_client_with_its_message() -> None:
-    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+def test_the_error_of_an_episode_reaches_the_client_with_its_message(complete: Factory) -> None:
     settings = {"length": 1, "end": "error"}
-    with serve(factory) as server, dm_env_rpc_client.make(server.address, settings) as env:
+    with serve(complete) as server, dm_env_rpc_client.make(server.address, settings) as env:
         env.reset()
         with pytest.raises(DmEnvRpcError, match="the ground gave way"):
             env.step(ACTION)
@@ -90,51 +105,22 @@ def test_what_cannot_be_served_is_told_at_once() -> None:
         environment_factory(compile_library("complete", "1.4"), "complete_connect", version="9")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "there is nothing to serve"),
-        (["catch", "--c-library", "./lib.so:connect"], "name what to serve"),
-        (["--c-library", "./lib.so"], "looks like PATH:CONNECT"),
-        (["--c-library", "./lib.so:connect", "--create", "width"], "a setting looks like"),
-        (["--c-library", "./lib.so:connect", "--c-version", "3.0"], "unknown EnvCApi version"),
-        (["--c-library", "./lib.so:connect"], "there is no library"),
-    ],
-)
-def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> None:
-    result = typer.testing.CliRunner().invoke(app, ["serve", *arguments])
-    assert result.exit_code == 2
-    assert message in result.output
-
-
 def test_the_command_serves_a_library() -> None:
     library = compile_library("complete", "2.2")
-    command = [sys.executable, "-m", "dm_env_rpc_client", "serve", "--json"]
     options = ["--address", "localhost:0", "--c-version", "2.2", "--create", "length=2"]
     options += ["--c-library", f"{library}:complete_connect_with_params"]
     options += ["--c-param", "title", "--c-param", "interrupted"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address = json.loads(process.stdout.readline())["address"]
-        with dm_env_rpc_client.make(address, {"seed": 5}, timeout=30.0) as env:
-            assert env.reset().observation["body"]["position"].tolist() == [0.0, 5.0, 0.0]
-            env.step(ACTION)
-            assert env.step(ACTION).discount == 1.0
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
-    assert process.returncode == 0
-
-
-def test_properties_go_through_the_properties_extension() -> None:
-    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
     with (
-        serve(factory) as server,
-        dm_env_rpc_client.connect(server.address) as connection,
+        served(*options) as address,
+        dm_env_rpc_client.make(address, {"seed": 5}, timeout=30.0) as env,
     ):
-        env, _ = dm_env_rpc_client.create_and_join_world(connection, {}, {})
-        properties = PropertiesExtension(connection)
+        assert env.reset().observation["body"]["position"].tolist() == [0.0, 5.0, 0.0]
+        env.step(ACTION)
+        assert env.step(ACTION).discount == 1.0
+
+
+def test_properties_go_through_the_properties_extension(complete: Factory) -> None:
+    with served_properties(complete) as (env, properties):
         assert properties["speed"] == "1"
         properties["speed"] = 30
         assert properties["speed"] == "30"
@@ -160,21 +146,13 @@ def test_properties_go_through_the_properties_extension() -> None:
         assert env.reset().first()
         assert env.step(ACTION).mid()
         assert properties["violations"] == "0"
-        env.close()
 
 
-def test_properties_of_the_server_stand_beside_those_of_the_library() -> None:
+def test_properties_of_the_server_stand_beside_those_of_the_library(complete: Factory) -> None:
     universal = Properties()
     universal.add("load", lambda: 0.5)
-    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
-    with (
-        serve(factory, properties=universal) as server,
-        dm_env_rpc_client.connect(server.address) as connection,
-    ):
-        env, _ = dm_env_rpc_client.create_and_join_world(connection, {}, {})
-        properties = PropertiesExtension(connection)
+    with served_properties(complete, properties=universal) as (_, properties):
         assert properties["load"] == 0.5
         assert properties["speed"] == "1"
         assert {"load", "speed"} <= properties.specs().keys()
         assert "calls.advance" in properties.specs("calls")
-        env.close()

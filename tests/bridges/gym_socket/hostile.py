@@ -31,15 +31,11 @@ from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, Observatio
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
 from dm_env_rpc_client.transports.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts
-from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
+from tests.bridges.gym_socket.peers import OK, Peer, scripted_peer, sized
 
 LIMITS = Limits()
 LENGTHS = [0, 1, 255, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1]
 FIELD = 1 << 20
-
-
-def sized(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "little") + data
 
 
 # Whole packets at the limits of what is taken, made to cost the most.
@@ -140,9 +136,9 @@ def to_live_client(data: bytes) -> str:
         with contextlib.suppress(ConnectionError):  # The client may leave in the middle.
             peer.send(data)
 
-    with ScriptedPeer(script) as server:
+    with scripted_peer(script) as address:
         try:
-            with GymSocketEnvironment(server.address, "ab", request_timeout=0.05) as environment:
+            with GymSocketEnvironment(address, "ab", request_timeout=0.05) as environment:
                 environment.reset()
         except DmEnvRpcClientError as error:
             return type(error).__name__
@@ -159,18 +155,13 @@ def peak_kib() -> int:
 def main(count: int) -> dict[str, Any]:
     logging.disable()
     rng = random.Random(28)
-    exchanges = [
-        (exchanged, dialect)
-        for exchanged in transcripts.EXCHANGES.values()
-        for dialect in exchanged.dialects
-    ]
-    name = b"\x00\x06\x00\x00\x00Frames"
-    greeting = b"\x00\x00\x00\x00"
+    exchanges = list(transcripts.IN_DIALECTS.values())
+    name = b"\x00" + sized(b"Frames")
     outcomes: Counter[str] = Counter()
     with serve({"Frames": hosted.Frames}, "localhost:0", max_connections=8) as server:
         # What is loaded on first use does not count.
         to_live_server(server.address, name + b"\x00\x03")
-        to_live_client(greeting + BOMB_SPACES[0] * 2 + b"\x00\x02\x00\x00\x00[]")
+        to_live_client(OK + BOMB_SPACES[0] * 2 + b"\x00" + sized(b"[]"))
         modules = set(sys.modules)
         before = peak_kib()
         for index in range(count):
@@ -178,7 +169,7 @@ def main(count: int) -> dict[str, Any]:
             if index % 100 == 0:
                 outcome = to_live_server(server.address, mutate(rng, name + exchanged.sent))
             elif index % 500 == 1:
-                outcome = to_live_client(mutate(rng, greeting + BOMB_SPACES[0] * 2))
+                outcome = to_live_client(mutate(rng, OK + BOMB_SPACES[0] * 2))
             elif index % 2 and exchanged.received is not None:
                 outcome = to_client(mutate(rng, exchanged.received), exchanged)
             else:
@@ -188,7 +179,7 @@ def main(count: int) -> dict[str, Any]:
             outcomes[to_session(b"\x00" + bomb, "first")] += 1
             outcomes[to_live_server(server.address, name + b"\x00" + bomb)] += 1
         for bomb in BOMB_SPACES:
-            outcomes[to_live_client(greeting + bomb * 2)] += 1
+            outcomes[to_live_client(OK + bomb * 2)] += 1
         for identity in ("os:system", "tests.evil:Env-v0", "http://evil/", "a" * 256):
             handshake = packet_codec.encode_request(packets.Handshake(identity))
             outcomes[to_live_server(server.address, handshake)] += 1

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dm_env_rpc_client.transports.addresses import parse_host_port
+from tests.support.scripted import listening
 
 SECONDS = 10.0
 """No wait in a test takes longer than this."""
+
+OK = b"\x00\x00\x00\x00"
+RESET = b"\x00"
+
+
+def sized(data: bytes) -> bytes:
+    """A field: the length, and the bytes."""
+    return len(data).to_bytes(4, "little") + data
 
 
 class Peer:
@@ -69,37 +77,20 @@ class Peer:
         self.close()
 
 
-class ScriptedPeer:
+@contextlib.contextmanager
+def scripted_peer(script: Callable[[Peer], None]) -> Iterator[str]:
     """A server that runs a script on each connection; what the script raises, `with` raises."""
+    errors: list[Exception] = []
 
-    def __init__(self, script: Callable[[Peer], None]):
-        self._script = script
-        self._listener = socket.create_server(("localhost", 0))
-        self.address = f"localhost:{self._listener.getsockname()[1]}"
-        self.ended = threading.Event()
-        self._errors: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def answer(connected: socket.socket) -> None:
+        with Peer(connected) as peer:
+            try:
+                script(peer)
+                peer.drain()
+            except Exception as error:
+                errors.append(error)
 
-    def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connected, _ = self._listener.accept()
-                with Peer(connected) as peer:
-                    try:
-                        self._script(peer)
-                        peer.drain()
-                    except Exception as error:
-                        self._errors.append(error)
-                    self.ended.set()
-
-    def __enter__(self) -> ScriptedPeer:
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(SECONDS)
-        if error is None and self._errors:
-            raise self._errors[0]
+    with listening(answer) as address:
+        yield address
+    if errors:
+        raise errors[0]

@@ -4,8 +4,6 @@ import contextlib
 import functools
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -29,24 +27,19 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from tests.bridges.gym_socket import hosted, interrupts
-from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
+from tests.bridges.gym_socket.peers import OK, RESET, Peer, scripted_peer, sized
 from tests.reliability.recording import Seen
 from tests.support.alarms import Alarm
+from tests.support.programs import run_python
 from tests.support.scripted import descriptor_count, settles
 from tests.support.stopwatch import Stopwatch
 
-OK = b"\x00\x00\x00\x00"
 GREETING = b"\x00\x02\x00\x00\x00ab"
-RESET = b"\x00"
 STEP_1 = b"\x01\x00\x01\x00\x00\x001"
 OBSERVED = b"\x00\x0a\x00\x00\x00[0.5,-1.0]"
 INFO = b"\x02\x00\x00\x00{}"
 STEPPED = OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x00" + INFO
 DONE = STEPPED[: -len(INFO) - 1] + b"\x01"
-
-
-def sized(text: bytes) -> bytes:
-    return len(text).to_bytes(4, "little") + text
 
 
 DISCRETE = sized(b'{"type":"Discrete","n":2}')
@@ -84,10 +77,18 @@ def environment_of(
             script(peer)
 
     with (
-        ScriptedPeer(whole) as server,
-        GymSocketEnvironment(server.address, "ab", **kwargs) as environment,
+        scripted_peer(whole) as address,
+        GymSocketEnvironment(address, "ab", **kwargs) as environment,
     ):
         yield environment
+
+
+def cannot_open(
+    script: Callable[[Peer], None], error: type[Exception], message: str, **kwargs: Any
+) -> Exception:
+    with scripted_peer(script) as address, pytest.raises(error, match=message) as raised:
+        GymSocketEnvironment(address, "ab", **kwargs)
+    return raised.value
 
 
 def assert_unusable(environment: GymSocketEnvironment, cause: type[BaseException]) -> None:
@@ -225,10 +226,8 @@ def test_actions_are_checked_before_anything_is_sent() -> None:
         (b"", DeadlineExceededError, "in time"),
         (OBSERVED[:-1], DeadlineExceededError, "in time"),
         (b"\x02" + OBSERVED[1:], ProtocolError, "observation type 2"),
-        (b"\x00\xff\xff\xff\xff", ProtocolError, "4294967295 bytes"),
         (b"\x01\xff\xff\xff\xff", ProtocolError, "4294967295 bytes"),
         (b"\x00\x05\x00\x00\x00[0.5]", ProtocolError, r"its own space: the observation: has shape"),
-        (b"\x00\x04\x00\x00\x00null", ProtocolError, "its own space"),
         (b"\x00\x02\x00\x00\x00[,", ProtocolError, "not UTF-8 JSON"),
     ],
 )
@@ -286,18 +285,11 @@ def test_a_server_that_ends_the_connection(expected: bytes) -> None:
         assert_unusable(environment, ConnectionLostError)
 
 
-class InterruptError(Exception):
-    pass
-
-
 def test_an_interrupted_wait_is_the_end() -> None:
-    def interrupt(*_: Any) -> None:
-        raise InterruptError
-
     with environment_of((RESET, b"")) as environment:
-        with pytest.raises(InterruptError), Alarm(0.2, interrupt):
+        with pytest.raises(KeyboardInterrupt), Alarm(0.2):
             environment.reset()
-        assert_unusable(environment, InterruptError)
+        assert_unusable(environment, KeyboardInterrupt)
 
 
 @pytest.mark.row(6)
@@ -305,14 +297,7 @@ def test_an_interrupted_wait_is_the_end() -> None:
 def test_interrupts_at_random_points_leave_no_stale_answer(count: int, seen: Seen) -> None:
     """Row 6 of the reliability scorecard, on this protocol."""
     with serve({"C": functools.partial(hosted.Counter, length=5)}, "localhost:0") as server:
-        finished = subprocess.run(
-            [sys.executable, "-m", interrupts.__name__, server.address, str(count)],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert finished.returncode == 0, finished.stderr
+        finished = run_python("-m", interrupts.__name__, server.address, count)
         interrupted, lost = map(int, finished.stdout.split())
         seen(interrupts=interrupted, unusable_connections=lost)
         assert interrupted == count
@@ -359,12 +344,10 @@ def test_a_forked_child_cannot_use_the_session() -> None:
 
 
 def test_a_refused_name() -> None:
-    with (
-        ScriptedPeer(exchanging((GREETING, sized(b"no environment ab")))) as server,
-        pytest.raises(DmEnvRpcError, match="no environment ab") as raised,
-    ):
-        GymSocketEnvironment(server.address, "ab")
-    assert raised.value.code_name == "UNKNOWN"
+    refusal = exchanging((GREETING, sized(b"no environment ab")))
+    refused = cannot_open(refusal, DmEnvRpcError, "no environment ab")
+    assert isinstance(refused, DmEnvRpcError)
+    assert refused.code_name == "UNKNOWN"
 
 
 def test_a_session_without_an_environment() -> None:
@@ -372,7 +355,7 @@ def test_a_session_without_an_environment() -> None:
         (b"\x00\x00\x00\x00\x00", OK),
         (b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x00\x00\x00\x00", OK),
     )
-    with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "") as environment:
+    with scripted_peer(script) as address, GymSocketEnvironment(address, "") as environment:
         environment.upload("m", "k")
         acts: list[Callable[[], Any]] = [
             environment.reset,
@@ -401,11 +384,7 @@ def test_a_session_without_an_environment() -> None:
     ],
 )
 def test_spaces_that_cannot_be(observation: bytes, error: type[Exception], message: str) -> None:
-    with (
-        ScriptedPeer(lambda peer: begin(peer, observation=sized(observation))) as server,
-        pytest.raises(error, match=message),
-    ):
-        GymSocketEnvironment(server.address, "ab")
+    cannot_open(lambda peer: begin(peer, observation=sized(observation)), error, message)
 
 
 @pytest.mark.parametrize(
@@ -431,29 +410,27 @@ def test_connections_that_cannot_be(
 
 def test_nobody_answers_the_handshake() -> None:
     with (
-        ScriptedPeer(lambda peer: None) as server,
-        pytest.raises(DeadlineExceededError, match=f"the server at {server.address}"),
+        scripted_peer(lambda peer: None) as address,
+        pytest.raises(DeadlineExceededError, match=f"the server at {address}"),
     ):
-        GymSocketEnvironment(server.address, "ab", request_timeout=0.2)
+        GymSocketEnvironment(address, "ab", request_timeout=0.2)
 
 
 def test_limits_are_the_callers_to_set() -> None:
-    with (
-        ScriptedPeer(exchanging((GREETING, OK), (b"\x02\x00", DISCRETE))) as server,
-        pytest.raises(ProtocolError, match="has a length of 25 bytes; at most 10"),
-    ):
-        GymSocketEnvironment(server.address, "ab", limits=Limits(space=10))
+    script = exchanging((GREETING, OK), (b"\x02\x00", DISCRETE))
+    text = "has a length of 25 bytes; at most 10"
+    cannot_open(script, ProtocolError, text, limits=Limits(space=10))
 
 
 def test_environments_leave_no_descriptors_behind() -> None:
-    with ScriptedPeer(begin) as server:
-        GymSocketEnvironment(server.address, "ab").close()
+    with scripted_peer(begin) as address:
+        GymSocketEnvironment(address, "ab").close()
         before = descriptor_count()
         for _ in range(100):
-            GymSocketEnvironment(server.address, "ab").close()
+            GymSocketEnvironment(address, "ab").close()
             with pytest.raises(ConnectionLostError):
                 GymSocketEnvironment("localhost:1", "ab")
-        GymSocketEnvironment(server.address, "ab")  # Forgotten without close().
+        GymSocketEnvironment(address, "ab")  # Forgotten without close().
         assert descriptor_count() <= before + 1
 
 

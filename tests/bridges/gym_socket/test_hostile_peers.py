@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
+from tests.bridges.gym_socket import hostile
 from tests.reliability.recording import Seen
-
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.support.programs import run_python
 
 
 @pytest.mark.row(28)
 @pytest.mark.parametrize("count", [4_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_mutated_frames_end_in_an_answer_an_error_or_a_disconnect(count: int, seen: Seen) -> None:
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.bridges.gym_socket.hostile", str(count)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        # Otherwise each thread may get memory of its own from the C library, which is not freed.
-        env={**os.environ, "MALLOC_ARENA_MAX": "1"},
-    )
-    assert result.returncode == 0, result.stderr
+    # Otherwise each thread may get memory of its own from the C library, which is not freed.
+    variables = {"MALLOC_ARENA_MAX": "1"}
+    result = run_python("-W", "error", "-m", hostile.__name__, count, environment=variables)
     found = json.loads(result.stdout)
     seen(frames=found["frames"], memory_mib=float(found["peak_growth_mib"]), **found["outcomes"])
     assert found["frames"] >= count

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,10 +13,8 @@ from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, s
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from tests.bridges.gym_socket import hosted
 from tests.launch.processes import is_alive
-from tests.support.scripted import settles
+from tests.support.scripted import ServerProcess, settles
 from tests.support.stopwatch import Stopwatch
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -26,6 +22,10 @@ def server() -> Iterator[Server]:
     environments = {"Counter": hosted.Counter, "Broken": hosted.broken}
     with serve(environments, "localhost:0", processes=True) as server:
         yield server
+
+
+def counter(server: Server, **options: Any) -> GymSocketEnvironment:
+    return GymSocketEnvironment(server.address, "Counter", **options)
 
 
 def pid_of(environment: GymSocketEnvironment) -> int:
@@ -40,10 +40,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_crash_harms_one_session_only(server: Server) -> None:
-    with (
-        GymSocketEnvironment(server.address, "Counter") as one,
-        GymSocketEnvironment(server.address, "Counter") as other,
-    ):
+    with counter(server) as one, counter(server) as other:
         assert len({os.getpid(), pid_of(one), pid_of(other)}) == 3
         start = Stopwatch()
         with pytest.raises(ConnectionLostError):
@@ -51,15 +48,12 @@ def test_a_crash_harms_one_session_only(server: Server) -> None:
         assert start.within(2.0)
         assert other.step(0).mid()
         assert "exit code 3" in str(server.errors[0])
-    with GymSocketEnvironment(server.address, "Counter") as another:
+    with counter(server) as another:
         assert another.reset().first()
 
 
 def test_processes_end_with_their_session_and_with_the_server(server: Server) -> None:
-    with (
-        GymSocketEnvironment(server.address, "Counter") as one,
-        GymSocketEnvironment(server.address, "Counter") as other,
-    ):
+    with counter(server) as one, counter(server) as other:
         pids = [pid_of(one), pid_of(other)]
         one.close()
         assert is_gone(pids[0])
@@ -69,7 +63,7 @@ def test_processes_end_with_their_session_and_with_the_server(server: Server) ->
 
 
 def test_a_hanging_step_does_not_outlive_the_server(server: Server) -> None:
-    with GymSocketEnvironment(server.address, "Counter", request_timeout=30) as environment:
+    with counter(server, request_timeout=30) as environment:
         pid = pid_of(environment)
         environment._connection._request_timeout = 0.2
         with pytest.raises(TimeoutError):
@@ -92,17 +86,10 @@ def test_no_orphans_when_the_server_is_killed() -> None:
         "    print(server.address, flush=True)\n"
         "    server.wait()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        with process.stdout:
-            address = process.stdout.readline().strip()
-        with GymSocketEnvironment(address, "Counter") as environment:
-            pid = pid_of(environment)
-            process.send_signal(signal.SIGKILL)
-            assert is_gone(pid)
-    finally:
-        process.kill()
-        process.wait()
+    with (
+        ServerProcess(program) as process,
+        GymSocketEnvironment(process.address, "Counter") as environment,
+    ):
+        pid = pid_of(environment)
+        process.signal(signal.SIGKILL)
+        assert is_gone(pid)

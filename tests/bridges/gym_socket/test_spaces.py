@@ -18,6 +18,11 @@ from tests.bridges.gym_socket.strategies import SPACES
 from tests.bridges.gym_socket.transcripts import Given
 
 
+def there_and_back(spec: Any, element: Any) -> Any:
+    jsonable = samples.to_jsonable(spec, element, "the action", check_bounds=True)
+    return samples.from_jsonable(spec, jsonable, "the action", check_bounds=True)
+
+
 def sent_and_received(space: spaces.Space) -> spaces.Space:
     sent = Given(packet_codec.encode_space(spaces.to_json(space)))
     request = packets.GetSpace(packets.WhichSpace.ACTION)
@@ -141,10 +146,7 @@ def test_a_space_of_an_unknown_type_is_named() -> None:
         ({"type": "Box", "shape": "2", "low": [], "high": []}, "list of integers"),
         ({"type": "MultiDiscrete", "low": [0], "high": [1, 2]}, "do not match"),
         ({"type": "MultiDiscrete", "low": [2], "high": [1]}, "do not match"),
-        (
-            {"type": "MultiDiscrete", "low": [2**70], "high": [2**71]},
-            "fit a 64-bit integer",
-        ),
+        ({"type": "MultiDiscrete", "low": [2**70], "high": [2**71]}, "fit a 64-bit integer"),
         ({"type": "Tuple", "subspaces": 3}, "list of spaces"),
         ({"type": "Tuple", "subspaces": [{"type": "Discrete"}]}, r"Tuple\[0\]"),
         (
@@ -199,8 +201,7 @@ def test_named_tuples_stay_what_they_are() -> None:
 
     spec = Pair(specs.DiscreteArray(3), specs.DiscreteArray(4))
     sample = samples.sample(spec, np.random.default_rng(0))
-    jsonable = samples.to_jsonable(spec, sample, "the action", check_bounds=True)
-    received = samples.from_jsonable(spec, jsonable, "the action", check_bounds=True)
+    received = there_and_back(spec, sample)
     assert isinstance(received, Pair)
     assert received == sample
 
@@ -210,7 +211,7 @@ def test_mappings_travel_in_the_order_of_their_keys() -> None:
     value = {"a": ([0.5, 1.5],), "b": 2}
     jsonable = samples.to_jsonable(spec, value, "the action", check_bounds=True)
     assert jsonable == [[[0.5, 1.5]], 2]
-    received = samples.from_jsonable(spec, jsonable, "the action", check_bounds=True)
+    received = there_and_back(spec, value)
     assert received["b"] == 2
     np.testing.assert_array_equal(received["a"][0], np.array([0.5, 1.5], np.float32))
 
@@ -254,6 +255,9 @@ def test_actions_that_do_not_conform(value: Any, message: str) -> None:
 def test_json_that_is_no_element(spec: Any, value: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         samples.from_jsonable(spec, value, "action", check_bounds=True)
+
+
+def test_an_element_has_as_many_parts_as_its_spec() -> None:
     with pytest.raises(SpecError, match="expected 1 parts"):
         samples.to_jsonable((specs.DiscreteArray(3),), [1, 2], "action", check_bounds=True)
 

@@ -120,12 +120,8 @@ def test_levels_go_in_twenty_presses_from_bound_to_bound_and_not_beyond() -> Non
 
 def test_elements_are_controls_of_their_own() -> None:
     panel = Panel({"arm": {"torque": KINDS["each its own"]}, "grip": KINDS["bool"]})
-    assert [control.label for control in panel.controls] == [
-        "arm.torque[0]",
-        "arm.torque[1]",
-        "arm.torque[2]",
-        "grip",
-    ]
+    labels = [control.label for control in panel.controls]
+    assert labels == ["arm.torque[0]", "arm.torque[1]", "arm.torque[2]", "grip"]
     panel.press("+")
     panel.select(-1)
     panel.press("1")
@@ -137,9 +133,8 @@ def test_elements_are_controls_of_their_own() -> None:
 
 
 def test_what_no_keys_can_set_is_held_or_left_out() -> None:
-    panel = Panel(
-        {"long": KINDS["long"], "messages": specs.Array((), object), "variable": KINDS["variable"]}
-    )
+    messages = {"messages": specs.Array((), object)}
+    panel = Panel({"long": KINDS["long"], **messages, "variable": KINDS["variable"]})
     assert panel.controls == []
     assert panel.selected is None
     assert panel.fixed == ["long", "messages", "variable"]
@@ -184,10 +179,7 @@ def test_keys_by_hand_go_before_all_others() -> None:
     bindings = [parse_binding(text) for text in ("q=move:2", "w=speed:+=0.5", "idle=move:0")]
     panel = Panel({"move": KINDS["three"], "speed": KINDS["unit"]}, bindings)
     assert panel.action()["move"] == 0
-    assert panel.press("q")
-    assert panel.press("w")
-    assert panel.press("w")
-    assert panel.press("w")
+    assert all(panel.press(key) for key in "qwww")
     assert panel.action() == {"move": 2, "speed": 1.0}
     panel.go_idle()
     assert panel.action()["move"] == 0

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import typer.testing
 
-from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending
 from dm_env_rpc_client.cli.options import Server as Reached
 from dm_env_rpc_client.cli.playing import play as command
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.cli.commands import ROOT, Peers
+from tests.cli.commands import Peers
 from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
+from tests.launch.processes import children_of
+from tests.support.programs import run_python
 from tests.support.scripted import settles
 
 
@@ -27,11 +26,8 @@ def is_restored(terminal: Terminal) -> bool:
     """Whether the shell can be used: it echoes, and knows lines."""
     terminal.run("stty -a | tr ' ' '\\n' | grep -E '^-?(echo|icanon|isig);?$' | xargs echo modes:")
     terminal.waits_for("\nmodes: ")
-    shown = terminal.screen()
-    return "modes: isig icanon echo" in shown and terminal.state() == {
-        "alternate": "0",
-        "cursor": "1",
-    }
+    on_the_first_screen = terminal.state() == {"alternate": "0", "cursor": "1"}
+    return "modes: isig icanon echo" in terminal.screen() and on_the_first_screen
 
 
 @pytest.fixture
@@ -85,9 +81,8 @@ def test_a_row_of_a_batch_in_a_terminal(terminal: Terminal, catch_server: Server
 
 def the_game(terminal: Terminal) -> int:
     """The process that plays in a terminal."""
-    shell = terminal.pid()
-    (child,) = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
-    return int(child)
+    (child,) = children_of(terminal.pid())
+    return child
 
 
 @pytest.mark.terminal
@@ -144,10 +139,7 @@ def test_a_terminal_that_shows_sixels_gets_images(catch_server: Server) -> None:
     assert "\x1bP" in shown
 
 
-def test_there_must_be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = typer.testing.CliRunner().invoke(app, ["play", "localhost:1"])
-    assert result.exit_code == 2
-    assert "needs a terminal, but the standard input is not one" in result.stderr
+def test_the_terminal_must_have_a_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
@@ -174,13 +166,7 @@ for missing in ("textual_image", "PIL", "textual"):
         if name.startswith(missing) or ".playing." in name:
             del sys.modules[name]
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_python("-c", program)
     assert re.findall(r"play needs the extra: pip install .*\[play\]", ran.stdout) != []
     assert len(ran.stdout.splitlines()) == 3
 

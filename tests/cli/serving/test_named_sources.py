@@ -18,15 +18,12 @@ from dm_env_rpc_client.cli.serving import sources
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import serve
 
-has_dm_control = importlib.util.find_spec("dm_control") is not None
-has_pettingzoo = importlib.util.find_spec("pettingzoo") is not None
-has_bsuite = importlib.util.find_spec("bsuite") is not None
 ours = functools.partial(dm_env_rpc_client.make, unwrap_single=True)
 
 
-@pytest.mark.skipif(not has_dm_control, reason="dm-control is not installed")
 @pytest.mark.filterwarnings("ignore")
 def test_dm_control_with_its_own_wrappers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("dm_control")
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
     from dm_control import suite
     from dm_control.suite.wrappers import action_scale
@@ -44,10 +41,9 @@ def test_dm_control_with_its_own_wrappers(monkeypatch: pytest.MonkeyPatch, tmp_p
             np.testing.assert_equal(env.step(action), local.step(action))
 
 
-@pytest.mark.skipif(not has_bsuite, reason="bsuite is not installed")
 @pytest.mark.filterwarnings("ignore")
 def test_bsuite_with_its_own_agent() -> None:
-    import bsuite
+    bsuite = pytest.importorskip("bsuite")
     from bsuite.baselines import experiment
     from bsuite.baselines.random import agent as random_agent
 
@@ -66,10 +62,10 @@ def test_bsuite_with_its_own_agent() -> None:
         assert env.reset().first()
 
 
-@pytest.mark.skipif(not has_pettingzoo, reason="pettingzoo is not installed")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["rps_v2", "rps-v2", "tictactoe_v3"])
 def test_pettingzoo_with_its_own_names(name: str) -> None:
+    pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")
     source = sources.find_source(f"pettingzoo://classic/{name}", insecure=False)
     assert source.name == f"classic/{name}"
@@ -82,7 +78,6 @@ def test_pettingzoo_with_its_own_names(name: str) -> None:
             assert env.action_spec()["action"].dtype == np.int64
 
 
-@pytest.mark.skipif(not has_pettingzoo, reason="pettingzoo is not installed")
 @pytest.mark.parametrize(
     ("name", "settings", "text"),
     [
@@ -94,6 +89,7 @@ def test_pettingzoo_with_its_own_names(name: str) -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_pettingzoo_does_not_have(name: str, settings: dict[str, Any], text: str) -> None:
+    pytest.importorskip("pettingzoo")
     source = sources.find_source(f"pettingzoo://{name}", insecure=False)
     with pytest.raises(UsageError, match=text):
         sources.try_source(source, settings, "it")

@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import (
-    Connection,
-    DmEnvRpcError,
-    connect,
-    create_world,
-    dm_env_rpc_pb2,
-    make,
-)
+from dm_env_rpc_client import Connection, DmEnvRpcError, connect, create_world, dm_env_rpc_pb2, make
 from dm_env_rpc_client.cli.serving import reports
 from tests.cli.commands import address_of, ended, started
 from tests.cli.terminals import COMMAND, Terminal

@@ -62,15 +62,14 @@ def interpreter(version: str, *more: str) -> str:
         shutil.rmtree(scratch, ignore_errors=True)
         subprocess.run([python, "-m", "venv", scratch], check=True, capture_output=True)
         install = [str(scratch / "bin/python"), "-m", "pip", "install", "-q"]
-        installed = subprocess.run(
-            [*install, VERSIONS[version]], capture_output=True, text=True, check=False
-        )
-        if more and not installed.returncode:
-            installed = subprocess.run(
-                [*install, "--no-deps", *more], capture_output=True, text=True, check=False
-            )
-        if installed.returncode:
-            skip("old interpreters", f"{wanted} for Python {version}: {installed.stderr[-300:]}")
+        steps = [[VERSIONS[version]]]
+        if more:
+            steps.append(["--no-deps", *more])
+        try:
+            for words in steps:
+                subprocess.run([*install, *words], capture_output=True, text=True, check=True)
+        except subprocess.CalledProcessError as error:
+            skip("old interpreters", f"{wanted} for Python {version}: {error.stderr[-300:]}")
         (scratch / "complete").touch()
         with contextlib.suppress(OSError):
             scratch.rename(folder)

@@ -43,16 +43,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[Served]:
         yield running
 
 
+def is_served(server: Served, seconds: float) -> None:
+    """An honest client takes a step in time."""
+    with Honest(server.address) as honest:
+        assert honest.step() < patience(seconds)
+
+
 @pytest.fixture(autouse=True)
 def is_as_before(server: Served) -> Iterator[None]:
     """An honest client is served afterwards, and all descriptors are back."""
-    with Honest(server.address) as honest:
-        honest.step()
+    is_served(server, 60.0)
     assert settles(lambda: server.descriptors() <= 8, 20)
     before = server.descriptors()
     yield
-    with Honest(server.address) as honest:
-        assert honest.step() < patience(5.0)
+    is_served(server, 5.0)
     assert settles(lambda: server.descriptors() <= before, 20)
 
 
@@ -68,10 +72,7 @@ def test_row_56_malformed_frames(server: Served, seen: Seen) -> None:
 def test_row_56_attacks(server: Served, scale: int, seen: Seen) -> None:
     """Row 56: floods end with the right code; memory is bounded; an honest client goes on."""
     where = server.address
-    with (
-        attacking.attacker(scale) as program,
-        Honest(where, attacking.pause(scale)) as honest,
-    ):
+    with attacking.attacker(scale) as program, Honest(where, attacking.pause(scale)) as honest:
         compared = attacking.Comparison(server, program, honest, where, scale)
         for attack in attacks_of(scale):
             assert complaints_about(attack, compared, seen) == []
@@ -107,21 +108,17 @@ def test_row_56_bombs(server: Served, name: str, scale: int, seen: Seen) -> None
 def test_row_56_silent_and_slow_clients(server: Served, seen: Seen) -> None:
     """Row 40: more silent sockets than there is room for; a byte at a time; answers unread."""
     greeting = PREFACE + frames.settings()
-    clients = [RawClient(server.address, greets=False) for _ in range(400)]
-    try:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address, greets=False)) for _ in range(400)]
         for client in clients[::2]:
             client.send(greeting[:10])
-        with Honest(server.address) as honest:
-            assert honest.step() < patience(2.0)
+        is_served(server, 2.0)
         with RawClient(server.address) as slow:
             for byte in request(1) + requests(1, b"\x12\x00"):
                 slow.send(bytes([byte]))
             assert slow.read_until(lambda: len(slow.answers(1)) == 1)
         # Those that were there first were closed for later ones.
         assert any(not client.send(b"x") or client.read_to_the_end(1.0) for client in clients[:90])
-    finally:
-        for client in clients:
-            client.socket.close()
     seen(silent_sockets=400)
 
 
@@ -129,20 +126,16 @@ def test_row_56_clients_that_never_read(server: Served, seen: Seen) -> None:
     """Row 40: what answers take that nobody reads is bounded."""
     largest = (1 << 31) - 1
     memory = server.watch_memory()
-    clients = [RawClient(server.address, window=largest) for _ in range(4)]
-    try:
-        for client in clients:
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            client = stack.enter_context(RawClient(server.address, window=largest))
             client.send(frame(WINDOW_UPDATE, struct.pack(">I", largest - 65_535)) + request(1))
             client.socket.settimeout(0.5)
             # The server stops to read, or ends the stream, which is more than its window.
             with contextlib.suppress(OSError):
                 client.socket.sendall(requests(1, *[b""] * 400_000))
-        with Honest(server.address) as honest:
-            assert honest.step() < patience(2.0)
+        is_served(server, 2.0)
         grown = server.peak() - memory
-    finally:
-        for client in clients:
-            client.socket.close()
     seen(unread_connections=4, memory_mib=grown / MIB)
     assert grown <= 4 * 24 * MIB
 
@@ -168,17 +161,12 @@ def test_row_56_one_client_too_many(server: Served) -> None:
 
 def mutated(rng: random.Random) -> bytes:
     """What a client sends, with some bits of it changed, and perhaps cut or repeated."""
-    messages = [
-        b"",
-        b"\x0a\x00",
-        b"\x12\x00",
-        b"\x1a\x02\x12\x00",
-        rng.randbytes(rng.randint(1, 60)),
-    ]
-    step = dm_env_rpc_pb2.EnvironmentRequest()
-    step.step.actions[1].int32s.array.append(rng.randint(-1, 3))
-    step.step.requested_observations.extend([1, 2, 3])
-    messages.append(step.SerializeToString())
+    fixed = [b"", b"\x0a\x00", b"\x12\x00", b"\x1a\x02\x12\x00"]
+    actions = {1: dm_env_rpc_pb2.Tensor(int32s={"array": [rng.randint(-1, 3)]})}
+    step = dm_env_rpc_pb2.EnvironmentRequest(
+        step={"actions": actions, "requested_observations": [1, 2, 3]}
+    )
+    messages = [*fixed, rng.randbytes(rng.randint(1, 60)), step.SerializeToString()]
     parts = [request(1)]
     for _ in range(rng.randint(1, 6)):
         message = flipped(rng.choice(messages), rng) if rng.random() < 0.5 else rng.choice(messages)
@@ -197,15 +185,15 @@ def test_row_56_mutated_frames(server: Served, count: int, seen: Seen) -> None:
     memory = server.watch_memory()
     port = int(server.address.rpartition(":")[2])
     for _ in range(count // 4):
-        with socket.create_connection(("127.0.0.1", port), 10) as attacker:
-            contents = b"".join(mutated(rng) for _ in range(4))
-            try:
-                attacker.sendall(PREFACE + frames.settings() + contents)
-                attacker.shutdown(socket.SHUT_WR)
-                while attacker.recv(1 << 16):
-                    pass
-            except OSError:
-                pass  # It is reset while it sends.
+        contents = b"".join(mutated(rng) for _ in range(4))
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as attacker,
+            contextlib.suppress(OSError),  # It is reset while it sends.
+        ):
+            attacker.sendall(PREFACE + frames.settings() + contents)
+            attacker.shutdown(socket.SHUT_WR)
+            while attacker.recv(1 << 16):
+                pass
     grown = server.peak() - memory
     seen(mutated_frames=count, memory_mib=grown / MIB)
     assert grown <= attacking.SLACK

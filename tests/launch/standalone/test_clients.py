@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import json
 import queue
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +33,7 @@ OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_leng
 
 Request = dm_env_rpc_pb2.EnvironmentRequest
 Response = dm_env_rpc_pb2.EnvironmentResponse
+CREATE = Request(create_world={})
 
 
 @pytest.fixture(params=[OLDEST, NEWEST])
@@ -54,17 +53,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def requests_of(world: str) -> list[Request]:
-    step = Request()
-    step.step.requested_observations.append(1)
-    join = Request()
-    join.join_world.world_name = world
-    return [join, step]
-
-
-def create() -> Request:
-    request = Request()
-    request.create_world.SetInParent()
-    return request
+    step = Request(step={"requested_observations": [1]})
+    return [Request(join_world={"world_name": world}), step]
 
 
 def echoed(response: Response) -> bytes:
@@ -97,17 +87,14 @@ class Call:
 
 
 def step_of(contents: bytes) -> Request:
-    request = Request()
-    request.step.actions[1].uint8s.array = contents
-    request.step.actions[1].shape.append(len(contents))
-    request.step.requested_observations.append(1)
-    return request
+    action = dm_env_rpc_pb2.Tensor(uint8s={"array": contents}, shape=[len(contents)])
+    return Request(step={"actions": {1: action}, "requested_observations": [1]})
 
 
 def test_grpcio_with_threads(server: str) -> None:
     with grpc.insecure_channel(server, OPTIONS) as channel:
         call = Call(channel, timeout=60)
-        world = call.ask(create()).create_world.world_name
+        world = call.ask(CREATE).create_world.world_name
         for request in requests_of(world):
             assert not call.ask(request).HasField("error")
         assert echoed(call.ask(step_of(CONTENTS))) == CONTENTS
@@ -124,7 +111,7 @@ def test_grpcio_with_threads(server: str) -> None:
 
         def play(number: int) -> None:
             one = Call(channel, timeout=60)
-            for request in requests_of(one.ask(create()).create_world.world_name):
+            for request in requests_of(one.ask(CREATE).create_world.world_name):
                 assert not one.ask(request).HasField("error")
             for step in range(50):
                 contents = bytes([number, step])
@@ -142,7 +129,7 @@ def test_grpcio_with_asyncio(server: str) -> None:
         return answer
 
     async def begin(call: Any) -> str:
-        world = (await ask(call, create())).create_world.world_name
+        world = (await ask(call, CREATE)).create_world.world_name
         for request in requests_of(world):
             assert not (await ask(call, request)).HasField("error")
         return world
@@ -189,37 +176,34 @@ def test_clients_in_other_languages(server: str, language: str) -> None:
 def test_the_reference_client(python: str) -> None:
     connection = pytest.importorskip("dm_env_rpc.v1.connection")
     adaptor = pytest.importorskip("dm_env_rpc.v1.dm_env_adaptor")
-    with served(python, "Catch") as running:
-        channel = grpc.insecure_channel(running.address)
-        with connection.Connection(channel) as opened:
-            env, name = adaptor.create_and_join_world(opened, {"rows": 4}, {})
-            with env:
-                assert env.reset().first()
-                for _ in range(2):
-                    timestep = env.step({"paddle": np.int32(1)})
-                    assert timestep.observation["board"].sum() == 5
-                assert env.step({"paddle": np.int32(1)}).last()
-            assert name == "world-1"
-        channel.close()
+    with (
+        served(python, "Catch") as running,
+        grpc.insecure_channel(running.address) as channel,
+        connection.Connection(channel) as opened,
+    ):
+        env, name = adaptor.create_and_join_world(opened, {"rows": 4}, {})
+        with env:
+            assert env.reset().first()
+            for _ in range(2):
+                timestep = env.step({"paddle": np.int32(1)})
+                assert timestep.observation["board"].sum() == 5
+            assert env.step({"paddle": np.int32(1)}).last()
+        assert name == "world-1"
 
 
 def test_large_messages_and_sixteen_streams_of_the_reference_client(server: str) -> None:
     connection = pytest.importorskip("dm_env_rpc.v1.connection")
     adaptor = pytest.importorskip("dm_env_rpc.v1.dm_env_adaptor")
-    with contextlib.ExitStack() as stack:
-        channel = stack.enter_context(grpc.insecure_channel(server, OPTIONS))
+    with grpc.insecure_channel(server, OPTIONS) as channel:
 
         def play(number: int) -> None:
             with connection.Connection(channel) as opened:
                 env, _ = adaptor.create_and_join_world(opened, {}, {})
                 with env:
                     env.reset()
-                    for step in range(50):
-                        sent = np.array([number, step], np.uint8)
-                        answer = env.step({"bytes": sent}).observation["bytes"]
-                        assert answer.tolist() == [number, step]
-                    if number == 0:
-                        sent = np.frombuffer(CONTENTS, np.uint8)
+                    large = [CONTENTS] if number == 0 else []
+                    for contents in [*(bytes([number, step]) for step in range(50)), *large]:
+                        sent = np.frombuffer(contents, np.uint8)
                         answer = env.step({"bytes": sent}).observation["bytes"]
                         assert np.array_equal(answer, sent)
 
@@ -230,12 +214,11 @@ def test_large_messages_and_sixteen_streams_of_the_reference_client(server: str)
 def test_a_slow_step_delays_nobody_else_and_environments_keep_their_thread(python: str) -> None:
     with served(python, "Threads") as running, grpc.insecure_channel(running.address) as channel:
         # Two streams of one connection, the first of which is answered by the thread that reads.
-        done = threading.Event()
         seconds: list[float] = []
 
         def play(delay: float, steps: int) -> None:
             call = Call(channel)
-            world = call.ask(create()).create_world.world_name
+            world = call.ask(CREATE).create_world.world_name
             join, step = requests_of(world)
             call.ask(join)
             threads = set()
@@ -250,27 +233,20 @@ def test_a_slow_step_delays_nobody_else_and_environments_keep_their_thread(pytho
             assert threads == {1}  # That of the constructor.
             call.end()
 
-        def play_slowly() -> None:
-            play(0.6, 4)
-            done.set()
-
-        slow = threading.Thread(target=play_slowly)
-        slow.start()
-        time.sleep(0.1)  # The slow stream is the first of the connection.
-        play(0.0, 20)
-        assert not done.is_set()
-        slow.join()
-        assert done.is_set()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(play, 0.6, 4)
+            time.sleep(0.1)  # The slow stream is the first of the connection.
+            play(0.0, 20)
+            assert not slow.done()
+            slow.result()
         assert sorted(seconds)[len(seconds) // 2] < 0.5
 
 
 @pytest.mark.slow
 def test_keepalive_finds_a_server_alive_that_steps_for_long(python: str) -> None:
-    with served(python, "Threads") as running:
-        env = make(running.address, request_timeout=60)
-        with env:
-            env.reset()
-            assert env.step({"seconds": 12.0}).mid()
+    with served(python, "Threads") as running, make(running.address, request_timeout=60) as env:
+        env.reset()
+        assert env.step({"seconds": 12.0}).mid()
 
 
 @pytest.mark.certificates

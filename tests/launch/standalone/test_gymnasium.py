@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 
 from dm_env_rpc_client.server import serve
 from tests.launch.standalone import hosted_gym
+from tests.launch.standalone.comparing import is_same
 from tests.launch.standalone.interpreters import interpreter, served
 
 KINDS = [
@@ -20,16 +20,6 @@ KINDS = [
     ("3.8", "gym==0.26.2 gym-notices cloudpickle importlib-metadata zipp"),
     ("3.13", "gymnasium farama-notifications cloudpickle typing-extensions"),
 ]
-
-
-def is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(is_same(one[k], other[k]) for k in one)
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    if isinstance(one, np.ndarray):
-        return bool(one.dtype == other.dtype and np.array_equal(one, other))
-    return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
 def played(address: str, is_old: bool, length: int) -> list[Any]:

@@ -15,6 +15,7 @@ import pytest
 from dm_env_rpc_client.cli.init import init
 from tests.launch.standalone.interpreters import OLDEST, interpreter
 from tests.support.groups import skip
+from tests.support.programs import run_python
 
 # The compiler takes 26 s for what protoc generates.
 CPP = [pytest.mark.compiler, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -29,11 +30,7 @@ def commands(readme: Path) -> list[str]:
 
 
 def run(kind: str, folder: Path, variables: dict[str, str]) -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client", "init", str(folder), "--kind", kind],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    run_python("-m", "dm_env_rpc_client", "init", folder, "--kind", kind)
     readme = folder / "README.md"
     assert len(readme.read_text().splitlines()) <= 20
     found = commands(readme)
@@ -73,11 +70,7 @@ def test_a_project_is_built_tested_checked_and_stepped(kind: str, tmp_path: Path
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    made = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client", "init", str(tmp_path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert made.returncode == 2
+    made = run_python("-m", "dm_env_rpc_client", "init", tmp_path, code=2)
     assert "not an empty folder" in made.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert init.__doc__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
 import pickle
 import subprocess
 import sys
@@ -23,7 +22,9 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from tests.launch.docker_daemon import IMAGE, Daemon
+from tests.launch.processes import Launcher
 from tests.launch.standalone.interpreters import FILE, HERE, NEWEST, OLDEST, interpreter
+from tests.support.programs import run_python
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -58,20 +59,15 @@ def test_one_line_with_asyncio(python: str) -> None:
 
 
 def test_a_server_that_died_is_started_again(python: str) -> None:
-    started = []
-
-    def launch() -> object:
-        started.append(from_python("hosted:Catch", python=python))
-        return started[-1]
-
-    with make(launch, restart=Restart()) as env:  # type: ignore[arg-type]
+    launcher = Launcher("hosted:Catch", python=python)
+    with make(launcher, restart=Restart()) as env:
         env.reset()
         env.step({"paddle": 1})
-        started[0].close()
+        launcher.launches[0].close()
         assert env.step({"paddle": 1}).last()
         assert env.step({"paddle": 1}).first()
-    assert len(started) == 2
-    assert not started[1].is_running
+    assert len(launcher.launches) == 2
+    assert launcher.all_ended()
 
 
 def test_a_copy_has_a_server_in_the_same_interpreter(python: str) -> None:
@@ -116,20 +112,14 @@ def test_where_this_package_is_installed_its_server_is_used() -> None:
         assert "-m dm_env_rpc_client.server" in server.command
 
 
-def test_a_container_gets_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("docker")
+def test_a_container_gets_the_file(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     python = interpreter(NEWEST)
-    daemon = Daemon(tmp_path)
-    try:
-        monkeypatch.setenv("DOCKER_HOST", daemon.host)
-        monkeypatch.chdir(HERE)
-        variables = {"PYTHONPATH": str(HERE)}
-        with from_docker(IMAGE, target="hosted:Catch", python=python, env=variables) as server:
-            assert (tmp_path / FILE.name).read_bytes() == FILE.read_bytes()
-            with make(server.address) as env:
-                assert env.reset().first()
-    finally:
-        daemon.close()
+    monkeypatch.chdir(HERE)
+    variables = {"PYTHONPATH": str(HERE)}
+    with from_docker(IMAGE, target="hosted:Catch", python=python, env=variables) as server:
+        assert (daemon.folder / FILE.name).read_bytes() == FILE.read_bytes()
+        with make(server.address) as env:
+            assert env.reset().first()
 
 
 def test_the_command_serves_with_another_interpreter(python: str) -> None:
@@ -141,6 +131,5 @@ def test_the_command_serves_with_another_interpreter(python: str) -> None:
 
 
 def test_the_command_prints_the_file() -> None:
-    command = [sys.executable, "-m", "dm_env_rpc_client", "standalone"]
-    printed = subprocess.run(command, capture_output=True, check=True, env=os.environ)
-    assert printed.stdout == FILE.read_bytes()
+    printed = run_python("-m", "dm_env_rpc_client", "standalone")
+    assert printed.stdout.encode() == FILE.read_bytes()

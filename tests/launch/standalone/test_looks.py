@@ -157,8 +157,8 @@ class Limited:
 
 
 def step(connection: Connection, action: int) -> int:
-    request = dm_env_rpc_pb2.StepRequest(requested_observations=[1])
-    request.actions[1].CopyFrom(pack_tensor(np.int32(action)))
+    actions = {1: pack_tensor(np.int32(action))}
+    request = dm_env_rpc_pb2.StepRequest(actions=actions, requested_observations=[1])
     return int(unpack_tensor(connection.send(request).observations[1]))
 
 
@@ -169,14 +169,11 @@ def test_a_step_that_was_read_before_is_read_again_where_the_specs_are_others() 
             with join_world(connection, world) as env:
                 env.reset()
                 assert [step(connection, each) for each in (3, 2, 3)] == [3, 2, 3]
-                if limit == 3:
-                    with pytest.raises(DmEnvRpcError, match=r"4, outside its bounds \[0, 3\]"):
-                        step(connection, 4)
-                else:
+                if limit == 5:
                     assert step(connection, 4) == 4
                     env.reset({"limit": 3})
-                    with pytest.raises(DmEnvRpcError, match=r"4, outside its bounds \[0, 3\]"):
-                        step(connection, 4)
+                with pytest.raises(DmEnvRpcError, match=r"4, outside its bounds \[0, 3\]"):
+                    step(connection, 4)
             with pytest.raises(DmEnvRpcError, match="a step request is not allowed"):
                 step(connection, 3)
 

@@ -14,14 +14,8 @@ from dm_env_rpc_client import connect, dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.compliance import Options, Outcome, run
 from dm_env_rpc_client.server import serve
 from tests.launch.standalone import hosted
-from tests.launch.standalone.interpreters import (
-    FILE,
-    NEWEST,
-    OLDEST,
-    VERSIONS,
-    interpreter,
-    served,
-)
+from tests.launch.standalone.comparing import is_same
+from tests.launch.standalone.interpreters import FILE, NEWEST, OLDEST, VERSIONS, interpreter, served
 
 PYTHONS = [
     pytest.param(version, marks=[] if version in (OLDEST, NEWEST) else [pytest.mark.slow])
@@ -33,25 +27,6 @@ STEPS = 200
 @pytest.fixture(params=PYTHONS)
 def python(request: pytest.FixtureRequest) -> str:
     return interpreter(request.param)
-
-
-def leaves(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [leaf for key in sorted(value) for leaf in [key, *leaves(value[key])]]
-    return [value]
-
-
-def check_same(one: Any, other: Any) -> None:
-    """Equal bit for bit, with dtypes and shapes."""
-    assert type(one) is type(other), (one, other)
-    if isinstance(one, np.ndarray | np.generic):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        same = one.tolist() == other.tolist() if one.dtype == object else (
-            one.tobytes() == other.tobytes()
-        )  # fmt: skip
-        assert same, (one, other)
-    else:
-        assert one == other
 
 
 def action_of(spec: Any, random: np.random.RandomState) -> Any:
@@ -78,8 +53,7 @@ def played(address: str, settings: dict[str, Any]) -> list[Any]:
         found: list[Any] = [repr(env.action_spec()), repr(env.observation_spec())]
         timestep = env.reset()
         for _ in range(STEPS):
-            found += [timestep.step_type, timestep.reward, timestep.discount]
-            found += leaves(timestep.observation)
+            found += tuple(timestep)
             timestep = env.step(action_of(env.action_spec(), random))
     return found
 
@@ -90,7 +64,7 @@ def test_steps_are_those_of_this_packages_server(python: str) -> None:
         one, other = played(server.address, settings), played(own.address, settings)
     assert len(one) == len(other)
     for left, right in zip(one, other, strict=True):
-        check_same(left, right)
+        assert is_same(left, right), (left, right)
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,11 @@ def test_an_invalid_message(pipes: tuple[ChildPipe, ChildPipe], data: bytes) -> 
         there.receive(5.0)
 
 
-def test_a_message_beyond_the_limits_is_neither_sent_nor_received() -> None:
-    small = Limits(message_bytes=1000)
-    reader, far_writer = os.pipe()
-    far_reader, writer = os.pipe()
-    here = ChildPipe(reader, writer, small)
-    there = ChildPipe(far_reader, far_writer)
+def test_a_message_beyond_the_limits_is_neither_sent_nor_received(
+    pipes: tuple[ChildPipe, ChildPipe],
+) -> None:
+    here, there = pipes
+    here.limits = Limits(message_bytes=1000)
     huge = np.broadcast_to(np.zeros(1, np.uint8), (1 << 25,))
     most = r"at most 16779216 of each are allowed \(Limits\.message_bytes\)"
     with pytest.raises(ProtocolError, match=most):
@@ -115,5 +114,3 @@ def test_a_message_beyond_the_limits_is_neither_sent_nor_received() -> None:
         there.send([huge], 0.2)  # Nobody reads it.
     with pytest.raises(ProtocolError, match=f"33554432 bytes of arrays; {most}"):
         here.receive(10)
-    here.close()
-    there.close()

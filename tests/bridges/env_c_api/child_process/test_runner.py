@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
 from dm_env_rpc_client.bridges.env_c_api.child_process import child, pipe
 from dm_env_rpc_client.bridges.env_c_api.child_process import runner as process_runner
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
@@ -25,6 +23,7 @@ from dm_env_rpc_client.system.children import Parent
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.launch.processes import is_alive
+from tests.support.programs import run_python
 from tests.support.scripted import descriptor_count, freeze, settles
 from tests.support.stopwatch import Stopwatch
 
@@ -67,28 +66,13 @@ def ask(here: ChildPipe, message: Any) -> Any:
     return here.receive(5.0)
 
 
-def test_calls_are_answered_until_the_pipe_is_closed(answering: ChildPipe) -> None:
-    def call(*message: Any) -> Any:
-        return ask(answering, message)
-
-    titled = opening(connect="complete_connect_with_params", launch_params=["title"])
-    assert ask(answering, child.encode_opening(titled))["result"][0] == "complete"
-    assert call("start", 0, 0)["result"][0] == "RUNNING"
-    assert call("advance", Actions([1, 1], [0.5], ["ab"]), 2)["result"][1] == 26.5
-    assert call("write_property", "speed", "3") == {"result": None}
-    assert call("read_property", "speed") == {"result": "3"}
-    assert ["speed", 3] in call("list_property", "")["result"]
-    assert call("read_property", "none")["error"][0] == "PropertyError"
-    assert call("unknown")["error"][0] == "DmEnvRpcClientError"
-    assert call("close") == {"result": None}
-
-
 def test_a_message_beyond_the_limits_is_an_error(
     answering: ChildPipe, runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipe, "_MORE_BYTES", 250)
     small = opening(limits=Limits(message_bytes=1), observations=[])
     assert "result" in ask(answering, child.encode_opening(small))
+    assert ask(answering, ["unknown"])["error"][0] == "DmEnvRpcClientError"
     name, (text,) = ask(answering, ["list_property", "calls"])["error"]
     assert name == "ProtocolError"
     assert "at most 252" in text
@@ -215,22 +199,8 @@ print(envs[1]._runner._process.pid, flush=True)
 
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_child_ends_with_its_parent_without_a_close(end: str) -> None:
-    command = [sys.executable, "-W", "error", "-c", PROGRAM + end]
-    process = subprocess.run(
-        [*command, compile_library("complete", "1.4")],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (process.returncode, process.stderr) == (-signal.SIGKILL if end else 0, "")
+    code = -signal.SIGKILL if end else 0
+    library = compile_library("complete", "1.4")
+    process = run_python("-W", "error", "-c", PROGRAM + end, library, code=code)
+    assert process.stderr == ""
     assert settles(lambda: not is_alive(int(process.stdout)))
-
-
-def test_many_environments_live_side_by_side() -> None:
-    path = compile_library("complete", "1.4")
-    environments = [
-        EnvCApiEnvironment(path, "complete_connect", isolated=True, episode_seeds=seed)
-        for seed in range(4)
-    ]
-    seeds = [int(env.reset().observation["body"]["position"][1]) for env in environments]
-    assert seeds == [0, 1, 2, 3]
-    for env in environments:
-        env.close()
