@@ -25,7 +25,7 @@ from dm_env_rpc_client.adaptors.gymnasium.calls.remote import (
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.many.pool import Settings
+from dm_env_rpc_client.environment.many.row_settings import Settings
 from dm_env_rpc_client.errors import SpecError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dm_env import specs
 
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.many.pool import Settings, for_each
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
+from dm_env_rpc_client.environment.many.row_settings import Settings, for_each
 from dm_env_rpc_client.environment.many.row_worlds import described, open_worlds
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.environment.typed_environment import Environment

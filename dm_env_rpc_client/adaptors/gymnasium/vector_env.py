@@ -37,8 +37,8 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import check_ids
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
-from dm_env_rpc_client.environment.many.pool import Settings
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
+from dm_env_rpc_client.environment.many.row_settings import Settings
 from dm_env_rpc_client.environment.many.row_worlds import StreamWorlds, described, open_worlds
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches

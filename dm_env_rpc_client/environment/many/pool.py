@@ -16,7 +16,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
 from dm_env_rpc_client.environment.make_options import MakeOptions
@@ -39,16 +39,8 @@ __all__ = [
     "NO_ACTION",
     "Consumer",
     "EnvironmentPool",
-    "Settings",
     "close_all",
-    "for_each",
 ]
-
-Settings: TypeAlias = (
-    Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
-)
-"""Settings for all environments, one for each, or a function of an environment's index."""
-
 
 _NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
 
@@ -452,22 +444,6 @@ class EnvironmentPool:
             self._selector.forget(index)
         addresses = {index: self.addresses[index] for index in failures}
         raise EnvironmentsFailedError(failures, addresses)
-
-
-def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:
-    """Returns the settings of each of `count` environments; SpecError if they are invalid."""
-    if callable(settings):
-        each = [settings(index) for index in range(count)]
-    elif isinstance(settings, Mapping):
-        each = [settings] * count
-    else:
-        each = list(settings)
-    if len(each) != count or not all(isinstance(own, Mapping) for own in each):
-        raise SpecError(
-            f"{what} are a mapping, a sequence of {count} mappings (one for each environment) or "
-            f"a function from an index to a mapping, got {settings!r}"
-        )
-    return each
 
 
 def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> list[DmEnvAdaptor]:

@@ -1,20 +1,42 @@
-"""Settings of several environments as the settings of one batched world."""
+"""Settings of several environments, and those of one batched world that stand for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.tensors import nesting, packing
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["creation_settings", "reset_settings"]
+__all__ = ["Settings", "creation_settings", "for_each", "reset_settings"]
+
+Settings: TypeAlias = (
+    Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
+)
+"""Settings for all environments, one for each, or a function of an environment's index."""
 
 _Packed: TypeAlias = Mapping[str, dm_env_rpc_pb2.Tensor]
+
+
+def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:
+    """Returns the settings of each of `count` environments; SpecError if they are invalid."""
+    if callable(settings):
+        each = [settings(index) for index in range(count)]
+    elif isinstance(settings, Mapping):
+        each = [settings] * count
+    else:
+        each = list(settings)
+    if len(each) != count or not all(isinstance(own, Mapping) for own in each):
+        raise SpecError(
+            f"{what} are a mapping, a sequence of {count} mappings (one for each environment) or "
+            f"a function from an index to a mapping, got {settings!r}"
+        )
+    return each
 
 
 def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

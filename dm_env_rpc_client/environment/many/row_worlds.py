@@ -26,15 +26,13 @@ from dm_env_rpc_client.environment.many.batch_adaptor import (
 )
 from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.environment.many.batched_world import RowConsumer
-from dm_env_rpc_client.environment.many.pool import (
-    NO_ACTION,
-    Consumer,
-    EnvironmentPool,
+from dm_env_rpc_client.environment.many.pool import NO_ACTION, Consumer, EnvironmentPool
+from dm_env_rpc_client.environment.many.pool_sites import Addresses, PoolSites, spread
+from dm_env_rpc_client.environment.many.row_settings import (
     Settings,
+    creation_settings,
     for_each,
 )
-from dm_env_rpc_client.environment.many.pool_sites import Addresses, PoolSites, spread
-from dm_env_rpc_client.environment.many.row_settings import creation_settings
 from dm_env_rpc_client.environment.many.rows import split_action
 from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,

@@ -58,6 +58,44 @@ class Engines:
             self.kill(0)
 
 
+def encrypted(folder: Path) -> tuple[Tls, list[str]]:
+    """Certificates of the trainer, and options with those of an engine."""
+    authority = Authority(folder / "ca")
+    trainer, engine = authority.issue("trainer"), authority.issue("engine")
+    options = ["--tls-ca", str(authority.ca), "--tls-cert", str(engine.cert)]
+    options += ["--tls-key", str(engine.key)]
+    return Tls(ca=authority.ca, cert=trainer.cert, key=trainer.key), options
+
+
+def stepped_while(killer: threading.Thread, envs: RemoteVectorEnv, count: int) -> tuple[int, int]:
+    """Starts a thread that kills servers, and steps until it has ended and nothing is lost.
+
+    Each TimeStep is compared with what its environment has to answer.
+
+    Returns:
+      The number of steps, and of those that were lost.
+    """
+    steps = losses = quiet = 0
+    observations, _ = envs.reset()
+    had_ended = np.zeros(count, bool)
+    killer.start()
+    while killer.is_alive() or quiet < LAST_STEPS:
+        steps += 1
+        actions = np.arange(count) + steps
+        before = observations
+        observations, rewards, terminated, truncated, infos = envs.step(actions)
+        lost = infos.get("restarted", np.zeros(count, bool))
+        assert not terminated.any()
+        assert (truncated == lost).all()
+        expected = np.where(had_ended, -1, np.where(lost, before, actions))
+        np.testing.assert_array_equal(observations, expected)
+        np.testing.assert_array_equal(rewards, ~np.logical_or(lost, had_ended))
+        losses += int(lost.sum())
+        quiet = 0 if lost.any() or had_ended.any() else quiet + 1
+        had_ended = truncated
+    return steps, losses
+
+
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize(
     ("processes", "each", "kills"),
@@ -71,16 +109,10 @@ def test_every_timestep_is_right_and_every_place_is_filled_again(
 ) -> None:
     chance = random.Random(kills)
     count = processes * each
-    credentials, more = None, []
+    credentials, more = encrypted(tmp_path) if is_encrypted else (None, [])
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     right.write_text("s3cret")
     wrong.write_text("guessed")
-    if is_encrypted:
-        authority = Authority(tmp_path / "ca")
-        trainer, engine = authority.issue("trainer"), authority.issue("engine")
-        credentials = Tls(ca=authority.ca, cert=trainer.cert, key=trainer.key)
-        more = ["--tls-ca", str(authority.ca), "--tls-cert", str(engine.cert)]
-        more += ["--tls-key", str(engine.key)]
     is_over = threading.Event()
     done = 0
     with listen("localhost:0", token="s3cret", credentials=credentials) as incoming:
@@ -111,26 +143,8 @@ def test_every_timestep_is_right_and_every_place_is_filled_again(
                 restart=Restart(attempts=1000, backoff=0.01, max_backoff=0.1),
             )
             killer = threading.Thread(target=kill_and_start)
-            steps = losses = quiet = 0
             try:
-                observations, _ = envs.reset()
-                had_ended = np.zeros(count, bool)
-                killer.start()
-                while killer.is_alive() or quiet < LAST_STEPS:
-                    steps += 1
-                    actions = np.arange(count) + steps
-                    before = observations
-                    observations, rewards, terminated, truncated, infos = envs.step(actions)
-                    lost = infos.get("restarted", np.zeros(count, bool))
-                    assert not terminated.any()
-                    assert (truncated == lost).all()
-                    expected = np.where(had_ended, -1, np.where(lost, before, actions))
-                    np.testing.assert_array_equal(observations, expected)
-                    rewarded = ~np.logical_or(lost, had_ended)
-                    np.testing.assert_array_equal(rewards, rewarded)
-                    losses += int(lost.sum())
-                    quiet = 0 if lost.any() or had_ended.any() else quiet + 1
-                    had_ended = truncated
+                steps, losses = stepped_while(killer, envs, count)
                 # What is lost once more before its sequence has begun loses no step.
                 assert envs.restarts >= losses > 0
                 assert incoming.wait_for(each, PATIENCE)
