@@ -51,6 +51,8 @@ _OPTIONS = (
     "-q", "-x", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not slow and not soak",
     # Protobuf 4.25 on Python 3.12 and later.
     "-W", "ignore:Type google:DeprecationWarning",
+    # Pictures need Pillow, of an extra.
+    "--ignore=tests/tensors/displays",
 )  # fmt: skip
 _COPIED = ("tests", "docs", "notebooks", "protos", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
            "pyproject.toml")  # fmt: skip
