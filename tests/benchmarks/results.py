@@ -38,12 +38,14 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A ratio, and what it should be."""
+    """A ratio, or a rate, and what it should be."""
 
     text: str
     value: float
     limit: float
     is_minimum: bool = True
+    is_rate: bool = False
+    """Whether it is of this machine, and not compared with anything in the same run."""
 
     @property
     def is_met(self) -> bool:

@@ -164,7 +164,7 @@ def batched_rate(settings: Settings) -> Section:
             contenders[f"{BATCHED}, {kind}"] = timed(step, 10, _ROWS)
         row = settings.row("a step", contenders, f"{_ROWS} environments that compute nothing")
     targets = [
-        Target(f"{name}, {_ROWS}: steps/s", 1 / row.samples[name].median, _LEAST_RATE)
+        Target(f"{name}, {_ROWS}: steps/s", 1 / row.samples[name].median, _LEAST_RATE, is_rate=True)
         for name in contenders
     ]
     return Section("batched-rate", "A step of one of N environments", [row], targets)

@@ -102,7 +102,7 @@ def foreign(settings: Settings) -> Section:
         rows.append(row)
         ratio, rate = row.ratio(OURS, OWN), 1 / row.samples[OURS].median
         if kind.least_rate is not None and rate >= kind.least_rate:
-            target = Target(f"{title}: steps/s", rate, kind.least_rate)
+            target = Target(f"{title}: steps/s", rate, kind.least_rate, is_rate=True)
         else:
             text = f"{title}: times the cost {OWN}"
             target = Target(text, ratio, kind.most, is_minimum=False)
