@@ -96,7 +96,11 @@ class RoutedStream(ServerStream):
                     "the process that this stream's world was in has ended, and its worlds with "
                     "it; connect again and create another",
                 ) from error
-            return self._refusal(serial, name)
+            self._forget(serial)
+            if field != "create_world":
+                return self._refusal(name)
+            # The board shows a worker for a moment after its end. Nothing of a world is left there.
+            answer = self._local.answer(message)
         if field == "join_world" and answer[:1] == _JOIN:
             self._joined = target
             self.may_wait = target.may_wait
@@ -146,17 +150,14 @@ class RoutedStream(ServerStream):
                 link.abandon()
         return link
 
-    def _refusal(self, serial: int, name: str) -> bytes:
-        """Returns the answer to a request for a worker that has ended; no name for CreateWorld."""
+    def _forget(self, serial: int) -> None:
+        """Closes the link to a worker that has ended."""
         link = self._links.pop(serial, None)
         if link is not None:
             link.close()
-        code, text = (
-            code_pb2.NOT_FOUND,
-            f"no world {name!r}: the process that it was in has ended; create another",
-        )
-        if not name:
-            code = code_pb2.UNAVAILABLE
-            text = "the process that was to create the world has ended; create it again"
-        error = status_pb2.Status(code=code, message=text)
+
+    def _refusal(self, name: str) -> bytes:
+        """Returns the answer to a request for a world of a worker that has ended."""
+        text = f"no world {name!r}: the process that it was in has ended; create another"
+        error = status_pb2.Status(code=code_pb2.NOT_FOUND, message=text)
         return dm_env_rpc_pb2.EnvironmentResponse(error=error).SerializeToString()
