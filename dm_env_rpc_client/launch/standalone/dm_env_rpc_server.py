@@ -1739,7 +1739,10 @@ class _Connection:
         except _WOULD_BLOCK:
             pass
         except OSError:
-            self._outbound.clear()  # The end is received, too.
+            # Nobody reads answers any more: requests that were sent before are not answered.
+            self._outbound.clear()
+            if not self.is_over:
+                self._end_all()
 
     # What is received.
 

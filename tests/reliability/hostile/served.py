@@ -59,6 +59,14 @@ class Served(NamedTuple):
         """How many descriptors its processes have open."""
         return sum(len(list((process / "fd").iterdir())) for process in self._processes())
 
+    def processor_seconds(self) -> float:
+        """What the program has computed until now."""
+        ticks = 0
+        for process in self._processes():
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # utime and stime, as proc(5) counts.
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def run_on(self, processors: Collection[int]) -> None:
         """Has its threads run on these processors only, and the threads that they start."""
         for process in self._processes():
