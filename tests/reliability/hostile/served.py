@@ -60,7 +60,7 @@ class Served(NamedTuple):
         return sum(len(list((process / "fd").iterdir())) for process in self._processes())
 
     def processor_seconds(self) -> float:
-        """What the program has computed until now."""
+        """How long the processes that it has now have computed."""
         ticks = 0
         for process in self._processes():
             fields = (process / "stat").read_text().rpartition(")")[2].split()

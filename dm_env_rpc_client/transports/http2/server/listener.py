@@ -280,7 +280,7 @@ class Http2Listener(Listener):
             self._serve_strangers()
 
     def _serve_strangers(self) -> None:
-        """Serves connections that are not known, for a while."""
+        """Serves connections that are not known, for a while, and rests if that was not enough."""
         ends = time.perf_counter() + _SHARE_SECONDS
         while self._strangers:
             connection, mask = self._strangers.popleft()
