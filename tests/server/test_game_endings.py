@@ -197,6 +197,39 @@ def test_players_that_take_part_later_or_not_at_all() -> None:
         assert not never.done()
 
 
+def test_a_player_that_takes_part_while_no_step_of_it_waits() -> None:
+    with table(2, step_timeout=1.0, lives=[9, -2]) as (_, (a, b)):
+        waiting = b.step_async({})
+        assert step_all(a)[0].first()
+        with pytest.raises(DmEnvRpcError, match="no step within"):
+            waiting.result(20)
+        assert [step.step_type for _ in range(2) for step in step_all(a)] == [MID, MID]
+        # The others wait for it from here on, and it observes first what it takes part in.
+        (first,) = step_all(b)
+        assert (first.step_type, first.observation["observation"].tolist()) == (FIRST, [2, 0b01])
+        steps = step_all(a, b)
+        assert [step.step_type for step in steps] == [MID, MID]
+        assert steps[0].observation["observation"].tolist() == [3, 0b11]
+
+
+def test_a_reset_world_before_such_a_player_has_stepped() -> None:
+    with table(2, step_timeout=1.0, lives=[9, -1]) as (made, (a, b)):
+        waiting = b.step_async({})
+        assert step_all(a)[0].first()
+        with pytest.raises(DmEnvRpcError, match="no step within"):
+            waiting.result(20)
+        assert step_all(a)[0].mid()
+        resetting = made.owner.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
+        assert settles(lambda: step_all(a)[0].last())
+        resetting.result(20)
+        later = b.step_async({})
+        assert step_all(a)[0].first()
+        assert not later.done()
+        assert step_all(a)[0].mid()
+        first = later.result(20)
+        assert (first.step_type, first.observation["observation"].tolist()) == (FIRST, [1, 0b01])
+
+
 def test_out_of_lock_step_each_player_hears_of_its_own_end() -> None:
     with table(2, lives=[2, 3], is_lock_step=False) as (_, (a, b)):
         assert step_all(a)[0].first()

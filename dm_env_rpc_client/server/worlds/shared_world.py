@@ -168,6 +168,10 @@ class SharedWorld(World):
         """Takes the step that `agent` waits for, if it can be taken now."""
         if agent.outcome is not None or self._uninformed is not None:
             return
+        unseen, agent.unseen = agent.unseen, None
+        if unseen is not None and self._is_running:
+            self._give(agent, unseen)
+            return
         if not self._is_running and len(self._agents) < max(1, self._game.min_players):
             return
         taking_part = self._taking_part()
@@ -205,7 +209,8 @@ class SharedWorld(World):
             return
         self._stepped_at = time.monotonic()
         for each, timestep in timesteps.items():
-            each.is_out = timestep is None or timestep.last()
+            was_out, each.is_out = each.is_out, timestep is None or timestep.last()
+            each.unseen = None
             if timestep is None:
                 continue
             # One that was out may wait to take part again.
@@ -215,6 +220,8 @@ class SharedWorld(World):
                 # Another agent's step has ended the sequence; this agent's next step says so.
                 each.outcome = end_state(timestep), timestep
                 each.is_running = False
+            elif self._lock_step and was_out and not each.is_out:
+                each.unseen = timestep
         self._is_running = not all(each.is_out for each in self._agents)
         self._changed.notify_all()
 
@@ -288,6 +295,8 @@ class _SharedAgent(Agent):
         self.is_interrupted = False
         # Whether the running sequence is known to go on without it.
         self.is_out = False
+        # The TimeStep with which it takes part again, if no step of it waited for that.
+        self.unseen: dm_env.TimeStep | None = None
         self._world = world
 
     @property
