@@ -25,6 +25,9 @@ from tests.support.stopwatch import Stopwatch, patience
 
 _LOOK_SECONDS = 0.02
 
+_LOOKS = 25
+"""So many looks at least before a test gives up: one that took long tells what was before it."""
+
 
 def extension(number: int) -> any_pb2.Any:
     """An extension request that is told from others by its number."""
@@ -165,20 +168,22 @@ def own_seconds() -> float:
 
 def settles(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether `condition` becomes true in time: sockets and threads end in their own time."""
-    stopwatch = Stopwatch()
+    stopwatch, looks = Stopwatch(), 1
     while not condition():  # Which may do something, so that it is not asked again.
-        if not stopwatch.within(patience(seconds)):
+        if looks >= _LOOKS and not stopwatch.within(patience(seconds)):
             return False
+        looks += 1
         time.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
     return True
 
 
 async def settles_async(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     """As `settles`, while the event loop runs."""
-    stopwatch = Stopwatch()
+    stopwatch, looks = Stopwatch(), 1
     while not condition():
-        if not stopwatch.within(patience(seconds)):
+        if looks >= _LOOKS and not stopwatch.within(patience(seconds)):
             return False
+        looks += 1
         await asyncio.sleep(_LOOK_SECONDS)  # Nothing tells; it is looked at again.
     return True
 
