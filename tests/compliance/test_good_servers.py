@@ -260,7 +260,19 @@ class Waiting(playground.Worlds):
         self.worlds.pop(name, None)
 
 
-@pytest.mark.parametrize("worlds", [Destroying, Waiting])
+class Slow(playground.Worlds):
+    """Refuses, and is busy for so long that the agent has left when its answer comes."""
+
+    def destroy(self, name: str) -> None:
+        try:
+            super().destroy(name)
+        except playground.RequestError:
+            world = self.find(name)
+            self.changed.wait_for(lambda: not world.agents, playground.WAIT_SECONDS)
+            raise
+
+
+@pytest.mark.parametrize("worlds", [Destroying, Waiting, Slow])
 def test_the_ways_in_which_a_world_with_an_agent_may_be_destroyed(
     worlds: type[playground.Worlds],
 ) -> None:
