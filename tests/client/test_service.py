@@ -41,10 +41,10 @@ class Creates(dm_env_rpc_pb2_grpc.EnvironmentServicer):
 def served(servicer: Any = Creates, adders: Any = dm_env_rpc_pb2_grpc) -> Iterator[str]:
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
     adders.add_EnvironmentServicer_to_server(servicer(), server)
-    port = server.add_secure_port("localhost:0", grpc.local_server_credentials())
+    port = server.add_secure_port("127.0.0.1:0", grpc.local_server_credentials())
     server.start()
     try:
-        yield f"localhost:{port}"
+        yield f"127.0.0.1:{port}"
     finally:
         server.stop(None).wait()
 

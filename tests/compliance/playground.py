@@ -341,7 +341,7 @@ class Servicer(dm_env_rpc_pb2_grpc.EnvironmentServicer):
 
 
 @contextlib.contextmanager
-def serve(session_class: type[Session] = Session, address: str = "localhost:0") -> Iterator[str]:
+def serve(session_class: type[Session] = Session, address: str = "127.0.0.1:0") -> Iterator[str]:
     """Serves the playground, or a broken one, and yields the address."""
     executor = concurrent.futures.ThreadPoolExecutor(32)
     server = grpc.server(executor, options=[("grpc.so_reuseport", 0)])
@@ -349,7 +349,7 @@ def serve(session_class: type[Session] = Session, address: str = "localhost:0") 
     port = server.add_insecure_port(address)
     server.start()
     try:
-        yield f"localhost:{port}"
+        yield f"127.0.0.1:{port}"
     finally:
         server.stop(0.1).wait()
         executor.shutdown()

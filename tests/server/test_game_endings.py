@@ -220,7 +220,11 @@ def test_a_reset_world_before_such_a_player_has_stepped() -> None:
             waiting.result(20)
         assert step_all(a)[0].mid()
         resetting = made.owner.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
-        assert settles(lambda: step_all(a)[0].last())
+
+        def is_interrupted() -> bool:
+            return step_all(a)[0].last()
+
+        assert settles(is_interrupted)
         resetting.result(20)
         later = b.step_async({})
         assert step_all(a)[0].first()

@@ -36,10 +36,10 @@ def answering(answer: Callable[[bytes, Any], bytes] | None) -> Iterator[str]:
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )
-    port = server.add_insecure_port("localhost:0")
+    port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        yield f"localhost:{port}"
+        yield f"127.0.0.1:{port}"
     finally:
         server.stop(0).wait()
 

@@ -46,13 +46,13 @@ def test_what_a_proxy_says_is_no_failure_of_tls(
 ) -> None:
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), [handler := NotYet(30)])
     if is_tls:
-        port = server.add_secure_port("localhost:0", tls.server_credentials())
+        port = server.add_secure_port("127.0.0.1:0", tls.server_credentials())
     else:
-        port = server.add_insecure_port("localhost:0")
+        port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
         credentials = Tls(ca=authority.ca) if is_tls else None
-        connect(f"localhost:{port}", timeout=30, credentials=credentials, transport="grpc").close()
+        connect(f"127.0.0.1:{port}", timeout=30, credentials=credentials, transport="grpc").close()
         assert handler.left == 0
     finally:
         server.stop(None).wait()

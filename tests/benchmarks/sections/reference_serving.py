@@ -64,9 +64,9 @@ def serve_reference(environment: dm_env.Environment) -> Iterator[types.SimpleNam
     """Serves an environment; gives its `address`."""
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), options=_ALL_SIZES)
     dm_env_rpc_pb2_grpc.add_EnvironmentServicer_to_server(_Servicer(environment), server)
-    port = server.add_secure_port("localhost:0", grpc.local_server_credentials())
+    port = server.add_secure_port("127.0.0.1:0", grpc.local_server_credentials())
     server.start()
     try:
-        yield types.SimpleNamespace(address=f"localhost:{port}")
+        yield types.SimpleNamespace(address=f"127.0.0.1:{port}")
     finally:
         server.stop(0).wait()
