@@ -7,23 +7,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
 
+MACHINE_PERCENT = 30
+"""If a pipe drifts by so much, the machine does, and the durations say nothing of the package."""
+
+ATTEMPTS = 3
+"""Measurements at most, until the machine is the same at the end."""
+
 HOURS = 3600
 
 
-@pytest.mark.row(24)
-@counts(3_000, 10_000_000, seconds=6 * HOURS)
-def test_many_steps_leave_memory_threads_and_durations_as_they_were(
-    count: int, seen: Seen, transport: str, tmp_path: Path
-) -> None:
-    if transport == "grpc":
-        count = min(count, 1_000_000)  # A step takes several times as long there.
-    progress = tmp_path / "progress.txt"
+def measured(count: int, progress: Path) -> dict[str, Any]:
+    """Steps in a process of its own, and returns what it found."""
     with progress.open("w") as file:
         finished = subprocess.run(
             [sys.executable, "-m", "tests.reliability.connections.soak", str(count)],
@@ -36,7 +37,21 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
             env={**os.environ, "MALLOC_ARENA_MAX": "1"},
         )
     assert finished.returncode == 0, progress.read_text()
-    found = json.loads(finished.stdout)
+    found: dict[str, Any] = json.loads(finished.stdout)
+    return found
+
+
+@pytest.mark.row(24)
+@counts(3_000, 10_000_000, seconds=6 * HOURS)
+def test_many_steps_leave_memory_threads_and_durations_as_they_were(
+    count: int, seen: Seen, transport: str, tmp_path: Path
+) -> None:
+    if transport == "grpc":
+        count = min(count, 1_000_000)  # A step takes several times as long there.
+    for _ in range(ATTEMPTS):
+        found = measured(count, tmp_path / "progress.txt")
+        if not is_strict() or abs(found["pipe_drift_percent"]) < MACHINE_PERCENT:
+            break  # The machine was the same at the end.
     seen(
         steps=found["steps"],
         **{f"{transport}_steps_per_second": round(found["steps_per_second"])},
@@ -56,5 +71,5 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
     if is_strict():  # So few steps as in the gate say nothing about durations.
         steps, pipe = found["steps_drift_percent"], found["pipe_drift_percent"]
         # The machine drifts, too; as long as that is little, the pipe says by how much.
-        drift = found["drift_percent"] if abs(pipe) < 30 else steps
+        drift = found["drift_percent"] if abs(pipe) < MACHINE_PERCENT else steps
         assert min(steps, drift) < 10, f"{steps:.0f} %; a pipe beside them {pipe:.0f} %"
