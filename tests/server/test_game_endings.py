@@ -222,7 +222,7 @@ def test_a_reset_world_before_such_a_player_has_stepped() -> None:
         resetting = made.owner.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
 
         def is_interrupted() -> bool:
-            return step_all(a)[0].last()
+            return bool(step_all(a)[0].last())
 
         assert settles(is_interrupted)
         resetting.result(20)
