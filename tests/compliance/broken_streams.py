@@ -12,6 +12,7 @@ from google.rpc import status_pb2
 
 from tests.compliance.breakage import breaks
 from tests.compliance.playground import (
+    WAIT_SECONDS,
     RequestError,
     Session,
     World,
@@ -184,6 +185,22 @@ class DestroysTheCallerOwnWorld(Worlds):
     def destroy(self, name: str) -> None:
         self.find(name)
         del self.worlds[name]
+
+
+@breaks("a_world_with_an_agent_is_destroyed_in_one_of_three_ways")
+class RefusesWhenTheAgentHasLeft(Worlds):
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[str] = set()
+
+    def destroy(self, name: str) -> None:
+        world = self.find(name)
+        if world.agents:
+            self.refused.add(name)
+            self.changed.wait_for(lambda: not world.agents, WAIT_SECONDS)
+        if name in self.refused:
+            raise RequestError(f"world {name!r} had agents")
+        super().destroy(name)
 
 
 @breaks("invalid_create_settings_are_refused")

@@ -349,7 +349,7 @@ def serve(session_class: type[Session] = Session, address: str = "127.0.0.1:0") 
     port = server.add_insecure_port(address)
     server.start()
     try:
-        yield f"127.0.0.1:{port}"
+        yield f"{address.rpartition(':')[0]}:{port}"
     finally:
         server.stop(0.1).wait()
         executor.shutdown()

@@ -44,13 +44,18 @@ def number_of(request: any_pb2.Any) -> int:
 def freeze(pid: int) -> None:
     """Stops a process by SIGSTOP, and waits until every thread has stopped: one might answer."""
 
-    def is_stopped() -> bool:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
-        return set(states) == {"T"}
-
     os.kill(pid, signal.SIGSTOP)
-    assert settles(is_stopped)
+    assert settles(lambda: thread_states(pid) == {"T"})
+
+
+def thread_states(pid: int) -> set[str]:
+    """The states that the threads of a process are in, as in proc(5); none if it is gone."""
+    states = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 class SignalledServer:

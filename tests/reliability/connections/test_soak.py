@@ -18,7 +18,7 @@ MACHINE_PERCENT = 30
 """If a pipe drifts by so much, the machine does, and the durations say nothing of the package."""
 
 ATTEMPTS = 3
-"""Measurements at most, until the machine is the same at the end."""
+"""Measurements of durations at most, until the machine is the same at the end."""
 
 HOURS = 3600
 
@@ -48,26 +48,29 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
 ) -> None:
     if transport == "grpc":
         count = min(count, 1_000_000)  # A step takes several times as long there.
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         found = measured(count, tmp_path / "progress.txt")
+        seen(
+            steps=found["steps"],
+            memory_mib=found["memory_mib"],
+            server_memory_mib=found["server_memory_mib"],
+            threads_more=float(found["threads_more"]),
+            measured_again=int(attempt > 0),
+        )
+        assert found["steps"] == count
+        assert found["memory_mib"] <= 5
+        assert found["server_memory_mib"] <= 5
+        assert found["threads_more"] <= 0
         if not is_strict() or abs(found["pipe_drift_percent"]) < MACHINE_PERCENT:
             break  # The machine was the same at the end.
     seen(
-        steps=found["steps"],
         **{f"{transport}_steps_per_second": round(found["steps_per_second"])},
-        memory_mib=found["memory_mib"],
-        server_memory_mib=found["server_memory_mib"],
-        threads_more=float(found["threads_more"]),
         p99_of_steps_drift_percent=found["steps_drift_percent"],
         p99_of_a_pipe_beside_them_drift_percent=found["pipe_drift_percent"],
         ratio_of_both_drift_percent=found["drift_percent"],
         processor_time_drift_percent=found["processor_drift_percent"],
         load=found["load"],
     )
-    assert found["steps"] == count
-    assert found["memory_mib"] <= 5
-    assert found["server_memory_mib"] <= 5
-    assert found["threads_more"] <= 0
     if is_strict():  # So few steps as in the gate say nothing about durations.
         steps, pipe = found["steps_drift_percent"], found["pipe_drift_percent"]
         # The machine drifts, too; as long as that is little, the pipe says by how much.

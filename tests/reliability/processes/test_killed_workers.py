@@ -17,9 +17,9 @@ from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.server.processes.workers import Workers
 from tests.reliability.recording import Seen
-from tests.reliability.scorecard import counts
+from tests.reliability.scorecard import counts, is_strict
 from tests.support.environments import Echo
-from tests.support.scripted import descriptor_count, settles, thread_count
+from tests.support.scripted import descriptor_count, settles, thread_count, thread_states
 from tests.support.stopwatch import Stopwatch
 
 TRANSPORTS = ["http2"]
@@ -70,26 +70,24 @@ def _links(pid: int) -> set[str]:
 
 
 def kill(pid: int) -> float:
-    """Kills a process, and returns when it was last seen to have threads, and with them sockets.
+    """Kills a process, and returns the moment from which its end can be noticed.
 
-    They end when the system lets them, which was 15 s later once beside two busy loops.
+    On a busy machine that is when it was last seen to have threads, and with them its sockets; in
+    the scorecard's full mode when it was killed.
     """
     os.kill(pid, signal.SIGKILL)
     seen = time.monotonic()
-    while _has_threads(pid):
-        seen = time.monotonic()
-        time.sleep(0.001)  # Nothing tells before it is reaped; it is looked at again.
+
+    def has_ended() -> bool:
+        nonlocal seen
+        now = time.monotonic()
+        if thread_states(pid) <= {"Z", "X"}:
+            return True
+        seen = now
+        return False
+
+    assert is_strict() or settles(has_ended)
     return seen
-
-
-def _has_threads(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-                if state not in "ZX":
-                    return True
-    return False
 
 
 class Client(threading.Thread):
