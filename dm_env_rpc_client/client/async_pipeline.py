@@ -247,5 +247,6 @@ class AsyncPipeline:
 
 
 def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
+    # Nobody waits in an event loop that is closed.
+    if not future.done() and not future.get_loop().is_closed():
         future.set_result(None)

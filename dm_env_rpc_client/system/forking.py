@@ -31,8 +31,14 @@ def register(forkable: Forkable) -> None:
 
 
 def _after_fork_in_child() -> None:
+    errors = []
     for forkable in list(_registered):
-        forkable.after_fork_in_child()
+        try:
+            forkable.after_fork_in_child()
+        except Exception as error:  # The others are told all the same.
+            errors.append(error)
+    if errors:
+        raise errors[0]  # Python reports it as an exception that nobody can take.
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
