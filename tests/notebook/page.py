@@ -170,8 +170,13 @@ class ExplorerOnPage:
         return str(row.find_element(By.CSS_SELECTOR, ".widget-readout").text)
 
     def press(self, label: str) -> None:
-        buttons = self.element.find_elements(By.TAG_NAME, "button")
-        (button,) = [button for button in buttons if button.text.strip() == label]
+        """Presses the button with this label, once there is one."""
+
+        def labelled() -> list[WebElement]:
+            buttons = self.element.find_elements(By.TAG_NAME, "button")
+            return [button for button in buttons if button.text.strip() == label]
+
+        (button,) = wait_for(labelled, f"a button {label!r}")
         button.click()
 
     def wait_for(self, text: str) -> None:

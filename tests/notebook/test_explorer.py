@@ -43,8 +43,13 @@ class Hands:
         self.explorer = explorer
 
     def press(self, label: str) -> None:
-        buttons = widgets_in(self.explorer, ipywidgets.Button)
-        (button,) = [each for each in buttons if each.description == label]
+        """Presses the button with this label, once there is one: it changes after the pictures."""
+
+        def labelled() -> list[ipywidgets.Button]:
+            buttons = widgets_in(self.explorer, ipywidgets.Button)
+            return [each for each in buttons if each.description == label]
+
+        (button,) = wait_for(labelled, f"a button {label!r}")
         button.click()
 
     def text(self) -> str:
