@@ -11,7 +11,6 @@ import io
 import json
 import re
 import signal
-import socket
 import socketserver
 import struct
 import subprocess
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.launch.processes import ROOT
+from tests.support.ports import HeldPort
 
 IMAGE = "owner/echo:latest"
 
@@ -56,8 +56,8 @@ class Container:
         self.has_ended = threading.Event()
 
     def start(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self._held = HeldPort()
+        self.port = self._held.number
         variables = dict(each.split("=", 1) for each in self.config.get("Env") or [])
         command = [sys.executable, "-c", _PROGRAM, str(self.port), *(self.config.get("Cmd") or [])]
         if self.config.get("Entrypoint"):
@@ -80,6 +80,7 @@ class Container:
             for line in output:
                 self.output += line
         self.process.wait()
+        self._held.close()
         self.has_ended.set()
 
     def kill(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from tests.launch.processes import Launcher
 from tests.recording.sessions import SETTINGS, assert_same, entries, play, recorded
 from tests.support.environments import Constant
+from tests.support.ports import HeldPort
 from tests.support.programs import run_python
 from tests.support.scripted import settles
 
@@ -118,11 +118,10 @@ def test_a_wrong_argument_makes_no_file(path: Path) -> None:
 
 
 def test_what_cannot_connect_leaves_no_file(server: Server, path: Path) -> None:
-    with socket.create_server(("localhost", 0)) as held:
-        dead = f"localhost:{held.getsockname()[1]}"
-    for _ in range(2):
-        with pytest.raises(ConnectionLostError):
-            dm_env_rpc_client.make(dead, timeout=0.1, record=path)
+    with HeldPort() as dead:
+        for _ in range(2):
+            with pytest.raises(ConnectionLostError):
+                dm_env_rpc_client.make(dead.address, timeout=0.1, record=path)
     gc.collect()
     assert settles(lambda: not path.exists())
     play(server.address, 1, record=path)

@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import venv
@@ -25,6 +24,7 @@ import pytest
 from dm_env_rpc_client import Tls, make
 from tests.support.certificates import Authority
 from tests.support.groups import need
+from tests.support.ports import HeldPort
 
 dockerfile_parse = pytest.importorskip("dockerfile_parse")
 yaml = pytest.importorskip("yaml")
@@ -49,10 +49,9 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def port() -> Iterator[int]:
+    with HeldPort() as held:
+        yield held.number
 
 
 @pytest.fixture

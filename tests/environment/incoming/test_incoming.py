@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.support.certificates import Authority
 from tests.support.environments import Echo
+from tests.support.ports import HeldPort
 from tests.support.programs import run_python
 from tests.support.scripted import descriptor_count, settles
 
@@ -48,13 +48,6 @@ PATIENCE = 30.0
 def incoming() -> Iterator[Incoming]:
     with listen("localhost:0") as found:
         yield found
-
-
-def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def check_steps(env: Any) -> None:
@@ -86,19 +79,17 @@ def test_a_connection(incoming: Incoming) -> None:
 
 
 def test_a_server_dials_until_a_program_listens() -> None:
-    address = f"localhost:{a_free_port()}"
-    with serve(Echo, dial=address) as server:
+    with HeldPort() as port, serve(Echo, dial=port.address) as server:
         for _ in range(2):  # And again when that program has ended.
-            with listen(address) as incoming, incoming.make(timeout=PATIENCE) as env:
+            with listen(port.address) as incoming, incoming.make(timeout=PATIENCE) as env:
                 check_steps(env)
         assert server.errors == []
 
 
 def test_what_a_server_says_while_it_cannot_dial(caplog: pytest.LogCaptureFixture) -> None:
-    address = f"localhost:{a_free_port()}"
-    with caplog.at_level(logging.WARNING), serve(Echo, dial=address):
+    with HeldPort() as port, caplog.at_level(logging.WARNING), serve(Echo, dial=port.address):
         assert settles(lambda: bool(caplog.messages), PATIENCE)
-        assert f"could not dial in to {address}: Connection refused" in caplog.text
+        assert f"could not dial in to {port.address}: Connection refused" in caplog.text
         time.sleep(0.5)  # It goes on to dial meanwhile.
     assert len(caplog.messages) == 1  # Not once for each attempt.
 
