@@ -43,6 +43,7 @@ from dm_env_rpc_client.transports.server_streams import Peer
 from tests.adaptors.collected import Collected, context_of, names
 from tests.support.environments import Echo
 from tests.support.programs import run_python
+from tests.support.stopwatch import patience
 
 
 @pytest.fixture
@@ -331,7 +332,8 @@ def test_a_connection_that_is_garbage_collected_is_no_longer_open(collected: Col
 def test_a_forked_child_reports_nothing(collected: Collected) -> None:
     """A thread of the parent may have had a lock of the SDK, which is locked for ever there."""
     collected.instrument(step_spans=True)
-    with serve(lambda: Echo(seconds=0.5)) as server, make(server.address) as env:
+    seconds = patience(1.0)  # Longer than it takes to fork.
+    with serve(lambda: Echo(seconds=seconds)) as server, make(server.address) as env:
         env.reset()
         pending = env.step_async({"value": 1})
         with collected.exporter._lock, warnings.catch_warnings():

@@ -25,6 +25,7 @@ from tests.launch.processes import ECHO, kill, server_of
 from tests.support.environments import Echo
 from tests.support.ports import HeldPort
 from tests.support.scripted import freeze
+from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -225,7 +226,7 @@ def test_a_game_whose_server_is_killed_or_freezes() -> None:
         launches.append(from_python("dm_env_rpc_client.server:Race"))
         return launches[-1]
 
-    with remote_race(launch, restart=RESTART, request_timeout=1.0) as env:
+    with remote_race(launch, restart=RESTART, request_timeout=patience(1.0)) as env:
         env.reset()
         before = run(env)[0]
         kill(launches[0])

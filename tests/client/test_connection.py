@@ -90,7 +90,7 @@ def test_a_callback_of_a_future_may_send_requests_of_its_own(echo_server: Script
         first = connection.submit(extension(1))
         first.add_done_callback(lambda _: answered.set_result(connection.send(extension(2))))
         assert connection.send(extension(3)) == extension(3)
-        assert answered.result(5) == extension(2)
+        assert answered.result(20) == extension(2)
 
 
 @pytest.mark.parametrize("timeout", [0.0, 1e-4])
@@ -157,7 +157,7 @@ def test_a_deadline_fails_everything_in_flight_with_the_first_cause() -> None:
         with pytest.raises(DeadlineExceededError) as first:
             connection.send(extension(9), timeout=0.2)
         for future in futures:
-            error = future.exception(1)
+            error = future.exception(20)
             assert isinstance(error, ConnectionLostError)
             assert error.__cause__ is first.value
 
@@ -217,7 +217,7 @@ def test_closing_fails_what_is_in_flight() -> None:
         with time_limit(2):
             connection.close()
         for each in (future, waiting):
-            assert isinstance(each.exception(2), ConnectionClosedError)
+            assert isinstance(each.exception(20), ConnectionClosedError)
 
 
 def test_reopen_opens_the_same_again(echo_server: ScriptedServer) -> None:

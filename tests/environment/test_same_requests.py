@@ -20,6 +20,7 @@ import dm_env_rpc_client as d
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.environment.one_world import INTERRUPTED, RUNNING, TERMINATED, answer
+from tests.support.stopwatch import patience
 
 ACTION = {"a": 1}
 
@@ -162,7 +163,7 @@ async def _close_after_its_connection_was_closed(api: Interface, address: str) -
 
 
 async def _close_after_a_deadline(api: Interface, address: str) -> None:
-    async with made(api, address, request_timeout=1.0) as env:
+    async with made(api, address, request_timeout=patience(1.0)) as env:
         await done(env.reset())
 
 

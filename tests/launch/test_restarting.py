@@ -38,6 +38,7 @@ from dm_env_rpc_client.testing import FaultProxy
 from tests.launch.processes import Launcher, server_of
 from tests.support.environments import Echo
 from tests.support.scripted import freeze, settles
+from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -159,7 +160,7 @@ def test_the_settings_are_those_of_make(lossy: FaultProxy) -> None:
 
 
 def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
-    with make(launcher, restart=RESTART, request_timeout=1.0) as env:
+    with make(launcher, restart=RESTART, request_timeout=patience(1.0)) as env:
         env.reset()
         freeze(server_of(launcher.launches[0]))
         assert env.step({"value": 1}).last()

@@ -68,6 +68,9 @@ class Hands:
 
     def stop(self) -> None:
         self.press("Stop")
+        self.wait_for_the_stop()
+
+    def wait_for_the_stop(self) -> None:
         wait_for(lambda: self.explorer._run_button.description == "Run", "the stop")
 
     def type(self, kind: str, key: str) -> None:
@@ -176,7 +179,7 @@ def test_the_controls_follow_a_policy() -> None:
 
         hands.press("Run")
         wait_for(lambda: torque() == [0.25] * 3, "the torque of the policy")
-        assert speech.value == "hi"
+        wait_for(lambda: speech.value == "hi", "its speech")
         torques.append(-0.5)
         wait_for(lambda: torque() == [-0.5] * 3, "another torque")
         hands.stop()
@@ -323,7 +326,7 @@ def test_errors_of_the_server_are_shown_in_the_widget() -> None:
         hands.press("Run")
         hands.wait_for("DmEnvRpcError: the server answered")
         assert "broken in step" in hands.text()
-        assert hands.explorer._run_button.description == "Run"
+        hands.wait_for_the_stop()
         hands.press("Reset")
         hands.wait_for("episode 2")
         assert "DmEnvRpcError" not in hands.text()

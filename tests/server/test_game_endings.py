@@ -22,6 +22,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Game, Server, serve
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 FIRST, MID, LAST = dm_env.StepType
 
@@ -146,13 +147,14 @@ def test_the_next_step_of_a_player_that_is_out_waits_for_the_next_sequence() -> 
 
 
 def test_a_player_that_waits_outlives_the_timeout_while_steps_are_taken() -> None:
-    with table(2, step_timeout=1.2, lives=[1, 1000]) as (_, (a, b)):
+    timeout = patience(1.2)
+    with table(2, step_timeout=timeout, lives=[1, 1000]) as (_, (a, b)):
         step_all(a, b)
         step_all(a, b)
         waiting = a.step_async({})
         quiet = threading.Event()
         for _ in range(5):
-            quiet.wait(0.3)
+            quiet.wait(timeout / 4)
             assert step_all(b)[0].mid()
         assert not waiting.done()
         with pytest.raises(DmEnvRpcError, match="player 1 has not stepped"):
@@ -198,7 +200,7 @@ def test_players_that_take_part_later_or_not_at_all() -> None:
 
 
 def test_a_player_that_takes_part_while_no_step_of_it_waits() -> None:
-    with table(2, step_timeout=1.0, lives=[9, -2]) as (_, (a, b)):
+    with table(2, step_timeout=patience(1.0), lives=[9, -2]) as (_, (a, b)):
         waiting = b.step_async({})
         assert step_all(a)[0].first()
         with pytest.raises(DmEnvRpcError, match="no step within"):
@@ -213,7 +215,7 @@ def test_a_player_that_takes_part_while_no_step_of_it_waits() -> None:
 
 
 def test_a_reset_world_before_such_a_player_has_stepped() -> None:
-    with table(2, step_timeout=1.0, lives=[9, -1]) as (made, (a, b)):
+    with table(2, step_timeout=patience(1.0), lives=[9, -1]) as (made, (a, b)):
         waiting = b.step_async({})
         assert step_all(a)[0].first()
         with pytest.raises(DmEnvRpcError, match="no step within"):

@@ -22,6 +22,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 GRACE = 0.3
 THREAD = "dm_env_rpc idle worlds"
@@ -96,11 +97,12 @@ def test_a_world_lives_until_its_last_agent_has_left_and_then_for_the_grace() ->
 
 
 def test_who_joins_in_time_saves_the_world() -> None:
-    with serve(Catch, idle_world_seconds=GRACE) as server:
+    grace = patience(1.0)
+    with serve(Catch, idle_world_seconds=grace) as server:
         world = create(server)
         with connect(server.address) as connection, join_world(connection, world) as env:
             assert settles(lambda: waiters() == 0)
-            time.sleep(2 * GRACE)  # It must not end, however long it takes.
+            time.sleep(1.5 * grace)  # It must not end, however long it takes.
             assert env.reset().first()
 
 

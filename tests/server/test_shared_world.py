@@ -135,7 +135,7 @@ def test_who_is_missing_is_told_after_a_while() -> None:
         # Nothing is out of step.
         future = here.step_async(STAY)
         assert there.step(STAY).first()
-        assert future.result(5).first()
+        assert future.result(20).first()
 
 
 def test_there_are_as_many_places_as_there_are(server: Server) -> None:
@@ -150,7 +150,7 @@ def test_there_are_as_many_places_as_there_are(server: Server) -> None:
         with join_world(late, players.world, {"lane": 0}) as env:
             future = env.step_async(STAY)
             assert players.envs[1].step(STAY).observation["lane"] == 1
-            assert future.result(5).observation["lane"] == 0
+            assert future.result(20).observation["lane"] == 0
 
 
 @pytest.mark.parametrize("vanish", [True, False])
@@ -163,7 +163,7 @@ def test_with_too_few_left_the_sequence_is_interrupted(server: Server, vanish: b
             players.connections[1]._pipeline.poison(ConnectionLostError("cable cut"))
         else:
             players.envs[1].close()
-        interrupted = waiting.result(5)
+        interrupted = waiting.result(20)
         assert (interrupted.step_type, interrupted.discount) == (LAST, 1.0)
 
 
@@ -175,7 +175,7 @@ def test_the_others_go_on_without_one_that_leaves(server: Server) -> None:
         assert not any(each.done() for each in waiting)
         players.envs[2].close()
         for each in waiting:
-            timestep = each.result(5)
+            timestep = each.result(20)
             assert timestep.mid()
             np.testing.assert_array_equal(timestep.observation["positions"], [1, 1, -1])
 
@@ -191,7 +191,7 @@ def test_one_that_comes_late_begins_with_first(server: Server) -> None:
                 timestep = here.step(RUN)
                 assert timestep.mid()
                 np.testing.assert_array_equal(timestep.observation["positions"], [2, -1])
-                assert future.result(5).first()
+                assert future.result(20).first()
 
 
 def test_a_reset_of_ones_own_does_not_touch_the_others(server: Server) -> None:
@@ -199,7 +199,7 @@ def test_a_reset_of_ones_own_does_not_touch_the_others(server: Server) -> None:
         players.step(STAY, STAY)
         future = players.threads.submit(players.envs[0].reset)
         assert players.envs[1].step(RUN).mid()
-        assert future.result(5).first()
+        assert future.result(20).first()
         assert [step.step_type for step in players.step(RUN, RUN)] == [MID, MID]
         with pytest.raises(DmEnvRpcError, match="unknown reset settings 'x'"):
             players.envs[0].reset({"x": 1})
@@ -267,7 +267,7 @@ def test_a_game_that_fails_fails_for_all_who_step(caplog: pytest.LogCaptureFixtu
             futures = [players.threads.submit(env.step, action) for env in players.envs]
             for each in futures:
                 with pytest.raises(DmEnvRpcError, match=text):
-                    each.result(5)
+                    each.result(20)
 
 
 def test_the_only_world_of_a_server_has_no_name() -> None:
@@ -278,7 +278,7 @@ def test_the_only_world_of_a_server_has_no_name() -> None:
         with join_world(first, "") as here, join_world(second, "") as there:
             future = here.step_async(STAY)
             assert there.step(STAY).first()
-            assert future.result(5).first()
+            assert future.result(20).first()
 
 
 def test_a_server_that_stops_frees_those_who_wait() -> None:
@@ -288,7 +288,7 @@ def test_a_server_that_stops_frees_those_who_wait() -> None:
         assert settles(lambda: stopping.stats().steps == 1)
         with time_limit(3):
             stopping.stop(0.1)
-        assert isinstance(future.exception(5), DmEnvRpcError | ConnectionLostError)
+        assert isinstance(future.exception(20), DmEnvRpcError | ConnectionLostError)
         env.close()
 
 
@@ -312,7 +312,7 @@ def test_reset_world_waits_until_all_others_have_heard(server: Server) -> None:
         np.testing.assert_array_equal(heard.observation["positions"], [1, 1, 1])
         assert not reset.done()
         assert players.envs[2].step(RUN).last()
-        reset.result(5)
+        reset.result(20)
         for first in players.step(RUN, RUN, RUN):
             assert first.step_type is FIRST
             np.testing.assert_array_equal(first.observation["positions"], [0, 0, 0])
@@ -322,7 +322,7 @@ def test_two_resets_at_once_do_not_wait_for_each_other(server: Server) -> None:
     with Players(server, 2) as players:
         players.step(STAY, STAY)
         worlds = [players.world] * 2
-        list(players.threads.map(reset_world, players.connections, worlds, timeout=5))
+        list(players.threads.map(reset_world, players.connections, worlds, timeout=20))
         assert [step.step_type for step in players.step(STAY, STAY)] == [FIRST] * 2
 
 

@@ -59,7 +59,7 @@ def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
     os.close(descriptor)
     assert not other.wait(0.0)
     one.close()
-    assert other.wait(1.0)
+    assert other.wait(20)
     other.close()
     assert descriptor_count() == before
 
@@ -84,7 +84,7 @@ def test_shutting_down_wakes_who_waits(pair: Pair) -> None:
 
     threading.Thread(target=receive, daemon=True).start()
     one.shut_down()
-    assert ended.wait(5)
+    assert ended.wait(20)
     with pytest.raises(EOFError):
         other.receive()
 

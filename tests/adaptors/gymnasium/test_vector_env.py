@@ -22,6 +22,7 @@ from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEn
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.support.environments import Echo, Robot
 from tests.support.scripted import served_echo, settles
+from tests.support.stopwatch import patience
 
 
 class Short(dm_env.Environment):
@@ -176,10 +177,11 @@ def _assert_infos(found: Any, expected: Any, ids: Any) -> None:
 
 
 def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
+    slow = patience(2.0)
     with vector(
         short.address,
         3,
-        lambda index: {"seconds": 1.0 if index == 2 else 0.0},
+        lambda index: {"seconds": slow if index == 2 else 0.0},
         autoreset_mode=AutoresetMode.SAME_STEP,
         num_batches=0,
     ) as env:
@@ -187,7 +189,7 @@ def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
         started = time.monotonic()
         env.send([1, 2, 3])
         steps = 0
-        while time.monotonic() - started < 0.5:
+        while time.monotonic() - started < slow / 2:
             observation, *_, ids = env.recv(2)
             assert sorted(ids.tolist()) == [0, 1]
             assert observation.shape == (2, 2)
@@ -197,11 +199,11 @@ def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
         seen: list[int] = []
         while 2 not in seen:
             seen += env.recv()[-1].tolist()
-        assert time.monotonic() - started >= 1.0
+        assert time.monotonic() - started >= slow
 
 
 def test_an_episode_that_is_about_to_begin_cannot_be_disturbed(short: Server) -> None:
-    settings = [{"length": 1}, {"length": 1, "pause": 0.5}]
+    settings = [{"length": 1}, {"length": 1, "pause": patience(1.0)}]
     with vector(short.address, 2, settings, autoreset_mode="SameStep", num_batches=0) as env:
         env.reset()
         env.send([1, 2])

@@ -317,7 +317,7 @@ def test_close_frees_a_thread_that_waits() -> None:
         environment.close()
         environment.close()
         with pytest.raises(ConnectionClosedError):
-            waiting.result(5)
+            waiting.result(20)
         assert start.within(1.0)
         with pytest.raises(ConnectionClosedError):
             environment.reset()

@@ -47,6 +47,7 @@ def test_a_crash_harms_one_session_only(server: Server) -> None:
             one.step(3)
         assert start.within(2.0)
         assert other.step(0).mid()
+        assert settles(lambda: len(server.errors) == 1)
         assert "exit code 3" in str(server.errors[0])
     with counter(server) as another:
         assert another.reset().first()

@@ -24,7 +24,7 @@ from dm_env_rpc_client.server import Catch
 from tests.bridges.gym_socket import hosted
 from tests.bridges.gym_socket.peers import OK, RESET, Peer, sized
 from tests.support.scripted import settles
-from tests.support.stopwatch import Stopwatch
+from tests.support.stopwatch import Stopwatch, patience
 
 COUNTER = b"\x00\x07\x00\x00\x00Counter"
 ZERO = b"\x00\x03\x00\x00\x00[0]"
@@ -260,15 +260,16 @@ def test_clients_beyond_the_limit_are_told_so() -> None:
 
 
 def test_silent_clients_are_cut_off() -> None:
-    with counting(handshake_timeout=0.5, idle_timeout=1.0) as server:
+    handshake, idle = patience(0.5), patience(1.5)
+    with counting(handshake_timeout=handshake, idle_timeout=idle) as server:
         with Peer.connect(server.address, b"\x00\x07\x00") as client:
             start = Stopwatch()
             assert client.is_cut_off()
-            assert start.within(1.5)
+            assert start.within(handshake + 1.0)
         with greeted(server) as client:
-            time.sleep(0.6)  # Less than the idle time, of which it takes more than half.
+            time.sleep(0.6 * idle)  # Less than the idle time, of which it takes more than half.
             client.ask(RESET, ZERO)
-            time.sleep(0.6)  # Once more, in all longer than the idle time.
+            time.sleep(0.6 * idle)  # Once more, in all longer than the idle time.
             client.ask(RESET, ZERO)
             client.send(b"\x01\x00")
             assert client.is_cut_off()

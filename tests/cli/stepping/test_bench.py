@@ -59,14 +59,14 @@ def test_phases_leave_nothing_of_a_step_out(echo_environment_server: Server) -> 
 
 def test_time_in_the_server_is_told_from_the_way_there_and_back() -> None:
     with serve(Echo) as server:
-        found = measured(server.address, "--seconds", "1", "--create", "seconds=0.004")
-    assert found["latency_us"]["p50"] > 4_000
-    assert found["phases_us"]["wait"]["p50"] > 3_000
+        found = measured(server.address, "--seconds", "1", "--create", "seconds=0.02")
+    assert found["latency_us"]["p50"] > 20_000
+    assert found["phases_us"]["wait"]["p50"] > 15_000
     estimate = found["server"]
     assert estimate["estimate_us"] == pytest.approx(estimate["wait_us"] - estimate["round_trip_us"])
-    assert estimate["estimate_us"] > 2_000
+    assert estimate["estimate_us"] > 10_000
     # A server that takes one step at a time is not faster with more pending.
-    assert all(row["steps_per_second"] < 260 for row in found["pipeline"])
+    assert all(row["steps_per_second"] < 52 for row in found["pipeline"])
 
 
 def test_actions_are_taken_in_turn_by_waiting_and_ahead(echo_environment_server: Server) -> None:

@@ -169,7 +169,7 @@ def test_the_exit_waits_for_a_world_that_is_being_destroyed(how: str) -> None:
 
 CTRL_C = {
     "in a step": """
-        env = make(address, {"seconds": 0.5})
+        env = make(address, {"seconds": SECONDS})
         env.reset()
         print("ready", flush=True)
         env.step({"value": 1})
@@ -182,38 +182,40 @@ CTRL_C = {
     """,
     "in a function": """
         def main():
-            env = make(address, {"seconds": 0.5})
+            env = make(address, {"seconds": SECONDS})
             env.reset()
             print("ready", flush=True)
             env.step({"value": 1})
         main()
     """,
     "over grpcio": """
-        env = make(address, {"seconds": 0.5}, transport="grpc")
+        env = make(address, {"seconds": SECONDS}, transport="grpc")
         env.reset()
         print("ready", flush=True)
         env.step({"value": 1})
     """,
     "in a with": """
-        with make(address, {"seconds": 0.5}) as env:
+        with make(address, {"seconds": SECONDS}) as env:
             env.reset()
             print("ready", flush=True)
             env.step({"value": 1})
     """,
     "in a coroutine": """
         async def main():
-            env = await make_async(address, {"seconds": 0.5})
+            env = await make_async(address, {"seconds": SECONDS})
             await env.reset()
             print("ready", flush=True)
             await env.step({"value": 1})
         asyncio.run(main())
     """,
 }
+"""Where it is pressed. A step takes longer than pressing it does."""
 
 
 @pytest.mark.parametrize("where", CTRL_C)
 def test_ctrl_c_ends_the_world(server: Server, where: str) -> None:
-    program = Program(CTRL_C[where], server.address)
+    code = CTRL_C[where].replace("SECONDS", str(patience(1.0)))
+    program = Program(code, server.address)
     program.waits_for_line()
     time.sleep(0.1)  # Most are in the step by then. At any other moment the same has to be seen.
     program.process.send_signal(signal.SIGINT)

@@ -134,7 +134,7 @@ def test_ctrl_c_in_close_ends_the_world_all_the_same(
 async def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(
     server: Server,
 ) -> None:
-    env = await make_async(server.address, {"seconds": 0.3})
+    env = await make_async(server.address, {"seconds": 1.0})
     await env.reset()
     step = asyncio.ensure_future(env.step({"value": 1}))
     closing = asyncio.ensure_future(env.close())

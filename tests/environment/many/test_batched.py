@@ -28,6 +28,7 @@ from tests.support.scripted import (
     settles,
     thread_count,
 )
+from tests.support.stopwatch import patience
 
 NUM_ENVS = 4
 
@@ -168,7 +169,7 @@ def test_one_bad_action_of_many_is_named_and_none_is_sent(catch_server: Server) 
 
 
 def test_a_slow_environment_does_not_keep_the_others(echoes: Echoes) -> None:
-    slow = 1.5
+    slow = patience(2.0)
     env = echoes(NUM_ENVS, lambda index: {"seconds": slow if index == 1 else 0.0}, num_batches=0)
     started = time.monotonic()
     env.send({"value": np.arange(NUM_ENVS)})
@@ -192,7 +193,8 @@ def test_a_slow_environment_does_not_keep_the_others(echoes: Echoes) -> None:
 
 
 def test_those_that_answer_first_come_first(echoes: Echoes) -> None:
-    env = echoes(3, lambda index: {"seconds": 0.3 * (3 - index)}, num_batches=0)
+    apart = patience(0.3)
+    env = echoes(3, lambda index: {"seconds": apart * (3 - index)}, num_batches=0)
     env.send({"value": [0, 1, 2]})
     _, ids = env.recv(3)
     assert ids.tolist() == [2, 1, 0]

@@ -30,6 +30,7 @@ from tests.support.scripted import (
     settles,
 )
 from tests.support.serving import serving
+from tests.support.stopwatch import patience
 
 
 class Fragile(Echo):
@@ -148,8 +149,13 @@ def test_every_answer_has_a_deadline() -> None:
 
 
 def test_one_that_is_late_is_noticed_while_others_answer(echoes: Echoes) -> None:
+    timeout = patience(0.5)
+    late = 6 * timeout
     env = echoes(
-        3, lambda index: {"seconds": 3.0 if index == 1 else 0.0}, request_timeout=0.5, num_batches=0
+        3,
+        lambda index: {"seconds": late if index == 1 else 0.0},
+        request_timeout=timeout,
+        num_batches=0,
     )
     env.send({"value": [0, 1, 2]})
     deadline = time.monotonic() + 20.0

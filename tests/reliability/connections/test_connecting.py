@@ -29,7 +29,7 @@ from tests.support.scripted import (
     settles_async,
     thread_count,
 )
-from tests.support.stopwatch import time_limit
+from tests.support.stopwatch import patience, time_limit
 
 
 @pytest.mark.row(5)
@@ -59,23 +59,25 @@ def test_a_port_that_accepts_and_says_nothing_is_a_deadline() -> None:
 def test_tls_credentials_against_plaintext_name_the_handshake(
     echo_server: Echoing,
 ) -> None:
+    timeout = patience(1.5)
     with (
-        time_limit(2.5),
+        time_limit(timeout + 1.0),
         pytest.raises(ConnectionLostError, match=f"{echo_server.address}.*credentials"),
     ):
-        connect(echo_server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
+        connect(echo_server.address, timeout=timeout, credentials=grpc.ssl_channel_credentials())
 
 
 @pytest.mark.row(5)
 def test_an_untrusted_certificate_is_the_cause(tmp_path: Path) -> None:
     key, certificate = self_signed(tmp_path)
     credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    timeout = patience(1.5)
     with (
         ScriptedServer(echo, credentials) as server,
-        time_limit(2.5),
+        time_limit(timeout + 1.0),
         pytest.raises(ConnectionLostError, match=r"(?i)certificate|handshake"),
     ):
-        connect(server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
+        connect(server.address, timeout=timeout, credentials=grpc.ssl_channel_credentials())
 
 
 @pytest.mark.row(13)

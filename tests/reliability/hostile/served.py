@@ -15,7 +15,7 @@ from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.server import clients
 from tests.support import forks
-from tests.support.stopwatch import patience
+from tests.support.stopwatch import Stopwatch, patience
 
 __all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]
 
@@ -157,6 +157,12 @@ class Honest:
         begin = time.perf_counter()
         self._env.step({"paddle": 0})
         return time.perf_counter() - begin
+
+    def steps_within(self, seconds: float) -> bool:
+        """Whether a step takes no longer than that, and what is allowed in addition."""
+        stopwatch = Stopwatch()
+        self.step()
+        return stopwatch.within(seconds)
 
     def p99(self, count: int) -> float:
         """Returns the 99th percentile of so many steps, in seconds."""

@@ -252,7 +252,7 @@ def test_what_is_forgotten_is_freed(echo_environment_server: Server, how: str) -
         assert connection is not None
         if how == "stepped":
             env.reset()
-            env.step_async({"value": 1}).result(5)
+            env.step_async({"value": 1}).result(20)
         if how == "poisoned":
             connection._pipeline.poison(KeyboardInterrupt())
             with pytest.raises(ConnectionLostError):

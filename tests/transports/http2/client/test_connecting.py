@@ -30,7 +30,7 @@ from dm_env_rpc_client.transports.http2 import sockets
 from dm_env_rpc_client.transports.http2.client.target import Target, can_reach
 from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, extension, settles, thread_count
-from tests.support.stopwatch import time_limit
+from tests.support.stopwatch import patience, time_limit
 from tests.transports.raw_server import Script, ask, both_ways, raw_server, until_closed
 
 # Which addresses, and which credentials.
@@ -113,8 +113,9 @@ def test_what_is_no_grpc_server_is_named(
     script: Script, error: type[Exception], text: str, is_async: bool
 ) -> None:
     expected = pytest.raises(error, match=text)
-    with raw_server(script) as address, time_limit(1.5), expected as caught:
-        ask(address, is_async, timeout=0.6)
+    timeout = patience(0.6)
+    with raw_server(script) as address, time_limit(0.9 + timeout), expected as caught:
+        ask(address, is_async, timeout=timeout)
     assert address in str(caught.value)
 
 
@@ -166,7 +167,7 @@ def test_an_address_that_does_not_accept_leaves_time_for_the_next(
             filling.connect_ex(silent)
         resolved(silent, ("127.0.0.1", port))
         address = "two.localhost:7"
-        assert ask(address, is_async, 1, timeout=2, transport="http2") == extension(1)
+        assert ask(address, is_async, 1, timeout=patience(2), transport="http2") == extension(1)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +263,12 @@ def test_a_client_without_a_certificate_is_refused_at_once(
 
 
 def test_plaintext_to_a_tls_server_names_the_credentials(tls_server: str) -> None:
-    with time_limit(3), pytest.raises(ConnectionLostError, match="matching credentials"):
-        connect(tls_server, timeout=1)
+    timeout = patience(1)
+    with time_limit(2 + timeout), pytest.raises(ConnectionLostError, match="matching credentials"):
+        connect(tls_server, timeout=timeout)
 
 
 def test_tls_to_a_plaintext_server_is_an_error(echo_server: ScriptedServer) -> None:
-    with time_limit(4), pytest.raises(ConnectionLostError, match="matching credentials"):
-        connect(echo_server.address, credentials=ssl.create_default_context(), timeout=1)
+    timeout, own = patience(1), ssl.create_default_context()
+    with time_limit(3 + timeout), pytest.raises(ConnectionLostError, match="matching credentials"):
+        connect(echo_server.address, credentials=own, timeout=timeout)
