@@ -301,7 +301,7 @@ def test_our_server_resets_the_world_of_two_agents() -> None:
     names = ("an_agent_resets_the_world_of_another", "agents_of_one_world_have_their_own_states")
     checks = [check for check in CHECKS if check.name in names]
     # One agent alone cannot step in this world, which the checks that need it wait for.
-    options = Options(several_agents=True, **{**QUICK, "timeout": 2.0})
+    options = Options(several_agents=True, **{**QUICK, "timeout": patience(2.0)})
     with serve(Race) as server:
         results = list(run(server.address, options, checks))
     count(results)

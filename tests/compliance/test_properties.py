@@ -15,6 +15,7 @@ from google.rpc import code_pb2, status_pb2
 from dm_env_rpc_client._proto import line_1_0_pb2
 from dm_env_rpc_client.compliance import CHECKS, Options, run
 from tests.compliance import playground
+from tests.support.stopwatch import patience
 
 NAMES = [
     "properties_can_be_listed",
@@ -127,7 +128,7 @@ class ListsWhatIsUnknown(Properties):
 def outcomes(session_class: type[playground.Session]) -> list[str]:
     checks = [check for check in CHECKS if check.name in NAMES]
     with playground.serve(session_class) as address:
-        results = list(run(address, Options(timeout=2.0), checks))
+        results = list(run(address, Options(timeout=patience(2.0)), checks))
     assert [result.name for result in results] == NAMES
     return [result.name for result in results if result.is_finding] or [
         result.outcome.value for result in results
