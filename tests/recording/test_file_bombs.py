@@ -34,8 +34,8 @@ UINT8 = dm_env_rpc_pb2.UINT8
 CHUNK = 32 << 20
 SLACK = 64 << 20
 TIMES = 8.0 if is_strict() else 100.0
-"""How much longer a reading may take than the checksum of 2 GiB, which are what the largest bomb
-unpacks to: a time of the processor says as much of the machine as of the package."""
+"""How many times as long as the checksum of 2 GiB a reading may take. The largest bomb unpacks to
+as much, and seconds of the processor alone say as much of the machine as of the package."""
 
 _MESSAGE = struct.Struct("<BQHIQQ")
 
