@@ -145,7 +145,7 @@ def _start_keeper(request: Mapping[str, Any], output: IO[bytes]) -> subprocess.P
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for this process, which then ends the container.
-            env={**os.environ, REQUEST: json.dumps(request)},
+            env=children.variables({REQUEST: json.dumps(request)}),
             pass_fds=(writing,),
         )
 

@@ -209,7 +209,7 @@ def other_python(
         asked = subprocess.run(
             [python, "-c", _WHAT_IT_HAS],
             capture_output=True, text=True, check=False, timeout=START_SECONDS, cwd=cwd,
-            env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+            env=children.variables(env or {}), stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"cannot be started: {error}", named, None, "") from error
@@ -277,7 +277,7 @@ def _start(
             folder,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **filled.env},
+            env=children.variables(filled.env),
             cwd=filled.cwd,
         )
 

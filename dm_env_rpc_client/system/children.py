@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 CHECK_SECONDS = 1.0
@@ -42,6 +42,20 @@ OUTPUT_BYTES = 1 << 20
 _OUTPUT_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 _DISMISSED = b"."
+
+
+def variables(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables of this process, and more, for one that it starts.
+
+    Another thread may set or remove one meanwhile, for which `dict(os.environ)` raises KeyError:
+    pytest does for each test, also while a thread of a fixture starts environments.
+
+    Args:
+      more: variables that are added, or given in place of this process's.
+    """
+    names = list(os.environ)
+    own = {name: value for name in names if (value := os.environ.get(name)) is not None}
+    return {**own, **more}
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

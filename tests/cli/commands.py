@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import typer.testing
 
 from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.system import children
 from tests.support import programs, scripted
 
 listening = scripted.listening
@@ -28,7 +28,7 @@ def command(
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command, with a redirection of the shell, and returns how it ended."""
-    variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": ROOT, **(environment or {})}
+    variables = {**children.variables({"PYTHONPATH": ROOT}), **(environment or {})}
     kept = {name: value for name, value in variables.items() if value is not None}
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stdin", subprocess.DEVNULL)
@@ -104,7 +104,7 @@ def started(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": ROOT, **(environment or {})},
+        env=children.variables({"PYTHONPATH": ROOT, **(environment or {})}),
         **options,
     )
     _started.append(process)

@@ -29,6 +29,7 @@ from dm_env_rpc_client.launch import (
     processes,
 )
 from dm_env_rpc_client.launch.ports import Port
+from dm_env_rpc_client.system import children
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
 from tests.support.ports import HeldPort
 from tests.support.scripted import descriptor_count, settles
@@ -73,6 +74,33 @@ def test_variables_and_the_folder(tmp_path: Path) -> None:
         from_process(running(program), env={"GIVEN": "at {port}"}, cwd=tmp_path)
     assert f"{os.environ['HOME']} {tmp_path}" in caught.value.logs
     assert caught.value.logs.split()[1].isdigit()
+
+
+def test_a_variable_that_another_thread_removes_meanwhile_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    removing = threading.Event()
+
+    def set_and_remove() -> None:
+        while not removing.is_set():
+            os.environ["COMES_AND_GOES"] = "x"
+            os.environ.pop("COMES_AND_GOES", None)
+
+    switch_seconds = sys.getswitchinterval()
+    thread = threading.Thread(target=set_and_remove)
+    thread.start()
+    try:
+        sys.setswitchinterval(1e-6)
+        for _ in range(500):
+            assert "PATH" in children.variables({"colour": "red"})
+        for _ in range(5):
+            with pytest.raises(LaunchError, match="exit code 3"):
+                from_process(["sh", "-c", "exit 3", "{port}"])
+    finally:
+        removing.set()
+        thread.join()
+        sys.setswitchinterval(switch_seconds)
+        monkeypatch.delenv("COMES_AND_GOES", raising=False)
 
 
 def test_one_that_ends_is_told_with_its_command_and_its_last_lines() -> None:

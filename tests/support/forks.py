@@ -19,6 +19,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from dm_env_rpc_client.system import children
+
 __all__ = [
     "COMMAND_SECONDS",
     "child",
@@ -147,7 +149,7 @@ def run_command(
         with running_command(
             *arguments,
             cwd=cwd,
-            environment={**os.environ, **(environment or {})},
+            environment=children.variables(environment or {}),
             streams=[os.devnull, *map(str, paths)],
         ) as process:
             if not connection.wait([process.sentinel], COMMAND_SECONDS):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dm_env_rpc_client.system import children
+
 __all__ = ["ROOT", "open_links", "run_python"]
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +35,7 @@ def run_python(
     finished = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, **(environment or {})},
+        env=children.variables(environment or {}),
         capture_output=True,
         text=True,
         check=False,
