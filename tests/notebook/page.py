@@ -163,11 +163,11 @@ class ExplorerOnPage:
         png = images[0].screenshot_as_png
         return np.asarray(PIL.Image.open(io.BytesIO(png)).convert("RGB"))
 
-    def readout(self, action: str) -> str:
-        """The number beside the slider of an action."""
+    def readout(self, action: str) -> WebElement:
+        """The number beside the slider of an action, which can be edited."""
         path = f".//*[contains(@class, 'widget-hbox')][./*[normalize-space()='{action}']]"
         row = self.element.find_element(By.XPATH, path)
-        return str(row.find_element(By.CSS_SELECTOR, ".widget-readout").text)
+        return row.find_element(By.CSS_SELECTOR, ".widget-readout")
 
     def press(self, label: str) -> None:
         """Presses the button with this label, once there is one."""

@@ -98,6 +98,9 @@ def test_keys_play_and_are_none_of_jupyterlabs(explorer: ExplorerOnPage) -> None
     cells = len(page.find(".jp-Notebook .jp-Cell"))
     explorer.press("Reset")
     explorer.wait_for("step 0")
+    # The policy of a run that was stopped may have left its thrust here.
+    explorer.fill(explorer.readout("thrust"), "0")
+    wait_for(lambda: explorer.readout("thrust").text == "0.00", "no thrust")
     before = explorer.picture()
     # Before the box has the focus, keys are not for it.
     assert "click here to use the keys" in explorer.text()
@@ -157,7 +160,7 @@ def test_the_explorer_fits_on_the_page(explorer: ExplorerOnPage, pictures: Path)
     wait_for(lambda: explorer.episode() >= begun + 4, "four episodes")
     explorer.fill(explorer.page.find(".dm-env-explorer .widget-readout")[0], "5")
     # In each episode the policy brakes, and the controls show it.
-    wait_for(lambda: explorer.readout("thrust") == "1.00", "the thrust of the policy")
+    wait_for(lambda: explorer.readout("thrust").text == "1.00", "the thrust of the policy")
     explorer.press("Stop")
     wait_for(lambda: "Stop" not in explorer.text(), "the end of the run")
     for part in ("Reward per step", "Return per episode", "┆ new episode", "finished episode"):
