@@ -167,7 +167,8 @@ class ExplorerOnPage:
         """The number beside the slider of an action, which can be edited."""
         path = f".//*[contains(@class, 'widget-hbox')][./*[normalize-space()='{action}']]"
         row = self.element.find_element(By.XPATH, path)
-        return row.find_element(By.CSS_SELECTOR, ".widget-readout")
+        found: WebElement = row.find_element(By.CSS_SELECTOR, ".widget-readout")
+        return found
 
     def press(self, label: str) -> None:
         """Presses the button with this label, once there is one."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, connect, create_world, join_world
+from dm_env_rpc_client import ConnectionLostError, connect, create_world, destroy_world, join_world
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.server.processes.workers import Workers
@@ -127,22 +127,15 @@ class Client(threading.Thread):
         self._is_over = True
 
     def _play(self) -> None:
-        address = self._server.address
-        with connect(address) as connection, connect(address) as other:
-            name = create_world(connection)
-            processes = pids_of(self._server)
-            here = process_of_connection(connection, list(processes.values()))
-            for _ in range(MAX_WORLDS if self._is_forwarded else 0):
-                # Until this process has more worlds than the other.
-                if processes[_serial(name)] != here:
-                    break
-                name = create_world(other)
-            if self._is_forwarded and processes[_serial(name)] == here:
+        with connect(self._server.address) as connection:
+            here = process_of_connection(connection, list(pids_of(self._server).values()))
+            world = self._create(connection, here)
+            if world is None:
                 time.sleep(RETRY_SECONDS)  # The other process is not there yet.
                 return
-            with join_world(connection, name) as env:
+            with join_world(connection, world) as env:
                 env.reset()
-                self.pids = frozenset((here, processes[_serial(name)]))
+                self.pids = frozenset((here, self._process_of(world)))
                 try:
                     while not self._is_over:
                         env.step({"value": self.steps})
@@ -153,9 +146,25 @@ class Client(threading.Thread):
                     pids, self.pids = self.pids, frozenset()
                     self.lost.append((time.monotonic(), pids, error))
 
+    def _create(self, connection: Connection, here: int) -> str | None:
+        """Returns the name of a new world, which is in another process if it has to be."""
+        world = create_world(connection)
+        if not self._is_forwarded or self._process_of(world) != here:
+            return world
+        # Until this process has more worlds than the other. They are destroyed, all but the one:
+        # if they stayed, another client might have to make more of its own than it does.
+        made = []
+        for _ in range(MAX_WORLDS):
+            made.append(world)
+            world = create_world(connection)
+            if self._process_of(world) != here:
+                break
+        for each in made:
+            destroy_world(connection, each)
+        return world if self._process_of(world) != here else None
 
-def _serial(world: str) -> int:
-    return int(world.split("-")[1])
+    def _process_of(self, world: str) -> int:
+        return pids_of(self._server)[int(world.split("-")[1])]
 
 
 def workers_of(server: Server) -> Workers:
