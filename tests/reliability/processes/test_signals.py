@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import subprocess
+import sys
 import textwrap
 import threading
 import time
@@ -26,7 +28,7 @@ from tests.launch.processes import is_alive
 from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
-from tests.support.programs import run_python
+from tests.support.programs import ROOT, run_python
 from tests.support.scripted import (
     SignalledServer,
     descriptor_count,
@@ -349,12 +351,28 @@ def test_row_15_a_process_that_forgets_to_close_exits(
         obey()
         LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
         address = sys.argv[1]
-        {body}
+        try:
+            {body}
+        finally:
+            print("it only has to exit", flush=True)
         """
     )
-    with time_limit(8):
-        finished = run_python("-c", program, echo_environment_server.address, timeout=20)
-    assert "Traceback" not in finished.stderr
+    with subprocess.Popen(
+        [sys.executable, "-c", program, echo_environment_server.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "it only has to exit\n"
+            with time_limit(5):
+                _, said = process.communicate(timeout=patience(20))
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "Traceback" not in said
     assert settles(lambda: echo_environment_server.agent_count == 0)
 
 
