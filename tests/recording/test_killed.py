@@ -41,12 +41,13 @@ LEAST_STEPS = 100
 def play_until_killed(address: str, path: str, counter: str) -> None:
     """A client that records, and counts its steps in shared memory."""
     with open(counter, "r+b") as file:
-        shared = mmap.mmap(file.fileno(), 8)
+        # Written at once, so that whoever reads it, or ends the process, finds no half of it.
+        taken = memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")
     env = dm_env_rpc_client.make(address, SETTINGS, record=path)
     env.reset()
     for step in itertools.count():
         env.step(move(step))
-        struct.pack_into("<Q", shared, 0, step + 1)
+        taken[0] = step + 1
 
 
 def forward_until_killed(told: Connection, upstream: str, path: str) -> None:
@@ -115,7 +116,7 @@ def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> 
         ):
 
             def taken(shared: mmap.mmap = shared) -> int:
-                steps: int = struct.unpack_from("<Q", shared)[0]
+                steps: int = struct.unpack_from("Q", shared)[0]
                 return steps
 
             assert settles(lambda: taken() > LEAST_STEPS and has_least(path))  # noqa: B023  # at once

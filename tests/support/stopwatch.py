@@ -34,18 +34,18 @@ _LONGEST = 10.0
 """However busy the machine is, what never happens is given up."""
 
 _PERIOD = 0.01
-_TWO = struct.Struct("dd")
+_THREE = struct.Struct("ddd")
 
 # In another process, since a thread would also be late where the package keeps the interpreter.
 _SLEEPER = """
 import mmap, os, struct, sys, time
-two, period = struct.Struct("dd"), float(sys.argv[2])
+three, period = struct.Struct("ddd"), float(sys.argv[2])
 with open(sys.argv[1], "r+b") as file:
-    told = mmap.mmap(file.fileno(), two.size)
+    told = mmap.mmap(file.fileno(), three.size)
 late, parent = 0.0, int(sys.argv[3])
 while os.getppid() == parent:
     due = time.monotonic() + period
-    two.pack_into(told, 0, due, late)
+    three.pack_into(told, 0, due, late, due)
     time.sleep(period)  # How late it ends is what is measured.
     late += time.monotonic() - due
 """
@@ -54,16 +54,33 @@ while os.getppid() == parent:
 @functools.cache
 def _sleeper(owner: int) -> mmap.mmap:
     """Starts the process that sleeps, and returns where it tells its times, for one owner."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(bytes(_TWO.size))
-        file.flush()
-        told = mmap.mmap(file.fileno(), _TWO.size)
-        command = [sys.executable, "-I", "-S", "-c", _SLEEPER, file.name, str(_PERIOD), str(owner)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        atexit.register(_end, process, owner)
-        while not _TWO.unpack_from(told)[0]:
-            time.sleep(_PERIOD)  # Nothing tells; it is looked at again.
+    told, process = _start_sleeper(_PERIOD, owner)
+    atexit.register(_end, process, owner)
     return told
+
+
+def _start_sleeper(period: float, owner: int) -> tuple[mmap.mmap, subprocess.Popen[bytes]]:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes(_THREE.size))
+        file.flush()
+        told = mmap.mmap(file.fileno(), _THREE.size)
+        command = [sys.executable, "-I", "-S", "-c", _SLEEPER, file.name, str(period), str(owner)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        _read(told)
+    return told, process
+
+
+def _read(told: mmap.mmap) -> tuple[float, float]:
+    """Returns when the sleeper is to wake next, and how late it has been in all.
+
+    While it writes, there are zeros in between, or a part of what it told before. The time when
+    it wakes is written first and last, and is always another one.
+    """
+    while True:
+        due, late, again = _THREE.unpack_from(told)
+        if due and due == again:
+            return due, late
+        time.sleep(0)  # It goes on to write, or starts; nothing tells.
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -74,8 +91,8 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 def _late() -> float:
     """How late it has been in all, in seconds, with the time for which it is late just now."""
-    due, late = _TWO.unpack_from(_sleeper(os.getpid()))
-    return float(late) + max(time.monotonic() - float(due), 0.0)
+    due, late = _read(_sleeper(os.getpid()))
+    return late + max(time.monotonic() - due, 0.0)
 
 
 class Stopwatch:

@@ -58,6 +58,23 @@ def test_a_sleeper_that_does_not_get_the_processor_is_late() -> None:
     assert it.allowance >= 0.4  # Before it has told so itself, and after.
 
 
+def test_what_the_sleeper_tells_is_read_whole() -> None:
+    """Half a time was read as no time, and then a limit was exceeded at once, or never."""
+    told, process = stopwatch._start_sleeper(0.0, os.getpid())
+    try:
+        last_due, last_late, reads, writes = 0.0, 0.0, 0, 0
+        # On one processor few of the reads have a write between them.
+        while reads < 100_000 or writes < 20:
+            due, late = stopwatch._read(told)
+            assert due >= last_due
+            assert late >= last_late
+            reads += 1
+            writes += due > last_due
+            last_due, last_late = due, late
+    finally:
+        stopwatch._end(process, os.getpid())
+
+
 @pytest.mark.parametrize(("load", "times"), [(0.5, 1.0), (2.0, 1.0), (6.0, 3.0), (1000.0, 10.0)])
 def test_patience_grows_with_the_programs_that_want_the_processors(
     monkeypatch: pytest.MonkeyPatch, load: float, times: float
