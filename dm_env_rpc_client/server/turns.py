@@ -25,6 +25,10 @@ _WATCHED = 16
 """In the first turns, and in as many after one that took long, it is measured whether rows wait,
 which takes 3 us."""
 
+_CERTAIN = 2
+"""After so many turns in a row that waited the rows have threads, and keep them: one alone may have
+waited for the GIL, which another thread held without a processor."""
+
 _COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
 """Linux counts how often a thread has given up the processor; macOS does not."""
 
@@ -45,6 +49,7 @@ class Turns:
     def __init__(self) -> None:
         self._executor: concurrent.futures.ThreadPoolExecutor | None = None
         self._to_watch = _WATCHED
+        self._waited = 0
 
     def take(
         self,
@@ -87,6 +92,7 @@ class Turns:
         is_watched = self._to_watch > 0
         if took <= _WAITING_SECONDS:
             self._to_watch = max(0, self._to_watch - 1)
+            self._waited = 0
             return failures
         self._to_watch = _WATCHED
         if not is_watched:
@@ -94,7 +100,9 @@ class Turns:
         waited = took - (time.thread_time() - computed)
         # On a busy machine time passes without a wait, but then nothing was given up by itself.
         gave_up = not _COUNTS_SWITCHES or _switches() - switches >= len(rows) // 2
-        if waited > max(_WAITING_SECONDS, took / 2) and gave_up and len(rows) > 1:
+        is_waiting = waited > max(_WAITING_SECONDS, took / 2) and gave_up and len(rows) > 1
+        self._waited = self._waited + 1 if is_waiting else 0
+        if self._waited == _CERTAIN:
             self._executor = concurrent.futures.ThreadPoolExecutor(_THREADS, "row")
         return failures
 

@@ -23,6 +23,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.games.race import Race
+from dm_env_rpc_client.server.turns import Turns
 from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
@@ -405,12 +406,13 @@ class Waiting(Counting):
 
 
 def test_rows_that_wait_do_so_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Eight on streams of their own would, too. The first step finds out.
+    # Eight on streams of their own would, too. The first two steps find out.
     with playing(Waiting, {"num_envs": 16, "length": 100}) as env:
         env.reset()
         action = push(*np.linspace(-1, 1, 16))
         threads_before = {thread.name for thread in threading.enumerate()}
         first = env.step(action)
+        env.step(action)
         monkeypatch.setattr(Waiting, "are_together", True)
         monkeypatch.setattr(Waiting, "most", 0)
         for _ in range(3):
@@ -432,6 +434,10 @@ class Late(Counting):
         return super().step(action)
 
 
+def have_threads() -> bool:
+    return any(thread.name.startswith("row") for thread in threading.enumerate())
+
+
 def test_rows_that_begin_to_wait_later_do_so_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -440,8 +446,28 @@ def test_rows_that_begin_to_wait_later_do_so_at_the_same_time(
         action = push(0, 0, 0, 0)
         for _ in range(30):
             env.step(action)
-        assert settles(lambda: not any(t.name.startswith("row") for t in threading.enumerate()))
+        assert settles(lambda: not have_threads())
         monkeypatch.setattr(Late, "waits", True)
-        for _ in range(3):  # The first one is long, the second is measured.
+        for _ in range(4):  # The first one is long, the next two are measured.
             env.step(action)
-        assert any(thread.name.startswith("row") for thread in threading.enumerate())
+        assert have_threads()
+
+
+def test_a_wait_that_does_not_come_again_makes_no_threads() -> None:
+    """On a busy machine rows that computed were taken for such that wait, for good."""
+    turns = Turns()
+
+    def wait(*_: object) -> None:
+        time.sleep(0.002)  # As long as the device takes.
+
+    def compute(*_: object) -> None: ...
+
+    try:
+        for act in [wait, compute] * 4:
+            turns.take(range(4), act, [None] * 4)
+            assert not have_threads()
+        for _ in range(3):  # The third one has the threads.
+            turns.take(range(4), wait, [None] * 4)
+        assert have_threads()
+    finally:
+        turns.close()
