@@ -25,6 +25,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from dm_env_rpc_client.cli.app import app
 from tests.documentation.test_docstrings import PROMISED
 from tests.notebook.jupyter import browser
+from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.timeout(400)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -58,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*(sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going"), str(DOCS), str(folder)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patience(300),
         check=False,
     )
     assert (finished.returncode, finished.stderr) == (0, "")

@@ -15,6 +15,7 @@ from dm_env_rpc_client import __version__
 from tests.constraints import ROOT, make_environment
 from tests.release import missing, unexpected
 from tests.snippets import snippets
+from tests.support.stopwatch import patience
 
 # A build hook, in no package.
 shown_by_index = runpy.run_path(str(ROOT / "docs" / "package_index.py"))["shown"]
@@ -92,4 +93,4 @@ def test_an_extra_is_enough_for_the_example_of_its_guide(guide: str, tmp_path: P
     subprocess.run([python, "-m", "pip", "install", "-q", f"{ROOT}[{guide}]"], check=True)
     example = tmp_path / "example.py"
     example.write_text(snippets((ROOT / "docs" / "how-to" / f"{guide}.md").read_text())[0])
-    subprocess.run([python, example], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([python, example], cwd=tmp_path, check=True, timeout=patience(120))

@@ -13,6 +13,7 @@ from dm_env_rpc.v1.extensions import properties_pb2 as reference_properties_pb2
 
 from dm_env_rpc_client import dm_env_rpc_pb2, properties_pb2
 from tests.support.programs import ROOT, run_python
+from tests.support.stopwatch import patience
 
 GENERATED = ROOT / "dm_env_rpc_client" / "_proto"
 BY_HAND = {"__init__.py", "dm_env_rpc_pb2_grpc.py"}
@@ -50,7 +51,7 @@ def install(folder: Path, *requirements: str) -> None:
     """Installs into a folder of its own, to be put before everything else."""
     pip = (sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(folder))
     finished = subprocess.run(
-        [*pip, *requirements], capture_output=True, text=True, timeout=300, check=False
+        [*pip, *requirements], capture_output=True, text=True, timeout=patience(300), check=False
     )
     if finished.returncode != 0:
         pytest.skip(f"pip cannot install {requirements}: {finished.stderr[-300:]}")
@@ -67,7 +68,7 @@ def test_regeneration_changes_nothing(tmp_path: Path) -> None:
         [sys.executable, str(ROOT / "protos" / "generate.py"), str(generated)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patience(100),
         check=False,
         env={**os.environ, "PYTHONPATH": str(packages)},
     )

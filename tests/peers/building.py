@@ -21,6 +21,8 @@ from pathlib import Path
 
 from google.rpc import status_pb2
 
+from tests.support.stopwatch import patience
+
 __all__ = ["GOOGLE_RPC", "PEERS", "PROTOS", "MissingToolchainError", "alone", "build", "cache"]
 
 PEERS = Path(__file__).parent
@@ -110,7 +112,7 @@ def _build(folder: Path, language: str, script: str) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=BUILD_SECONDS,
+            timeout=patience(BUILD_SECONDS),
             check=False,
         )
         if built.returncode == CANNOT_INSTALL:

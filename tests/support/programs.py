@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dm_env_rpc_client.system import children
+from tests.support.stopwatch import patience
 
 __all__ = ["ROOT", "open_links", "run_python"]
 
@@ -28,7 +29,7 @@ def run_python(
     Args:
       *arguments: of the interpreter.
       code: which it has to end with.
-      timeout: in seconds.
+      timeout: in seconds, on a machine that is not busy.
       environment: variables beside those of the test.
       folder: in which it runs.
     """
@@ -39,7 +40,7 @@ def run_python(
         capture_output=True,
         text=True,
         check=False,
-        timeout=timeout,
+        timeout=patience(timeout),
     )
     assert finished.returncode == code, finished.stderr
     return finished

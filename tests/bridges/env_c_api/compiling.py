@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.peers.building import alone, cache
 from tests.support.groups import need
+from tests.support.stopwatch import patience
 
 SOURCES = Path(__file__).parent / "libraries"
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -41,6 +42,6 @@ def compile_library(source: str, version: str, *flags: str) -> str:
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                 compiled = Path(scratch) / path.name
                 files = [str(SOURCES / f"{source}.c"), "-o", str(compiled)]
-                subprocess.run([*command, *files], check=True, timeout=60)
+                subprocess.run([*command, *files], check=True, timeout=patience(60))
                 compiled.rename(path)
     return str(path)

@@ -9,6 +9,7 @@ import pytest
 
 from dm_env_rpc_client.bridges.env_c_api.declarations import VERSIONS, header, layout
 from dm_env_rpc_client.errors import SpecError
+from tests.support.stopwatch import patience
 
 _PROGRAM = """
 #include <stddef.h>
@@ -25,7 +26,7 @@ def test_a_compiler_lays_the_struct_out_in_the_same_way(version: str, tmp_path: 
     program = tmp_path / "program.c"
     program.write_text(_PROGRAM.format(size=layout(version).size))
     command = ["cc", "-Wall", "-Werror", "-c", str(program), "-o", str(tmp_path / "o")]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=patience(60))
 
 
 def test_only_known_versions_are_declared() -> None:

@@ -414,7 +414,7 @@ def test_row_15_a_thread_of_grpcio_that_is_stopped_in_a_lock_does_not_hinder_the
         {end}
         """
     )
-    finished = run_python("-c", program, echo_environment_server.address, timeout=patience(20))
+    finished = run_python("-c", program, echo_environment_server.address, timeout=20)
     assert finished.stderr == ""
 
 
