@@ -92,15 +92,16 @@ class Turns:
         is_watched = self._to_watch > 0
         if took <= _WAITING_SECONDS:
             self._to_watch = max(0, self._to_watch - 1)
-            self._waited = 0
+            if len(rows) > 1:  # One row says nothing about rows together.
+                self._waited = 0
             return failures
         self._to_watch = _WATCHED
-        if not is_watched:
+        if not is_watched or len(rows) < 2:
             return failures
         waited = took - (time.thread_time() - computed)
         # On a busy machine time passes without a wait, but then nothing was given up by itself.
         gave_up = not _COUNTS_SWITCHES or _switches() - switches >= len(rows) // 2
-        is_waiting = waited > max(_WAITING_SECONDS, took / 2) and gave_up and len(rows) > 1
+        is_waiting = waited > max(_WAITING_SECONDS, took / 2) and gave_up
         self._waited = self._waited + 1 if is_waiting else 0
         if self._waited == _CERTAIN:
             self._executor = concurrent.futures.ThreadPoolExecutor(_THREADS, "row")
