@@ -92,7 +92,8 @@ class Turns:
         is_watched = self._to_watch > 0
         if took <= _WAITING_SECONDS:
             self._to_watch = max(0, self._to_watch - 1)
-            if len(rows) > 1:  # One row says nothing about rows together.
+            # One row says nothing about rows together, and a reset nothing about steps.
+            if len(rows) > 1 and actions is not None:
                 self._waited = 0
             return failures
         self._to_watch = _WATCHED

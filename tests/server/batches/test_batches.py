@@ -464,11 +464,12 @@ def test_a_wait_that_does_not_come_again_makes_no_threads() -> None:
 
     try:
         for act in [wait, compute] * 4:
-            turns.take(range(4), act, [None] * 4)
+            turns.take(range(4), act, [None] * 4, {})
             assert not have_threads()
-        for _ in range(3):  # The third one has the threads; one row alone says nothing.
-            turns.take(range(4), wait, [None] * 4)
-            turns.take(range(1), compute, [None] * 4)
+        for _ in range(3):  # The third one has the threads; one row and a reset say nothing.
+            turns.take(range(4), wait, [None] * 4, {})
+            turns.take(range(1), compute, [None] * 4, {})
+            turns.take(range(4), compute, [None] * 4)
         assert have_threads()
     finally:
         turns.close()
