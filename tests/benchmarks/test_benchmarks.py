@@ -1,6 +1,7 @@
 """The benchmark runs and adds up; its targets are for quiet machines (`-m slow`).
 
-The bounds of the quick tests are weak, for they run beside others on machines of all kinds.
+The quick tests have no bounds: beside busy programs, a step through the wire was seen to cost 110
+times the step in process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from matplotlib.text import Text
 from tests.benchmarks import results, steppers, table
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.picture import MAX_BYTES, draw, figure
-from tests.benchmarks.results import Target
 from tests.benchmarks.rounds import Sample, alternate
 from tests.benchmarks.sections import stepping
 from tests.benchmarks.settings import Settings
@@ -27,9 +27,6 @@ from tests.peers.building import MissingToolchainError
 from tests.support.groups import skip
 
 QUICK_ROUNDS = 3
-
-ATTEMPTS = 3
-"""A few rounds say little beside programs that take the processor: 78 times too slow was seen."""
 
 ROUNDS = 40
 BEST_NAME = our_name(BEST)
@@ -53,22 +50,12 @@ def quick(addresses: tuple[str, str]) -> Settings:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_measures_the_same_contenders_in_each_row(quick: Settings, name: str) -> None:
-    for _ in range(ATTEMPTS):
-        section = SECTIONS[name](quick)
-        assert section.name == name
-        first, *others = section.rows
-        assert len(first.samples) > 1
-        assert all(row.samples.keys() == first.samples.keys() for row in others)
-        assert all(target.value > 0 for target in section.targets)
-        far = [target for target in section.targets if not target.is_rate and _times(target) >= 30]
-        if not far:
-            break
-    assert far == []
-
-
-def _times(target: Target) -> float:
-    """How many times what is allowed a target is."""
-    return target.limit / target.value if target.is_minimum else target.value / target.limit
+    section = SECTIONS[name](quick)
+    assert section.name == name
+    first, *others = section.rows
+    assert len(first.samples) > 1
+    assert all(row.samples.keys() == first.samples.keys() for row in others)
+    assert all(target.value > 0 for target in section.targets)
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import concurrent.futures
 import json
 import queue
 import subprocess
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.peers.servers import TRIALS
 from tests.support.certificates import self_signed
 from tests.support.groups import skip
 from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 LARGE = 20_000_000
 CONTENTS = bytes(range(250)) * (LARGE // 250)
@@ -215,29 +216,33 @@ def test_a_slow_step_delays_nobody_else_and_environments_keep_their_thread(pytho
     with served(python, "Threads") as running, grpc.insecure_channel(running.address) as channel:
         # Two streams of one connection, the first of which is answered by the thread that reads.
         seconds: list[float] = []
+        has_stepped, over = threading.Event(), threading.Event()
 
-        def play(delay: float, steps: int) -> None:
+        def play(delay: float, steps: Iterable[object]) -> None:
             call = Call(channel)
             world = call.ask(CREATE).create_world.world_name
             join, step = requests_of(world)
             call.ask(join)
             threads = set()
-            for _ in range(steps):
+            for _ in steps:
                 step.step.actions[1].doubles.array[:] = [delay]
-                began = time.monotonic()
+                stopwatch = Stopwatch()
                 answer = call.ask(step)
                 if not delay:
-                    seconds.append(time.monotonic() - began)
+                    seconds.append(stopwatch.net)
+                has_stepped.set()
                 assert not answer.HasField("error"), answer.error.message
                 threads.add(answer.step.observations[1].int64s.array[0])
             assert threads == {1}  # That of the constructor.
             call.end()
 
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            slow = pool.submit(play, 0.6, 4)
-            time.sleep(0.1)  # The slow stream is the first of the connection.
-            play(0.0, 20)
-            assert not slow.done()
+            slow = pool.submit(play, 0.6, iter(over.is_set, True))
+            try:
+                assert has_stepped.wait(10)  # The slow stream is the first of the connection.
+                play(0.0, range(20))
+            finally:
+                over.set()
             slow.result()
         assert sorted(seconds)[len(seconds) // 2] < 0.5
 
