@@ -1,7 +1,6 @@
 """The benchmark runs and adds up; its targets are for quiet machines (`-m slow`).
 
-The quick tests have no bounds: beside busy programs, a step through the wire was seen to cost 110
-times the step in process.
+The bounds of the quick tests are weak, for they run beside others on machines of all kinds.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from matplotlib.text import Text
 from tests.benchmarks import results, steppers, table
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.picture import MAX_BYTES, draw, figure
+from tests.benchmarks.results import Target
 from tests.benchmarks.rounds import Sample, alternate
 from tests.benchmarks.sections import stepping
 from tests.benchmarks.settings import Settings
@@ -25,8 +25,16 @@ from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRAN
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 from tests.support.groups import skip
+from tests.support.stopwatch import patience
 
 QUICK_ROUNDS = 3
+
+ATTEMPTS = 3
+"""A few rounds say little beside programs that take the processor: 78 times too slow was seen."""
+
+FAR = 30.0
+"""Nothing is so many times too slow while nothing else has the processors, as a wrong unit is. It
+grows as waits do: beside two busy loops each of three attempts was that slow, the last 37 times."""
 
 ROUNDS = 40
 BEST_NAME = our_name(BEST)
@@ -50,12 +58,23 @@ def quick(addresses: tuple[str, str]) -> Settings:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_measures_the_same_contenders_in_each_row(quick: Settings, name: str) -> None:
-    section = SECTIONS[name](quick)
-    assert section.name == name
-    first, *others = section.rows
-    assert len(first.samples) > 1
-    assert all(row.samples.keys() == first.samples.keys() for row in others)
-    assert all(target.value > 0 for target in section.targets)
+    for _ in range(ATTEMPTS):
+        section = SECTIONS[name](quick)
+        assert section.name == name
+        first, *others = section.rows
+        assert len(first.samples) > 1
+        assert all(row.samples.keys() == first.samples.keys() for row in others)
+        assert all(target.value > 0 for target in section.targets)
+        ratios = [target for target in section.targets if not target.is_rate]
+        far = [target for target in ratios if _times(target) >= patience(FAR)]
+        if not far:
+            break
+    assert far == []
+
+
+def _times(target: Target) -> float:
+    """How many times what is allowed a target is."""
+    return target.limit / target.value if target.is_minimum else target.value / target.limit
 
 
 @pytest.mark.slow
