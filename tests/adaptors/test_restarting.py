@@ -245,7 +245,7 @@ def test_a_game_that_cannot_be_begun_again() -> None:
     # Nobody else gets the port when the server has stopped.
     with HeldPort() as port, serve(Race, port.address) as server:
         restart = Restart(attempts=2, backoff=0.01)
-        with remote_race(server.address, restart=restart, timeout=0.1) as env:
+        with remote_race(server.address, restart=restart, timeout=patience(0.3)) as env:
             env.reset()
             server.stop(0.0)
             assert all(run(env)[3].values())

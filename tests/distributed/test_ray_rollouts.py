@@ -47,7 +47,7 @@ from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.environments import Echo
 from tests.support.scripted import freeze, settles
-from tests.support.stopwatch import Stopwatch
+from tests.support.stopwatch import Stopwatch, patience
 
 # Ray takes half a minute to start on a busy machine, and the extra `test` leaves it out.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("ray")]
@@ -166,7 +166,7 @@ def test_collect_returns_a_batch_of_every_actor_also_if_one_was_killed() -> None
 
 
 def test_an_actor_that_freezes_is_replaced() -> None:
-    with RayRollouts(catch, catching, 2, 1, batch_timeout=4.0) as rollouts:
+    with RayRollouts(catch, catching, 2, 1, batch_timeout=patience(4.0)) as rollouts:
         pid = pids(rollouts.collect(2))[1]
         freeze(pid)
         assert rollouts.collect(2).restarts.tolist() == [0, 1]

@@ -186,7 +186,7 @@ def test_a_server_that_was_there_is_connected_to_again(
 
 def test_attempts_are_used_up_by_a_server_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     server = serve(Echo)
-    with make(server.address, restart=RESTART, timeout=0.1) as env:
+    with make(server.address, restart=RESTART, timeout=patience(0.3)) as env:
         env.reset()
         server.stop(0.0)
         assert env.step({"value": 1}).last()

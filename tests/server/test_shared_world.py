@@ -33,7 +33,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.support.scripted import settles
-from tests.support.stopwatch import time_limit
+from tests.support.stopwatch import patience, time_limit
 
 FIRST, MID, LAST = dm_env.StepType
 RUN, STAY = {"move": 1}, {"move": 0}
@@ -121,7 +121,7 @@ def test_a_step_is_taken_when_all_have_sent_theirs(server: Server) -> None:
 
 def test_who_is_missing_is_told_after_a_while() -> None:
     with (
-        serve(Race, step_timeout=0.3) as impatient,
+        serve(Race, step_timeout=patience(0.3)) as impatient,
         connect(impatient.address) as first,
         first.reopen() as second,
     ):

@@ -23,7 +23,7 @@ from dm_env_rpc_client.testing import echo as answers_itself
 from tests.reliability.hostile.raw_peers import answering_socket
 from tests.support.certificates import self_signed
 from tests.support.scripted import descriptor_count, extension, settles, thread_count
-from tests.support.stopwatch import time_limit
+from tests.support.stopwatch import patience, time_limit
 
 LARGE = bytes(range(256)) * 4096
 
@@ -336,7 +336,7 @@ def test_an_environment_behind_a_proxy(catch_server: Server, transport: Any) -> 
             proxy.reset()
             with pytest.raises(ConnectionLostError):
                 env.reset()
-        with make(proxy.address, transport=transport, request_timeout=0.5) as env:
+        with make(proxy.address, transport=transport, request_timeout=patience(1.0)) as env:
             proxy.blackhole()
             with pytest.raises(DeadlineExceededError):
                 env.reset()
