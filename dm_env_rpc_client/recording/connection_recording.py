@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.files.container import ANSWERS, REQUESTS, Container
+from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports.streams import Buffer
 
 _log = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class FileWriter:
 
     def settle(self) -> None:
         """Returns when the file has what was put into the queue; an error is logged."""
-        done = threading.Event()
+        done = InterruptibleEvent()
         self.queue.put(functools.partial(self._settle, done))
         deadline = time.monotonic() + _SETTLE_SECONDS
         while not done.wait(_TAKE_SECONDS) and self._thread.is_alive() and self.failure is None:
@@ -280,7 +281,7 @@ class FileWriter:
         if not self._open:
             self._do(self._finish)
 
-    def _settle(self, done: threading.Event) -> None:
+    def _settle(self, done: InterruptibleEvent) -> None:
         self._do(self._flush)
         done.set()
 

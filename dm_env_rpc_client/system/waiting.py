@@ -3,10 +3,18 @@
 Python calls a signal's handler between two bytecodes of the main thread. A signal that comes after
 the last of them, just before the thread sleeps, or that the system gives to another thread, does
 not wake it. Without a limit it would sleep on, and SIGTERM or Ctrl-C would seem to be ignored.
+
+A handler that raises at the wrong point of `threading.Condition.wait`, and of what is built on it,
+has it return without its lock, so that the `with` around it raises RuntimeError in the place of
+what the handler raised. At another point the lock is left locked. A handler that does not raise
+but sets the event that it interrupts may wait for that lock forever. Here there is no lock.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
 import time
 from collections.abc import Callable
 
@@ -30,3 +38,68 @@ def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
         if time.monotonic() >= deadline:
             return False
     return True
+
+
+class InterruptibleCondition:
+    """A condition variable without a lock, for threads that get signals.
+
+    What is waited for is changed first, and `notify_all` is called afterwards, in any thread and
+    in the handler of a signal.
+    """
+
+    def __init__(self) -> None:
+        # Locked locks of threads that sleep, or that a signal has woken.
+        self._sleepers: list[threading.Lock] = []
+
+    def notify_all(self) -> None:
+        """Has all that wait look again."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._sleepers.pop().release()
+
+    def wait_for(self, is_met: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Waits until `is_met`, which may be called again and again.
+
+        Args:
+          is_met: returns what is waited for.
+          timeout: seconds; None for no limit.
+
+        Returns:
+          What `is_met` returned last.
+        """
+        if is_met():
+            return True
+        return wait_in_parts(functools.partial(self._sleep, is_met), timeout)
+
+    def _sleep(self, is_met: Callable[[], bool], seconds: float) -> bool:
+        sleeper = threading.Lock()
+        sleeper.acquire()
+        self._sleepers.append(sleeper)
+        # After that: who changes it does both in the other order.
+        if not is_met():
+            # One call of C, which a signal ends before it or behind it.
+            sleeper.acquire(timeout=seconds)
+        with contextlib.suppress(ValueError):
+            self._sleepers.remove(sleeper)
+        return is_met()
+
+
+class InterruptibleEvent:
+    """As `threading.Event`, for threads that get signals, and for what their handlers call."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._changed = InterruptibleCondition()
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Sets it, and wakes all that wait; a second call does nothing."""
+        self._is_set = True
+        self._changed.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is set, or `timeout` seconds; returns whether it is set."""
+        return self._changed.wait_for(self.is_set, timeout)

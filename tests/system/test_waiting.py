@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import random
 import signal
 import threading
 import time
@@ -14,8 +16,15 @@ import pytest
 
 from dm_env_rpc_client import listen
 from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.system.waiting import PART_SECONDS, wait_in_parts
+from dm_env_rpc_client.system import waiting
+from dm_env_rpc_client.system.waiting import (
+    PART_SECONDS,
+    InterruptibleCondition,
+    InterruptibleEvent,
+    wait_in_parts,
+)
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
@@ -75,6 +84,71 @@ def test_a_signal_ends_the_wait_for_servers_that_dial_in() -> None:
         incoming.make(timeout=None)
 
 
+class _ToldError(BaseException):
+    """What the handler of a signal raises."""
+
+
+def interrupt_anywhere(wait: Callable[[float], object], within: float = 3e-4) -> None:
+    """Has a signal's handler raise at random points of many waits; nothing else may be raised.
+
+    Args:
+      wait: waits for the seconds that it is called with, which are few.
+      within: seconds after which a signal comes at the latest.
+    """
+    chance = random.Random(7)
+    told = False
+
+    def tell(number: int, frame: object) -> None:
+        nonlocal told
+        # A lock that stays locked would have it sleep for good.
+        assert not told, "what a signal's handler raised has not ended the wait"
+        told = True
+        raise _ToldError
+
+    before = signal.signal(signal.SIGALRM, tell)
+    timer = signal.getitimer(signal.ITIMER_REAL)
+    gc.disable()  # What a finalizer raises is lost.
+    try:
+        for _ in range(4000):
+            told = False
+            with contextlib.suppress(_ToldError):
+                signal.setitimer(
+                    signal.ITIMER_REAL, 1e-6 + chance.random() * within, GIVE_UP_SECONDS
+                )
+                while not told:
+                    wait(chance.choice((0.0, 1e-5)))  # The points are before and behind a sleep.
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_a_server_is_raised(
+    kind: str,
+) -> None:
+    with SERVERS[kind]() as server:
+        interrupt_anywhere(server.wait)
+        assert not server.wait(0.01)
+        server.stop()
+        assert server.wait(GIVE_UP_SECONDS)
+
+
+def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_the_one_file_server_is_raised() -> (
+    None
+):
+    with dm_env_rpc_server.serve(Catch, "localhost:0") as server:
+        interrupt_anywhere(lambda seconds: server.wait(), 3e-5)
+
+
+def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_dialing_servers_is_raised() -> None:
+    with listen("localhost:0") as incoming:
+        interrupt_anywhere(lambda seconds: incoming.wait_for(1, seconds))
+        assert not incoming.wait_for(1, 0.01)
+        with serve(Catch, dial=incoming.address):
+            assert incoming.wait_for(1, GIVE_UP_SECONDS)
+
+
 def test_a_wait_has_its_timeout_and_ends_when_it_is_over() -> None:
     asked: list[float] = []
 
@@ -92,3 +166,69 @@ def test_a_wait_has_its_timeout_and_ends_when_it_is_over() -> None:
     assert wait_in_parts(lambda seconds: next(answers), None)
     answers = iter([False, True])
     assert wait_in_parts(lambda seconds: next(answers), 1000.0)
+
+
+@pytest.fixture
+def _without_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not woken sleeps on."""
+    monkeypatch.setattr(waiting, "PART_SECONDS", 1000.0)
+
+
+@pytest.mark.usefixtures("_without_parts")
+def test_all_that_wait_for_a_condition_look_again_when_they_are_told() -> None:
+    condition = InterruptibleCondition()
+    count = 0
+    met: list[int] = []
+
+    def wait(wanted: int) -> None:
+        assert condition.wait_for(lambda: count >= wanted)
+        met.append(wanted)
+
+    threads = [threading.Thread(target=wait, args=(wanted,)) for wanted in (1, 1, 2)]
+    for thread in threads:
+        thread.start()
+    assert settles(lambda: len(condition._sleepers) == 3)
+    count = 1
+    condition.notify_all()
+    assert settles(lambda: met == [1, 1])
+    count = 2
+    condition.notify_all()
+    for thread in threads:
+        thread.join(GIVE_UP_SECONDS)
+    assert met == [1, 1, 2]
+    assert not condition.wait_for(lambda: count > 2, 0.02)
+    assert condition.wait_for(lambda: count == 2, 0.0)
+    assert not condition._sleepers
+
+
+def test_the_handler_of_a_signal_may_set_the_event_that_it_interrupts() -> None:
+    chance = random.Random(7)
+    event = InterruptibleEvent()
+    before = signal.signal(signal.SIGALRM, lambda number, frame: event.set())
+    timer = signal.getitimer(signal.ITIMER_REAL)
+    try:
+        for _ in range(4000):
+            event = InterruptibleEvent()
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + chance.random() * 2e-4)
+            while not event.wait(chance.choice((0.0, 1e-5))):
+                pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_without_parts")
+def test_an_event_wakes_a_thread_and_stays_set() -> None:
+    event = InterruptibleEvent()
+    assert not event.wait(0.0)
+    assert not event.wait(0.02)
+    thread = threading.Thread(target=event.wait)
+    thread.start()
+    assert settles(lambda: bool(event._changed._sleepers))
+    event.set()
+    event.set()
+    thread.join(GIVE_UP_SECONDS)
+    assert not thread.is_alive()
+    assert event.is_set()
+    assert event.wait()
+    assert event.wait(0.0)

@@ -21,7 +21,7 @@ from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.deadline import Deadline
-from dm_env_rpc_client.system.waiting import wait_in_parts
+from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports import addresses
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Server:
         self._lock = threading.Lock()
         self._sessions: dict[TcpStream, threading.Thread] = {}
         self._children: set[multiprocessing.process.BaseProcess] = set()
-        self._stopped = threading.Event()
+        self._stopped = InterruptibleEvent()
         self._failures = 0
         self._is_clean = True
         # The accepting thread has only a weak reference, so that it does not keep the server
@@ -81,7 +81,7 @@ class Server:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
-        return wait_in_parts(self._stopped.wait, timeout)
+        return self._stopped.wait(timeout)
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
         """Stops serving and ends every session; a second time does nothing.

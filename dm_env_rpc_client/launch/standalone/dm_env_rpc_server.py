@@ -2320,8 +2320,9 @@ class Server:
 
     def wait(self) -> None:
         """Waits until the server is stopped."""
-        while not self._stopped.wait(60.0):
-            pass
+        # A signal at the wrong point of `Event.wait` raises RuntimeError.
+        while not self._stopped.is_set():
+            time.sleep(0.1)
 
     def stop(self, grace: float = 5.0) -> None:
         """Ends all streams, after `grace` seconds at most, and closes the environments."""

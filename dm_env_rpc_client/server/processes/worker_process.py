@@ -18,6 +18,7 @@ from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.waiting import InterruptibleEvent
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -68,7 +69,7 @@ class WorkerProcess:
         self.row = board.rows[index]
         self.is_lost = self.is_ready = self.has_closed = False
         self.failure = self.ended = ""
-        self.has_begun = threading.Event()
+        self.has_begun = InterruptibleEvent()
         self._levels = _levels()
         self._stopped_looks = 0
         self._killed_because = ""

@@ -27,7 +27,7 @@ from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.processes.worker_process import ADVICE, LOOK_SECONDS, WorkerProcess
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.system.waiting import wait_in_parts
+from dm_env_rpc_client.system.waiting import InterruptibleCondition, InterruptibleEvent
 from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
 from dm_env_rpc_client.transports.server_streams import Peer
 
@@ -83,8 +83,10 @@ class Workers:
         self._board = Board(options.processes)
         self._serials = itertools.count(1)
         self._began = time.monotonic()
+        # Protects the next, and counting errors together with keeping them.
+        self._hearing = threading.Lock()
         self._heard_errors = [0] * options.processes
-        self._heard = threading.Condition()
+        self._heard = InterruptibleCondition()
         self._last = 0
         # Protects `_workers`, and that none is started when all are to stop.
         self._lock = threading.Lock()
@@ -93,7 +95,7 @@ class Workers:
         self._stop_by = 0.0
         self._is_serving = False
         self._stopping = threading.Event()
-        self._stopped = threading.Event()
+        self._stopped = InterruptibleEvent()
         self._workers: dict[int, WorkerProcess] = {}
         self._threads: list[threading.Thread] = []
         self._acceptor: Any = None
@@ -125,16 +127,16 @@ class Workers:
     def errors(self) -> list[BaseException]:
         """The last errors of all workers and of this process, oldest first."""
         counted = [row.counted[ERRORS] for row in self._board.rows]
-        with self._heard:  # Workers count an error before they tell it.
-            self._heard.wait_for(
-                lambda: all(map(operator.ge, self._heard_errors, counted)), _ERRORS_SECONDS
-            )
+        # Workers count an error before they tell it.
+        self._heard.wait_for(
+            lambda: all(map(operator.ge, self._heard_errors, counted)), _ERRORS_SECONDS
+        )
         return self._error_log.kept
 
     def stats(self) -> ServerStats:
         """Returns what all workers have done, and what there is now."""
         rows, total = self._board.rows, self._board.total
-        with self._heard:
+        with self._hearing:
             untold = sum(row.counted[ERRORS] for row in rows) - sum(self._heard_errors)
             errors = self._error_log.count + untold
         return added_up(
@@ -148,7 +150,7 @@ class Workers:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the workers have stopped; returns whether they have."""
-        return wait_in_parts(self._stopped.wait, timeout)
+        return self._stopped.wait(timeout)
 
     def stop(self, grace: float) -> bool:
         """Ends all workers; returns when they have ended, as `Server.stop`."""
@@ -313,9 +315,9 @@ class Workers:
         with self._handing:
             worker.is_lost = True
             worker.row.clear()
-        with self._heard:  # One that was killed may have counted an error and not told it.
+        with self._hearing:  # One that was killed may have counted an error and not told it.
             self._heard_errors[worker.index] = worker.row.counted[ERRORS]
-            self._heard.notify_all()
+        self._heard.notify_all()
         worker.reap()
         stops = self._stopping.is_set()
         if self._is_serving and not (stops and worker.is_clean):
@@ -345,10 +347,10 @@ class Workers:
         except Exception:
             error = RuntimeError(shown)  # Its class is known to the worker only.
         error.__cause__ = _RaisedInWorkerError(f"in a worker process:\n{where}")
-        with self._heard:
+        with self._hearing:
             self._error_log.add(error, text)
             self._heard_errors[index] += 1
-            self._heard.notify_all()
+        self._heard.notify_all()
 
 
 def _end_at_exit(workers: weakref.ref[Workers]) -> None:

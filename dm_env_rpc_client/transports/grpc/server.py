@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import grpc
 
+from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
 from dm_env_rpc_client.transports.server_streams import (
@@ -72,16 +73,22 @@ class GrpcListener(Listener):
             (grpc.method_handlers_generic_handler(service, {method: handler}), _OwnHandler())
         )
         self.address = listen(functools.partial(self._add_port, credentials), address)
+        self._stopped = InterruptibleEvent()
         self._server.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        return not self._server.wait_for_termination(timeout)
+        # That of grpcio is left locked if a signal's handler raises at the wrong point.
+        return self._stopped.wait(timeout)
 
     def stop(self, grace: float) -> None:
-        self._server.stop(grace).wait()
+        try:
+            self._server.stop(grace).wait()
+        finally:
+            self._stopped.set()
 
     def abort(self) -> None:
         self._server.stop(None)
+        self._stopped.set()
 
     def _add_port(self, credentials: grpc.ServerCredentials | None, address: str) -> int:
         if credentials is None:

@@ -22,7 +22,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
-from dm_env_rpc_client.system.waiting import wait_in_parts
+from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
 from dm_env_rpc_client.transports.http2.server.acceptor import AcceptingThread
@@ -120,7 +120,9 @@ class IncomingSockets(AcceptingThread):
         self.refused = 0
         self._last_refusal = ""
         self._warned_at = -math.inf
-        self._changed = threading.Condition()
+        # Protects what follows. One thread may come twice: a signal's handler that closes this.
+        self._lock = threading.RLock()
+        self._changed = InterruptibleCondition()
         # By descriptor, in the order in which they came; those that wait have been welcomed.
         self._greeting: dict[int, _Dialing] = {}
         self._waiting: dict[int, _Dialing] = {}
@@ -134,14 +136,9 @@ class IncomingSockets(AcceptingThread):
 
     def wait_for(self, environments: int, timeout: float | None) -> bool:
         """Waits until so many environments wait; returns whether they do."""
-        return self._wait(lambda: self._is_closed or self.waiting >= environments, timeout)
-
-    def _wait(self, is_over: Callable[[], bool], timeout: float | None) -> bool:
-        def wait(seconds: float) -> bool:
-            with self._changed:
-                return self._changed.wait_for(is_over, seconds)
-
-        return wait_in_parts(wait, timeout)
+        return self._changed.wait_for(
+            lambda: self._is_closed or self.waiting >= environments, timeout
+        )
 
     def take(self, wanted: Callable[[int], int], deadline: float | None) -> DialedIn:
         """Takes the connection that has waited longest; waits for one if there is none.
@@ -157,8 +154,8 @@ class IncomingSockets(AcceptingThread):
         """
         while True:
             left = None if deadline is None else deadline - time.monotonic()
-            is_over = self._wait(lambda: self._is_closed or bool(self._waiting), left)
-            with self._changed:
+            is_over = self._changed.wait_for(lambda: self._is_closed or bool(self._waiting), left)
+            with self._lock:
                 self._check_open()
                 if not is_over:
                     raise DeadlineExceededError(self._nobody())
@@ -182,7 +179,7 @@ class IncomingSockets(AcceptingThread):
 
     def close(self) -> None:
         """Closes the connections that wait, and takes no more; a second call does nothing."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._changed.notify_all()
         self._bell.notify()
@@ -191,7 +188,8 @@ class IncomingSockets(AcceptingThread):
 
     def after_fork_in_child(self) -> None:
         """Gives up what belongs to the parent; called in the only thread of a forked child."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = InterruptibleCondition()
         self._is_closed = True
         super().after_fork_in_child()
         for each in (*self._greeting.values(), *self._waiting.values()):
@@ -218,7 +216,7 @@ class IncomingSockets(AcceptingThread):
             if not self._is_closed:
                 _log.exception("servers can dial in to %s no more", self.address)
         finally:
-            with self._changed:
+            with self._lock:
                 self._is_closed = True
                 self._changed.notify_all()
                 self._release()
@@ -237,7 +235,7 @@ class IncomingSockets(AcceptingThread):
 
     def _advance(self, descriptor: int) -> None:
         """Takes what a server says; one that waits has nothing to say, so that it has gone."""
-        with self._changed:
+        with self._lock:
             if descriptor in self._waiting:
                 gone = self._waiting.pop(descriptor)
                 self._poll.unregister(descriptor)
@@ -299,7 +297,7 @@ class IncomingSockets(AcceptingThread):
         dialing_in.socket.sendall(dialing.line_of(code="OK"))
         dialing_in.environments = environments
         del self._greeting[descriptor]
-        with self._changed:
+        with self._lock:
             self._waiting[descriptor] = dialing_in
             self._changed.notify_all()
         _log.info("%s dialed in and offers %d environments", dialing_in.address, environments)

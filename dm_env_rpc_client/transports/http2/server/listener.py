@@ -29,7 +29,7 @@ from typing import Any
 from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.system.busy_wait import BusyWait, at_work
 from dm_env_rpc_client.system.self_pipe import SelfPipe
-from dm_env_rpc_client.system.waiting import wait_in_parts
+from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
 from dm_env_rpc_client.transports.http2.server.clients import Clients
@@ -88,9 +88,9 @@ class Http2Listener(Listener):
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._bell = SelfPipe()
         self._busy_wait = BusyWait()
-        # Protects what follows; held briefly. Entering it costs less than entering the condition.
+        # Protects what follows; held briefly.
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = InterruptibleCondition()
         self._leader = Leader(self._lock)
         self._is_ending = False
         most_of_connection = min(options.max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION)
@@ -126,25 +126,17 @@ class Http2Listener(Listener):
     # The interface.
 
     def wait(self, timeout: float | None = None) -> bool:
-        return wait_in_parts(self._wait, timeout)
-
-    def _wait(self, seconds: float) -> bool:
-        with self._lock:
-            return self._changed.wait_for(lambda: self._leader.is_stopped, seconds)
+        return self._changed.wait_for(lambda: self._leader.is_stopped, timeout)
 
     def stop(self, grace: float) -> None:
         self._command(self._say_goodbye)
         deadline = time.monotonic() + grace
-        with self._lock:
-            # Closed streams are told, sent answers are not.
-            while not self._leader.is_stopped and self._is_busy():
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    break
-                self._changed.wait(min(remaining, TICK_SECONDS))
+        # Closed streams are told, sent answers are not.
+        while not self._changed.wait_for(self._is_idle, min(TICK_SECONDS, grace)):
+            if time.monotonic() >= deadline:
+                break
         self._command(self._end)
-        with self._lock:
-            self._changed.wait_for(lambda: self._leader.is_stopped, _CLOSE_SECONDS)
+        self.wait(_CLOSE_SECONDS)
 
     def abort(self) -> None:
         self._command(self._end)
@@ -391,11 +383,11 @@ class Http2Listener(Listener):
                 connection.half.leave()
                 connection.flush()
 
-    def _is_busy(self) -> bool:
-        """Whether there is a stream, or an answer that was not sent."""
-        if self._streams.count:
+    def _is_idle(self) -> bool:
+        """Whether there is no stream, and no answer that was not sent; also when it is stopped."""
+        if self._leader.is_stopped:
             return True
-        return any(
+        return not self._streams.count and not any(
             connection.half.framing.sending.has_unsent
             for connection in list(self._clients.connections.values())
             if not connection.is_encrypting
@@ -417,7 +409,7 @@ class Http2Listener(Listener):
         self._release()
         with self._lock:
             self._leader.stop()
-            self._changed.notify_all()
+        self._changed.notify_all()
 
     def _release(self) -> None:
         self._poll.close()
@@ -426,7 +418,7 @@ class Http2Listener(Listener):
     def after_fork_in_child(self) -> None:
         """Gives up what belongs to the parent; called in the only thread of a forked child."""
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = InterruptibleCondition()
         self._clients.abandon()
         self._poll.close()
         self._bell.abandon()

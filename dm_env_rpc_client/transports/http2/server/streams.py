@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.http2.protocol.pace import SLOW_SECONDS
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
@@ -35,7 +36,7 @@ class Streams:
     Args:
       options: what is served.
       leader: the lead of the listener.
-      changed: protects `count`, and is told when it becomes less.
+      changed: is told when `count` becomes less.
       start: as of `StreamThreads`.
 
     Attributes:
@@ -47,10 +48,11 @@ class Streams:
         self,
         options: ListenerOptions,
         leader: Leader,
-        changed: threading.Condition,
+        changed: InterruptibleCondition,
         start: Callable[..., None],
     ):
         self.count = 0
+        self._counting = threading.Lock()
         self.threads = StreamThreads(start, self._close)
         self._options = options
         self._leader = leader
@@ -93,7 +95,7 @@ class Streams:
         served.is_counted = connection.is_known = True
         with connection.lock:
             call.accept()
-        with self._changed:
+        with self._counting:
             self.count += 1
         return served
 
@@ -191,6 +193,6 @@ class Streams:
             _log.exception("closing a stream of %s failed", connection.address)
         connection.served.discard(served)
         if served.is_counted:
-            with self._changed:
+            with self._counting:
                 self.count -= 1
-                self._changed.notify_all()
+            self._changed.notify_all()
