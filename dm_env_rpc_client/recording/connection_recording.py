@@ -21,7 +21,6 @@ from typing import TypeAlias
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.files.container import ANSWERS, REQUESTS, Container
-from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports.streams import Buffer
 
 _log = logging.getLogger(__name__)
@@ -210,10 +209,16 @@ class FileWriter:
 
     def settle(self) -> None:
         """Returns when the file has what was put into the queue; an error is logged."""
-        done = InterruptibleEvent()
-        self.queue.put(functools.partial(self._settle, done))
+        # Not an Event: a signal at the wrong point of its `wait` raises RuntimeError.
+        unsettled = threading.Lock()
+        unsettled.acquire()
+        self.queue.put(functools.partial(self._settle, unsettled))
         deadline = time.monotonic() + _SETTLE_SECONDS
-        while not done.wait(_TAKE_SECONDS) and self._thread.is_alive() and self.failure is None:
+        while (
+            not unsettled.acquire(timeout=_TAKE_SECONDS)
+            and self._thread.is_alive()
+            and self.failure is None
+        ):
             if time.monotonic() > deadline:
                 _log.error("the recording %s was not written in time", self.path)
                 break
@@ -281,9 +286,9 @@ class FileWriter:
         if not self._open:
             self._do(self._finish)
 
-    def _settle(self, done: InterruptibleEvent) -> None:
+    def _settle(self, unsettled: threading.Lock) -> None:
         self._do(self._flush)
-        done.set()
+        unsettled.release()
 
     def _add(
         self,
