@@ -23,7 +23,7 @@ from dm_env_rpc_client.system.deadline import Deadline
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 """How long a server may take until it answers, if nothing else is said."""
 
 _HELD_ATTEMPTS, _ATTEMPTS = 2, 4

@@ -1,5 +1,6 @@
 """Environments that both servers serve. Runs on Python 3.6, with dm_env or without it."""
 
+import os
 import threading
 import time
 
@@ -77,8 +78,10 @@ def _spec(shape, dtype):
 class Catch(Environment):
     """A ball that falls on a board: the example of this package, shortened."""
 
-    def __init__(self, rows: int = 10, columns: int = 5):
+    def __init__(self, rows: int = 10, columns: int = 5, until: str = ""):
         self._shape = (rows, columns)
+        while until and not os.path.exists(until):  # A file that has it go on.
+            time.sleep(0.01)
 
     def action_spec(self):
         return {"paddle": BoundedArray((), np.int32, 0, 2, "paddle")}

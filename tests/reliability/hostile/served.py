@@ -59,6 +59,16 @@ class Served(NamedTuple):
         """How many descriptors its processes have open."""
         return sum(len(list((process / "fd").iterdir())) for process in self._processes())
 
+    def unread(self) -> int:
+        """How many bytes its clients have sent, by IPv4, that it has not received."""
+        place = f"0100007F:{int(self.address.rpartition(':')[2]):04X}"
+        unread = 0
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, local, remote, _, queues = line.split()[:5]  # As in proc(5): sent and received.
+            unread += (local == place) * int(queues.partition(":")[2], 16)
+            unread += (remote == place) * int(queues.partition(":")[0], 16)
+        return unread
+
     def processor_seconds(self) -> float:
         """How long the processes that it has now have computed."""
         ticks = 0
