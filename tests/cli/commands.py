@@ -15,6 +15,7 @@ import typer.testing
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.system import children
 from tests.support import programs, scripted
+from tests.support.stopwatch import patience
 
 listening = scripted.listening
 COMMAND = [sys.executable, "-m", "dm_env_rpc_client"]
@@ -39,7 +40,7 @@ def command(
         encoding="utf-8",
         errors="surrogateescape",
         env=kept,
-        timeout=60,
+        timeout=patience(60),
         check=False,
         **options,
     )
@@ -117,14 +118,14 @@ def address_of(process: subprocess.Popen[str]) -> str:
     assert stream is not None
     line = stream.readline()
     found = re.findall(r"[\w.]+:\d+", line)
-    assert found, (line, process.communicate(timeout=10))
+    assert found, (line, process.communicate(timeout=patience(10)))
     return str(found[-1])
 
 
 def ended(process: subprocess.Popen[str], number: int = signal.SIGTERM, code: int = 0) -> str:
     """Sends a signal to a command, and returns what it then prints, once it has ended in order."""
     process.send_signal(number)
-    said = "".join(process.communicate(timeout=30))
+    said = "".join(process.communicate(timeout=patience(30)))
     assert (process.returncode, "Traceback" in said) == (code, False), said
     return said
 
@@ -135,4 +136,4 @@ def end_started() -> None:
         process = _started.pop()
         if process.poll() is None:
             process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=patience(30))

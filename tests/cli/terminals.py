@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.cli import commands
 from tests.support import forks
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 PROMPT = "ready> "
 COMMAND = shlex.join(commands.COMMAND)
@@ -47,14 +48,14 @@ class Terminal:
         variables = {**kept, **own, "COLORTERM": "truecolor", **(environment or {})}
         size = ["-x", str(columns), "-y", str(rows)]
         command = [*self._tmux, "new-session", "-d", *size, "bash", "--norc", "--noprofile"]
-        subprocess.run(command, env=variables, check=True, timeout=20)
+        subprocess.run(command, env=variables, check=True, timeout=patience(20))
         self.waits_for(PROMPT.strip())
 
     def __enter__(self) -> Terminal:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        subprocess.run([*self._tmux, "kill-server"], check=True, timeout=20)
+        subprocess.run([*self._tmux, "kill-server"], check=True, timeout=patience(20))
 
     def run(self, command: str) -> None:
         """Types a command line."""

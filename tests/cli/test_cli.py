@@ -25,7 +25,7 @@ from tests.cli.commands import address_of, command, ended, invoke, started
 from tests.launch.processes import children_of, is_alive
 from tests.support.environments import Robot
 from tests.support.scripted import settles
-from tests.support.stopwatch import time_limit
+from tests.support.stopwatch import patience, time_limit
 
 
 def test_run_without_an_address_serves_catch_itself() -> None:
@@ -157,7 +157,7 @@ def test_a_run_that_ends_in_a_step_leaves_no_process(tmp_path: Path, number: int
     children = children_of(process.pid)
     assert children
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=patience(60))
     if number == signal.SIGINT:
         assert (process.returncode, errors.strip()) == (130, "error: interrupted")
     assert settles(lambda: not any(is_alive(child) for child in children), 20)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.commands import COMMAND, ROOT
 from tests.cli.terminals import Terminal
+from tests.support.stopwatch import patience
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
@@ -23,7 +24,7 @@ def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": ROOT, **variables},
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
 

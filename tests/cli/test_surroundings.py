@@ -16,6 +16,7 @@ import pytest
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.cli.commands import ROOT, Peers, command, is_one_line_with, started
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 RESULTS = [
     "--help",
@@ -116,7 +117,7 @@ def test_signals_in_the_middle(line: str, number: signal.Signals, code: int, sai
         process = started(*line.format(server.address).split())
         assert has_stepped.wait(60)
         process.send_signal(number)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=patience(60))
         assert process.returncode == code, errors
         assert errors.splitlines()[-1] == f"error: {said}"
         assert "Traceback" not in out + errors
@@ -206,8 +207,8 @@ def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
     process = started("run", address, "-n", "1000000")
     assert settles((tmp_path / "stepped").exists, 60)
     server.kill()
-    server.communicate(timeout=20)
-    out, errors = process.communicate(timeout=60)
+    server.communicate(timeout=patience(20))
+    out, errors = process.communicate(timeout=patience(60))
     assert process.returncode == 3, errors
     assert re.fullmatch(r"error: .*\n", errors)
     assert out == ""

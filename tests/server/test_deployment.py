@@ -25,6 +25,7 @@ from dm_env_rpc_client import Tls, make
 from tests.support.certificates import Authority
 from tests.support.groups import need
 from tests.support.ports import HeldPort
+from tests.support.stopwatch import patience
 
 dockerfile_parse = pytest.importorskip("dockerfile_parse")
 yaml = pytest.importorskip("yaml")
@@ -165,7 +166,7 @@ def test_what_the_container_runs_serves_is_healthy_and_ends(
         with make(f"localhost:{port}", {"start": 2}, credentials=tls, token="secret") as env:
             assert env.reset().observation["value"] == 2
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=patience(30))
         assert process.returncode == 0
     lines = said.splitlines()
     assert "stopping" in lines
@@ -210,12 +211,12 @@ def test_what_the_dockerfile_installs_is_enough(
     command[0] = str(installed / "bin" / command[0])
     with running(command, folder, clean) as process:
         assert process.stdout is not None
-        assert process.stdout.readline(), process.communicate(timeout=10)[1]
+        assert process.stdout.readline(), process.communicate(timeout=patience(10))[1]
         check = dockerfile.command("HEALTHCHECK", mounted, port)
         check[0] = str(installed / "bin" / check[0])
-        subprocess.run(check, env=clean, check=True, timeout=60)
+        subprocess.run(check, env=clean, check=True, timeout=patience(60))
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=patience(30))
         assert process.returncode == 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.groups import need
+from tests.support.stopwatch import patience
 
 __all__ = ["LOCALHOST", "Authority", "Issued", "openssl", "self_signed"]
 
@@ -16,7 +17,9 @@ LOCALHOST = "DNS:localhost,IP:127.0.0.1,IP:::1"
 def openssl(folder: Path, *arguments: str) -> None:
     """Runs the openssl command in a folder; skips the test if there is none."""
     need("certificates")
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=folder, timeout=60)
+    subprocess.run(
+        ["openssl", *arguments], check=True, capture_output=True, cwd=folder, timeout=patience(60)
+    )
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:

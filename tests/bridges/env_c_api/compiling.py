@@ -21,7 +21,7 @@ _MACROS = {"1.4": 14, "2.0": 20, "2.1": 21, "2.2": 22}
 @functools.cache
 def _sources() -> bytes:
     """What a library depends on: the sources, and the compiler."""
-    compiler = subprocess.check_output(["cc", "--version"], timeout=60)
+    compiler = subprocess.check_output(["cc", "--version"], timeout=patience(60))
     files = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h"))
     return compiler + b"".join(path.read_bytes() for path in files)
 

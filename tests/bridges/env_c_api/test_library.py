@@ -16,6 +16,7 @@ from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 from tests.support.groups import need
+from tests.support.stopwatch import patience
 
 WITH_PARAMS = "complete_connect_with_params"
 
@@ -28,7 +29,7 @@ def address_of(path: str, symbol: str) -> int:
 
 def symbol_offset(path: str, symbol: str) -> str:
     need("compiler")
-    lines = subprocess.check_output(["nm", path], text=True, timeout=30).splitlines()
+    lines = subprocess.check_output(["nm", path], text=True, timeout=patience(30)).splitlines()
     offset = next(line.split()[0] for line in lines if line.endswith(f" {symbol}"))
     return f"+0x{offset}"
 

@@ -16,6 +16,7 @@ from tests.bridges.env_c_api.compiling import SANITIZE, compile_library
 from tests.bridges.env_c_api.test_hostile import WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED
 from tests.support.groups import need, skip
 from tests.support.programs import run_python
+from tests.support.stopwatch import patience
 
 EPISODES = 1000
 QUICK_EPISODES = 20
@@ -71,7 +72,7 @@ def runtime_library() -> str:
     """The path of the sanitizer's runtime, which Python has to load first."""
     need("compiler")
     command = ["cc", "-print-file-name=libasan.so"]
-    path = subprocess.check_output(command, text=True, timeout=30).strip()
+    path = subprocess.check_output(command, text=True, timeout=patience(30)).strip()
     if not os.path.isabs(path):
         skip("compiler", "the C compiler has no AddressSanitizer (libasan.so)")
     return os.path.realpath(path)

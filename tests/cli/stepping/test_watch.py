@@ -15,6 +15,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests.cli.commands import started
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_who_is_missing_and_how_to_join_and_ctrl_c(race: Server) -> None:
     assert "waiting: 1 more player(s) must join; others join with: dm-env-rpc play" in line
     assert re.search(rf"{race.address} --world '[^']+'", line)
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=20)
+    out, errors = process.communicate(timeout=patience(20))
     assert (process.returncode, out, errors.strip()) == (130, "", "error: interrupted")
     assert settles(lambda: (race.agent_count, race.world_count) == (0, 0))
 
@@ -55,7 +56,7 @@ def test_it_goes_on_when_all_are_there_and_says_who_does_not_act(race: Server) -
         assert "waiting: player 1 has not stepped" in line
         while not other.step({"move": 1}).last():
             pass
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=patience(20))
         (episode,) = json.loads(out)["episodes"]
         assert (episode["ended"], episode["length"], process.returncode) == ("terminated", 3, 0)
 

@@ -69,10 +69,10 @@ class Program:
     def end(self) -> str:
         """Returns what it wrote to stderr when it has ended."""
         try:
-            return self.process.communicate(timeout=60)[1]
+            return self.process.communicate(timeout=patience(60))[1]
         finally:
             self.process.kill()
-            self.process.communicate(timeout=60)
+            self.process.communicate(timeout=patience(60))
 
 
 LEFT = {

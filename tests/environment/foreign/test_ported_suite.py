@@ -29,6 +29,7 @@ import dm_env_rpc_client
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from tests.support.ports import HeldPort
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 TRANSPORTS = ["grpc"]
 
@@ -75,7 +76,7 @@ class Engine:
         """Ends the process; returns what it has printed."""
         self.process.terminate()
         try:
-            return self.process.communicate(timeout=30)[0].splitlines()
+            return self.process.communicate(timeout=patience(30))[0].splitlines()
         finally:
             self.process.kill()
             self._held.close()
