@@ -6,6 +6,7 @@ import contextlib
 import gc
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,8 +138,12 @@ def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_a_server_is_rais
 def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_the_one_file_server_is_raised() -> (
     None
 ):
-    with dm_env_rpc_server.serve(Catch, "localhost:0") as server:
-        interrupt_anywhere(lambda seconds: server.wait(), 3e-5)
+    switch_seconds = sys.getswitchinterval()
+    try:
+        with dm_env_rpc_server.serve(Catch, "localhost:0") as server:
+            interrupt_anywhere(lambda seconds: server.wait(), 3e-5)
+    finally:
+        sys.setswitchinterval(switch_seconds)  # The server has made it shorter.
 
 
 def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_dialing_servers_is_raised() -> None:

@@ -80,8 +80,8 @@ class Catch(Environment):
 
     def __init__(self, rows: int = 10, columns: int = 5, until: str = ""):
         self._shape = (rows, columns)
-        while until and not os.path.exists(until):  # A file that has it go on.
-            time.sleep(0.01)
+        while until and not os.path.exists(until):
+            time.sleep(0.01)  # The file may be there; a test makes it in another process.
 
     def action_spec(self):
         return {"paddle": BoundedArray((), np.int32, 0, 2, "paddle")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import traceback
 import warnings
 from collections.abc import Callable
@@ -15,6 +16,8 @@ class Child:
     """A forked child that runs `act`, whose text comes back in `result`."""
 
     def __init__(self, act: Callable[[], str]):
+        # What earlier tests have left: freeing objects of grpcio in a child waits forever.
+        gc.collect()
         self._from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
             # Python 3.12 warns of forks of processes with threads; that is what is tried here.
@@ -37,8 +40,13 @@ class Child:
 
     def result(self) -> str:
         """Waits for the child; fails if it raised."""
-        with os.fdopen(self._from_child, "rb") as pipe:
-            text = pipe.read().decode()
-        _, status = os.waitpid(self._pid, 0)
+        try:
+            with os.fdopen(self._from_child, "rb") as pipe:
+                text = pipe.read().decode()
+        except BaseException:  # The time of the test is over.
+            os.kill(self._pid, signal.SIGKILL)
+            raise
+        finally:
+            _, status = os.waitpid(self._pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0, text
         return text
