@@ -16,8 +16,6 @@ class Child:
     """A forked child that runs `act`, whose text comes back in `result`."""
 
     def __init__(self, act: Callable[[], str]):
-        # What earlier tests have left: freeing objects of grpcio in a child waits forever.
-        gc.collect()
         self._from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
             # Python 3.12 warns of forks of processes with threads; that is what is tried here.
