@@ -295,4 +295,5 @@ def test_episodes_over_a_bad_network_are_right_or_end_in_time(
     assert tally.wrong == []
     assert tally.latest < LATE_SECONDS
     assert tally.whole >= count / 4
-    assert tally.lost + tally.late > 0
+    if count > len(FAULTS):  # An episode may end before its fault; of a few all may.
+        assert tally.lost + tally.late > 0
