@@ -38,6 +38,9 @@ _BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
 _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 
+_WINDOW_BYTES = 16 << 20
+"""What a server may send without waiting. grpcio allocates nothing for it."""
+
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
     """Returns gRPC's credentials for a server on this machine."""
@@ -128,6 +131,11 @@ def _channel(
         ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # The pings by which grpcio measures the bandwidth go out with almost any request, and their
+        # timeout is the keepalive's: a server that stands still for 5 s would be lost.
+        ("grpc.http2.bdp_probe", 0),
+        # It would be 64 KiB without them.
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
     ]
     if is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
