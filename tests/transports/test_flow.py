@@ -29,7 +29,7 @@ LATENCY_SECONDS = 0.05
 
 
 @BOTH
-def test_a_server_that_stands_still_for_less_than_15_seconds_is_not_lost(transport: Any) -> None:
+def test_a_server_that_stands_still_for_seven_seconds_is_not_lost(transport: Any) -> None:
     with served_echo() as server, make(server.address, transport=transport) as env:
         env.reset()
         for value in range(10):
@@ -76,8 +76,8 @@ def test_a_large_observation_takes_one_round_trip(transport: Any) -> None:
             taken = Stopwatch()
             env.step({"action": 1})
             net.append(taken.net)
-        # With the protocol's first window of 64 KiB, each acknowledged, it is 61; grpcio makes
-        # it larger for a message that is on its way, and needs five.
+        # With the protocol's first window of 64 KiB it would be 61; grpcio makes the window larger
+        # for a message that is on its way, and took five.
         assert min(net) < 1.8 * 2 * LATENCY_SECONDS
 
 

@@ -39,7 +39,7 @@ _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 
 _WINDOW_BYTES = 16 << 20
-"""What a server may send without waiting. grpcio allocates nothing for it."""
+"""What a server may send without waiting for the client to read it."""
 
 _MAX_FRAME_BYTES = 1 << 20
 """The largest frame of a server. A message of 1 MB in frames of 16 KiB takes 1.3 times as long."""
@@ -137,7 +137,7 @@ def _channel(
         # The pings by which grpcio measures the bandwidth go out with almost any request, and their
         # timeout is the keepalive's: a server that stands still for 5 s would be lost.
         ("grpc.http2.bdp_probe", 0),
-        # What they would choose; it would be 64 KiB and 16 KiB without them.
+        # Those pings would raise both; without them they are 64 KiB and 16 KiB.
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.http2.max_frame_size", _MAX_FRAME_BYTES),
     ]
