@@ -14,7 +14,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, flattener
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
@@ -37,6 +37,8 @@ class EnvironmentRows:
         self.has_begun = np.zeros(count, np.bool_)
         self._single = FlatSpecs.of(environment, getattr(environment, "default_actions", {}))
         self.action_spec = batched(environment.action_spec(), count)
+        self._flatten_action = flattener(self.action_spec)
+        self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
         self._observation_spec = batched(environment.observation_spec(), count)
         self.reward_spec = batched(environment.reward_spec(), count)
         self.discount_spec = batched(environment.discount_spec(), count)
@@ -72,14 +74,10 @@ class EnvironmentRows:
 
         A default action is the same for all rows, and has no rows itself.
         """
-        if self.action_spec is None:
-            return []
-        given = zip(
-            tree.flatten_up_to(self.action_spec, action), leaves(self.action_spec), strict=True
-        )
+        given = zip(self._flatten_action(action), self._action_shapes, strict=True)
         return [
-            value if np.shape(value) == spec.shape else np.broadcast_to(value, spec.shape)
-            for value, spec in given
+            value if np.shape(value) == shape else np.broadcast_to(value, shape)
+            for value, shape in given
         ]
 
     def begin(self, index: int, environment: dm_env.Environment) -> None:

@@ -60,13 +60,13 @@ class FlatSpecs:
         discount_spec: Any,
         default_actions: Mapping[str, Any],
     ):
-        self._flatten_observation = _flattener(observation_spec)
-        self._flatten_reward = _flattener(reward_spec)
+        self._flatten_observation = flattener(observation_spec)
+        self._flatten_reward = flattener(reward_spec)
         self._has_single_reward = isinstance(reward_spec, Array)
         self.sends_discount = not _is_default_discount(discount_spec)
         if not self.sends_discount:
             discount_spec = None
-        self._flatten_discount = _flattener(discount_spec)
+        self._flatten_discount = flattener(discount_spec)
         self.action_names = _names(action_spec, "action")
         self._nest_action = _nester(action_spec, self.action_names)
         self._nest_row = _row_nester(action_spec)
@@ -185,7 +185,7 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
     )
 
 
-def _flattener(structure: Any) -> Callable[[Any], list[Any]]:
+def flattener(structure: Any) -> Callable[[Any], list[Any]]:
     """Returns what flattens values of a structure: without dm-tree for a leaf or a flat dict."""
     if isinstance(structure, Array):
         return lambda value: [value]
