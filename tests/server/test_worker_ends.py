@@ -9,7 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +241,39 @@ def test_a_replacement_is_used_whatever_its_predecessor_was_last_handed(
         with make(server.address, timeout=60) as env:
             assert pid_of(env) != first
         assert workers._board.rows[0].handed == workers._board.rows[0].adopted == 1
+
+
+def test_only_the_thread_that_supervises_a_worker_touches_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # `close` in one thread and `is_alive` in another is a ValueError, or an end that nobody sees.
+    touched: set[tuple[str, str]] = set()
+
+    def told(name: str) -> Callable[..., Any]:
+        whole = getattr(BaseProcess, name)
+
+        def method(self: BaseProcess, *arguments: Any) -> Any:
+            if self.name.startswith("dm_env_rpc worker"):
+                touched.add((name, threading.current_thread().name))
+            return whole(self, *arguments)
+
+        return method
+
+    names = ("is_alive", "join", "kill", "terminate", "close")
+    for name in names:
+        monkeypatch.setattr(BaseProcess, name, told(name))
+    with serve(hosted.make, processes=1) as server:
+        (replaced,) = pids = processes_of(server)
+        os.kill(replaced, signal.SIGKILL)
+        assert settles(lambda: replaced not in processes_of(server), START_SECONDS)
+        with make(server.address) as env:
+            pids.append(pid_of(env))
+        assert server.stats().all_streams == 1
+        assert [type(error) for error in server.errors] == [ChildProcessError]
+    server.stop()
+    assert have_ended(pids)
+    assert touched >= {(name, "dm_env_rpc supervises worker 0") for name in ("is_alive", "close")}
+    assert {thread for _, thread in touched} == {"dm_env_rpc supervises worker 0"}
 
 
 def test_the_workers_end_with_the_server_that_is_killed() -> None:
