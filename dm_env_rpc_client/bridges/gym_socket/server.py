@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import functools
 import logging
-import multiprocessing.process
 import multiprocessing.reduction
 import multiprocessing.util
 import os
@@ -55,7 +54,7 @@ class Server:
         self._options = options
         self._lock = threading.Lock()
         self._sessions: dict[TcpStream, threading.Thread] = {}
-        self._children: set[multiprocessing.process.BaseProcess] = set()
+        self._children: set[session_runner.SessionProcess] = set()
         self._stopped = InterruptibleEvent()
         self._failures = 0
         self._is_clean = True
@@ -201,8 +200,6 @@ class Server:
         finally:
             with self._lock:
                 self._children.discard(child)
-        if child.exitcode:
-            raise RuntimeError(f"a session's process ended with exit code {child.exitcode}")
 
 
 def serve(

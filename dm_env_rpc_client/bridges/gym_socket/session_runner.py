@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing.process
+import signal
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec
@@ -92,9 +95,46 @@ def _send(stream: TcpStream, data: bytes, timeout: float) -> bool:
     return True
 
 
+class SessionProcess:
+    """A process that hosts a session.
+
+    Args:
+      process: the process, which runs.
+      closed: the end of a pipe at which the process says that its environment is closed.
+    """
+
+    def __init__(self, process: multiprocessing.process.BaseProcess, closed: Connection):
+        self._process = process
+        self._closed = closed
+
+    def kill(self) -> None:
+        """Kills the process, if it still runs."""
+        self._process.kill()
+
+    def join(self) -> None:
+        """Waits until the process has ended.
+
+        Raises:
+          RuntimeError: it failed, or ended before its environment was closed.
+        """
+        with self._closed:
+            self._process.join()
+            code = self._process.exitcode
+            # What is killed when its environment is closed only takes long to exit.
+            if code and not (code == -signal.SIGKILL and self._has_closed()):
+                raise RuntimeError(f"a session's process ended with exit code {code}")
+
+    def _has_closed(self) -> bool:
+        try:
+            # A process that the environment has started may keep the other end open.
+            return self._closed.poll() and bool(self._closed.recv_bytes())
+        except EOFError:
+            return False
+
+
 def start_process(
     stream: TcpStream, factory: EnvironmentFactory, options: Options
-) -> multiprocessing.process.BaseProcess:
+) -> SessionProcess:
     """Starts a process that hosts a session; the caller keeps its copy of the socket open.
 
     Raises:
@@ -102,14 +142,21 @@ def start_process(
     """
     # A forked child would inherit locks that other threads of this process hold.
     context = multiprocessing.get_context("spawn")
-    arguments = (stream.socket, stream.peer, bytes(stream.unread), factory, options)
+    heard, told = context.Pipe(duplex=False)
+    arguments = (stream.socket, stream.peer, bytes(stream.unread), factory, options, told)
     process = context.Process(target=_host_here, args=arguments, daemon=True)
-    process.start()
-    return process
+    with told:
+        process.start()
+    return SessionProcess(process, heard)
 
 
 def _host_here(
-    connected: Any, peer: str, unread: bytes, factory: EnvironmentFactory, options: Options
+    connected: Any,
+    peer: str,
+    unread: bytes,
+    factory: EnvironmentFactory,
+    options: Options,
+    closed: Connection,
 ) -> None:
     children.leave_signals_to_parent()
     stream = TcpStream(connected, peer, unread)
@@ -117,3 +164,5 @@ def _host_here(
     parent = children.Parent.from_multiprocessing()
     children.exit_with(parent, children.GRACE_SECONDS, stream.shutdown)
     host(stream, factory, options)
+    with contextlib.suppress(OSError):
+        closed.send_bytes(b"closed")
