@@ -19,6 +19,7 @@ from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.readiness import check_answers
 from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
+from dm_env_rpc_client.launch.descendants import doing
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
 
@@ -133,12 +134,16 @@ class Launch:
                 self.check_running(error)
                 if deadline.has_passed:
                     waited = f"within {reported_timeout or timeout:g} s"
-                    reason = f"did not answer at {self.address} {waited} ({error})"
+                    reason = f"did not answer at {self.address} {waited} ({error}{self._doing()})"
                     raise self.error(reason) from error
                 # Its frames refer to this object, and whoever keeps the error would keep it.
                 error.__traceback__ = None
             time.sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _doing(self) -> str:
+        shown = doing(self.pid)
+        return shown and f"; its processes: {shown}"
 
     def suppress_resource_warning(self) -> None:
         """Has it end without a warning when nothing refers to it any more."""

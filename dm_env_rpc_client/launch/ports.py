@@ -24,6 +24,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from dm_env_rpc_client.launch.descendants import descendants, processes
+
 _IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE|errno 98|port .*in use", re.I)
 _LISTENING = "0A"
 
@@ -88,7 +90,7 @@ class Port:
           who does.
         """
         owners = set(_owners(_listening(self.number)))
-        return bool(owners) and not owners & _descendants(supervisor)
+        return bool(owners) and not owners & {each.pid for each in descendants(supervisor)}
 
 
 def _listening(port: int) -> set[str]:
@@ -106,28 +108,8 @@ def _listening(port: int) -> set[str]:
 
 def _owners(sockets: set[str]) -> Iterator[int]:
     """Yields the processes that have one of the sockets, of those that /proc shows."""
-    for pid in _processes() if sockets else ():
+    for pid in processes() if sockets else ():
         with contextlib.suppress(OSError):
             folder = f"/proc/{pid}/fd"
             if any(os.readlink(f"{folder}/{each}") in sockets for each in os.listdir(folder)):
                 yield pid
-
-
-def _descendants(root: int) -> set[int]:
-    """Returns the processes below one, and those in the sessions of these."""
-    parents, sessions = {}, {}
-    for pid in _processes():
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            parents[pid], sessions[pid] = int(fields[1]), int(fields[3])
-    found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    of_session = {sessions[pid] for pid in found - {root} if pid in sessions}
-    return found | {pid for pid, session in sessions.items() if session in of_session}
-
-
-def _processes() -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return []

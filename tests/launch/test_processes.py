@@ -28,6 +28,7 @@ from dm_env_rpc_client.launch import (
     from_python,
     processes,
 )
+from dm_env_rpc_client.launch.descendants import doing
 from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.system import children
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
@@ -130,6 +131,24 @@ def test_a_port_that_accepts_is_not_a_server_that_answers() -> None:
         from_process(running(program), timeout=timeout)
     assert caught.value.exit_code is None
     assert "accepted" in caught.value.logs
+    does = r"; its processes: \d+ 'python\S*' \w[\w ]*, \d+\.\d s of processor time\)$"
+    assert re.search(does, caught.value.reason)
+
+
+@pytest.mark.parametrize(
+    ("program", "does"),
+    [("kill -STOP $$", "is stopped by a signal"), ("exec sleep 100", "sleeps"),
+     ("while :; do :; done", "computes")],
+)  # fmt: skip
+def test_what_a_server_does_that_does_not_answer(program: str, does: str) -> None:
+    supervisor = children.start_supervised(["sh", "-c", program])
+    try:
+        # "sh", or what it has become.
+        text = rf"\d+ '(sh|dash|sleep)' {does}, \d+\.\d s of processor time"
+        assert settles(lambda: bool(re.fullmatch(text, doing(supervisor.pid))))
+    finally:
+        children.end(supervisor, 20)
+    assert doing(supervisor.pid) == ""
 
 
 def test_one_that_answers_late_is_waited_for() -> None:
