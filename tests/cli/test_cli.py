@@ -25,7 +25,7 @@ from tests.cli.commands import address_of, command, ended, invoke, started
 from tests.launch.processes import children_of, is_alive
 from tests.support.environments import Robot
 from tests.support.scripted import settles
-from tests.support.stopwatch import patience, time_limit
+from tests.support.stopwatch import ends_within, patience
 
 
 def test_run_without_an_address_serves_catch_itself() -> None:
@@ -135,8 +135,9 @@ def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, options: list
     with make(address_of(process), {"length": 3}) as env:
         env.reset()
         assert env.step({"value": 5}).observation["value"] == 5
-        with time_limit(5):
-            ended(process, stop)
+        with ends_within(5, process):
+            process.send_signal(stop)
+        ended(process)
 
 
 ACTING = """

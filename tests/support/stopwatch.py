@@ -4,8 +4,9 @@ A bound such as "within 1 s" is about the package, and not about other programs 
 processors. So a process beside the tests does nothing but sleep, and adds up how much later than
 asked for it wakes. That much more is allowed, and in the scorecard's full mode nothing.
 
-What computes is delayed by more than what sleeps. Where only whether something happens is asked,
-and not when, the time after which a test gives up is `patience`.
+What computes is delayed by more than what sleeps. Of one process the system tells how long it has
+waited for a processor: `ends_within`. Where only whether something happens is asked, and not when,
+the time after which a test gives up is `patience`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from tests.reliability.scorecard import is_strict
 
-__all__ = ["Stopwatch", "patience", "time_limit"]
+__all__ = ["Stopwatch", "ends_within", "patience", "time_limit"]
 
 _USUAL_LOAD = 2.0
 """How many programs per processor want to run, at most, while only the tests do. See
@@ -95,15 +98,26 @@ def _late() -> float:
     return late + max(time.monotonic() - due, 0.0)
 
 
+def _waited(pid: int) -> float:
+    """How long the main thread of a process has waited for a processor, in seconds."""
+    # https://docs.kernel.org/scheduler/sched-stats.html
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 class Stopwatch:
     """Runs from when it is made.
 
     The allowance is for what passed since then, so a short claim in a long test has a stopwatch
     of its own.
+
+    Args:
+      pid: a process whose main thread does what is timed; it may have ended, but not been waited
+        for. None if there are several.
     """
 
-    def __init__(self) -> None:
-        self._late = 0.0 if is_strict() else _late()
+    def __init__(self, pid: int | None = None) -> None:
+        self._pid = pid
+        self._before = self._delays()
         self._begun = time.monotonic()
 
     @property
@@ -113,7 +127,7 @@ class Stopwatch:
     @property
     def allowance(self) -> float:
         """How much later than on an idle machine something may be."""
-        return 0.0 if is_strict() else _late() - self._late
+        return max(now - before for now, before in zip(self._delays(), self._before, strict=True))
 
     @property
     def net(self) -> float:
@@ -121,7 +135,13 @@ class Stopwatch:
         return self.seconds - self.allowance
 
     def __repr__(self) -> str:
-        return f"{self.seconds:.2f} s, of which a timer was late {self.allowance:.2f} s"
+        return f"{self.seconds:.2f} s, of which {self.allowance:.2f} s are allowed"
+
+    def _delays(self) -> tuple[float, float]:
+        """How late the timer has been in all, and how long the process has waited."""
+        if is_strict():
+            return 0.0, 0.0
+        return _late(), 0.0 if self._pid is None else _waited(self._pid)
 
     def within(self, seconds: float) -> bool:
         """Whether no more time has passed than that, and what is allowed in addition."""
@@ -133,6 +153,18 @@ def time_limit(seconds: float) -> Iterator[Stopwatch]:
     """Fails a block that takes longer."""
     stopwatch = Stopwatch()
     yield stopwatch
+    assert stopwatch.within(seconds), f"{stopwatch}; at most {seconds} s are allowed"
+
+
+@contextlib.contextmanager
+def ends_within(seconds: float, process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Waits, after a block, until a process has ended; fails if that took longer, with the block.
+
+    What the process itself has waited for a processor is allowed. Its parent can wait for it still.
+    """
+    stopwatch = Stopwatch(process.pid)
+    yield
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert stopwatch.within(seconds), f"{stopwatch}; at most {seconds} s are allowed"
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 
 from tests.reliability.scorecard import FULL, MODE
 from tests.support import stopwatch
-from tests.support.stopwatch import Stopwatch, time_limit
+from tests.support.stopwatch import Stopwatch, ends_within, time_limit
 
 
 def held(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -56,6 +59,35 @@ def test_a_sleeper_that_does_not_get_the_processor_is_late() -> None:
     finally:
         os.kill(child, 18)
     assert it.allowance >= 0.4  # Before it has told so itself, and after.
+
+
+def test_what_a_process_waits_for_a_processor_is_allowed_where_it_is_timed() -> None:
+    on_one = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(flush=True)"
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            other = stack.enter_context(started(f"{on_one}\nwhile True: pass"))
+            stack.callback(other.kill)
+        one = stack.enter_context(started(f"{on_one}\ninput()\nfor _ in range(10**7): pass"))
+        it = Stopwatch(one.pid)
+        with ends_within(20, one):
+            assert one.stdin is not None
+            one.stdin.write(b"\n")
+            one.stdin.flush()
+        waited = stopwatch._waited(one.pid)
+        assert 0.0 < waited - it._before[1] <= it.allowance
+        with pytest.raises(AssertionError, match="at most -1 s are allowed"), ends_within(-1, one):
+            pass  # It has ended.
+        assert one.wait() == 0
+
+
+def started(program: str) -> subprocess.Popen[bytes]:
+    """Starts a program, which prints a line when it is there."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
 
 
 def test_what_the_sleeper_tells_is_read_whole() -> None:

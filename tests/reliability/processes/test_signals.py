@@ -37,7 +37,7 @@ from tests.support.scripted import (
     settles,
     thread_count,
 )
-from tests.support.stopwatch import Stopwatch, patience, time_limit
+from tests.support.stopwatch import Stopwatch, ends_within, time_limit
 
 
 def kill_in_mid_step() -> float:
@@ -367,8 +367,9 @@ def test_row_15_a_process_that_forgets_to_close_exits(
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "it only has to exit\n"
-            with time_limit(5):
-                _, said = process.communicate(timeout=patience(20))
+            with ends_within(5, process):
+                pass
+            _, said = process.communicate()
         finally:
             process.kill()
     assert process.returncode == 0
