@@ -40,7 +40,8 @@ _starting = threading.Lock()
 
 def end(process: BaseProcess) -> None:
     """Kills a process, if it still runs, and leaves nothing of it."""
-    process.kill()
+    if process.is_alive():  # Who waits for it is the fork server: its id may be another's by now.
+        process.kill()
     process.join()
     process.close()
 

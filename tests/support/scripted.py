@@ -165,12 +165,6 @@ def listening(answer: Callable[[socket.socket], object]) -> Iterator[str]:
                 connection.close()
 
 
-def own_seconds() -> float:
-    """A clock that stands still while this thread waits for a processor that others have."""
-    waited = Path("/proc/thread-self/schedstat").read_text().split()[1]
-    return time.monotonic() - int(waited) / 1e9
-
-
 def settles(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether `condition` becomes true in time: sockets and threads end in their own time."""
     stopwatch, looks = Stopwatch(), 1

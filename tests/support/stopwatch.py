@@ -27,7 +27,7 @@ from typing import Any
 
 from tests.reliability.scorecard import is_strict
 
-__all__ = ["Stopwatch", "ends_within", "patience", "time_limit"]
+__all__ = ["Stopwatch", "ends_within", "own_seconds", "patience", "time_limit"]
 
 _USUAL_LOAD = 2.0
 """How many programs per processor want to run, at most, while only the tests do. See
@@ -98,10 +98,15 @@ def _late() -> float:
     return late + max(time.monotonic() - due, 0.0)
 
 
-def _waited(pid: int) -> float:
-    """How long the main thread of a process has waited for a processor, in seconds."""
+def _waited(thread: int | str) -> float:
+    """How long a thread has waited for a processor, in seconds; of a process, its main thread."""
     # https://docs.kernel.org/scheduler/sched-stats.html
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return int(Path(f"/proc/{thread}/schedstat").read_text().split()[1]) / 1e9
+
+
+def own_seconds() -> float:
+    """A clock that stands still while this thread waits for a processor that others have."""
+    return time.monotonic() - _waited("thread-self")
 
 
 class Stopwatch:

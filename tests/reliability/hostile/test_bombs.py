@@ -26,7 +26,7 @@ from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
 from tests.support import forks
 from tests.support.both_transports import forced, obey
-from tests.support.scripted import own_seconds
+from tests.support.stopwatch import own_seconds
 
 SLACK = 64 << 20
 SECONDS = 0.5 if is_strict() else 5.0
