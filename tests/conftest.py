@@ -21,6 +21,7 @@ from tests.reliability.recording import seen
 from tests.support import timeouts
 from tests.support.environments import Echo
 from tests.support.groups import GROUPS, need, report_together
+from tests.support.ports import usual_ports_held
 from tests.support.stopwatch import Stopwatch
 
 __all__ = ["seen"]
@@ -99,7 +100,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Has the peers in other languages built ahead, in a run that will need them."""
+    """Holds the usual ports, and has the peers in other languages built, if they are needed."""
+    if not hasattr(session.config, "workerinput"):
+        stack = contextlib.ExitStack()
+        stack.enter_context(usual_ports_held())
+        session.config.add_cleanup(stack.close)
     folders = [Path(argument).absolute() for argument in session.config.args]
     needed = Path(__file__).parent / "interop"
     is_controller = bool(session.config.getoption("numprocesses", None))

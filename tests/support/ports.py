@@ -1,10 +1,14 @@
-"""Ports that stay those of a test when its server has gone."""
+"""Ports that stay those of a test when its server has gone, and ports that no test may use."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import socket
+from collections.abc import Iterator
+
+USUAL = (5001, 50051, 50052)
+"""Where servers listen whose users name no port."""
 
 
 class HeldPort:
@@ -25,11 +29,11 @@ class HeldPort:
     def __init__(self) -> None:
         with contextlib.ExitStack() as stack:
             while True:
-                self.number = _hold(stack, socket.AF_INET, "127.0.0.1", 0)
+                self.number = _hold(stack, socket.AF_INET, "127.0.0.1", 0, socket.SO_REUSEADDR)
                 if not socket.has_ipv6:
                     break
                 try:
-                    _hold(stack, socket.AF_INET6, "::1", self.number)
+                    _hold(stack, socket.AF_INET6, "::1", self.number, socket.SO_REUSEADDR)
                 except OSError as error:
                     if error.errno == errno.EADDRINUSE:
                         continue
@@ -48,8 +52,24 @@ class HeldPort:
         self.close()
 
 
-def _hold(stack: contextlib.ExitStack, family: int, host: str, port: int) -> int:
+@contextlib.contextmanager
+def usual_ports_held() -> Iterator[None]:
+    """Keeps servers from the ports in `USUAL`.
+
+    They may be those of a server that runs beside the tests, or of a second run of the tests. A
+    test that takes one of them failed then, and only then; so it always does.
+    """
+    with contextlib.ExitStack() as stack:
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            for number in USUAL:
+                with contextlib.suppress(OSError):  # It is taken already, or there is no IPv6.
+                    # Runs beside this one hold it, too, so that one may end before the other.
+                    _hold(stack, family, host, number, socket.SO_REUSEPORT)
+        yield
+
+
+def _hold(stack: contextlib.ExitStack, family: int, host: str, port: int, option: int) -> int:
     held = stack.enter_context(socket.socket(family))
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, option, 1)
     held.bind((host, port))
     return int(held.getsockname()[1])

@@ -1,4 +1,7 @@
-"""A held port is of one test: servers of it can listen there, and nobody else gets it."""
+"""A held port is of one test: servers of it can listen there, and nobody else gets it.
+
+The usual ports are of no test.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import struct
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, connect, make
+from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Catch, serve
-from tests.support.ports import HeldPort
+from tests.support.ports import USUAL, HeldPort, usual_ports_held
 from tests.support.scripted import served_echo
 
 _IP_LOCAL_PORT_RANGE = 51
@@ -40,6 +44,19 @@ def test_nobody_else_gets_the_port_of_a_server_that_was_killed(host: str) -> Non
     with any_port_of(family, number) as other:
         other.bind((host, 0))
         assert other.getsockname()[1] == number
+
+
+@pytest.mark.parametrize("number", USUAL)
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_no_server_gets_a_usual_port_during_the_tests(host: str, number: int) -> None:
+    address = f"{host}:{number}"
+    with usual_ports_held(), usual_ports_held():
+        with pytest.raises(OSError, match="in use"):
+            serve(Catch, address)
+        with pytest.raises(OSError, match="in use"):
+            gym_socket.serve({"catch": Catch}, address)
+        with pytest.raises(ConnectionLostError, match="refused"):
+            connect(address, timeout=0.1)
 
 
 def any_port_of(family: int, number: int) -> socket.socket:

@@ -70,7 +70,7 @@ SERVERS: dict[str, Callable[[], Any]] = {
     "http2": lambda: serve(Catch, transport="http2"),
     "grpc": lambda: serve(Catch, transport="grpc"),
     "worker processes": lambda: serve(Catch, processes=1),
-    "gym_socket": lambda: gym_socket.serve({"catch": Catch}),
+    "gym_socket": lambda: gym_socket.serve({"catch": Catch}, "localhost:0"),
 }
 
 
