@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import logging
 import os
@@ -319,7 +320,8 @@ def test_nothing_is_left_of_a_driver_that_is_killed() -> None:
         assert settles(lambda: not any(map(is_alive, ours)), 30)
     finally:
         for pid in filter(is_alive, started):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # They also end by themselves.
+                os.kill(pid, signal.SIGKILL)
 
 
 OURS = (b"ray::Worker", b"dm_env_rpc_client.server", b"system/children.py")

@@ -302,16 +302,21 @@ def test_one_that_nobody_closes_ends_with_a_warning() -> None:
     assert settles(lambda: descriptor_count() <= descriptors)
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing() -> None:
-    before = set(os.listdir("/proc"))
-    timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
+def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+
+    def interrupt() -> None:
+        if settles(lambda: told.exists() and bool(told.read_text()), 30):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
-        from_process(["sleep", "217.25", "{port}"])
-    timer.join()
-    started = set(os.listdir("/proc")) - before
-    pids = [int(pid) for pid in started if pid.isdigit()]
-    assert [pid for pid in pids if b"217.25" in command_of(pid)] == []
+        from_process(["sh", "-c", 'echo $$ > "$0"; exec sleep 217', str(told), "{port}"])
+    thread.join()
+    assert not is_alive(int(told.read_text()))
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()]
+    assert [pid for pid in pids if os.fsencode(told) in command_of(pid)] == []
 
 
 def test_a_forked_child_that_exits_ends_nothing() -> None:

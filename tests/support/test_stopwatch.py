@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -124,7 +125,7 @@ def sleepers() -> list[int]:
         pids = [int(pid) for pid in children.read().split()]
     found = []
     for pid in pids:
-        with open(f"/proc/{pid}/cmdline", "rb") as command:
-            if stopwatch._SLEEPER.encode() in command.read():
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            if stopwatch._SLEEPER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -125,18 +126,17 @@ def test_a_command_is_started_once_and_stopped(pytester: pytest.Pytester) -> Non
     )
     run(pytester, f"--dm-env-rpc-command={SERVE}").assert_outcomes(passed=2)
     address = (pytester.path / "address").read_text()
-    assert not listeners(address)
+    assert not listeners(address, pytester.path)
 
 
-def listeners(address: str) -> list[int]:
-    """Processes whose command line has the address."""
+def listeners(address: str, folder: Path) -> list[int]:
+    """Processes of a folder whose command line has the address, which others may get later."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if address.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            pass  # It has ended.
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It has ended.
+            has_address = address.encode() in (process / "cmdline").read_bytes()
+            if has_address and (process / "cwd").readlink() == folder:
+                found.append(int(process.name))
     return found
 
 
@@ -159,11 +159,11 @@ def test_a_killed_pytest_leaves_no_server_behind(pytester: pytest.Pytester) -> N
     started = pytester.path / "started"
     try:
         assert settles(lambda: started.exists() and bool(started.read_text()), 30)
-        assert listeners(started.read_text())
+        assert listeners(started.read_text(), pytester.path)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
-    assert settles(lambda: not listeners(started.read_text()), 10)
+    assert settles(lambda: not listeners(started.read_text(), pytester.path), 10)
 
 
 def test_environments_are_hosted_in_the_test(pytester: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -72,8 +73,8 @@ class Engine:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         found = []
         for child in map(int, children):
-            with open(f"/proc/{child}/cmdline", "rb") as file:
-                if b"resource_tracker" not in file.read():
+            with contextlib.suppress(OSError):  # It has ended meanwhile.
+                if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes():
                     found.append(child)
         return found
 
