@@ -43,6 +43,6 @@ def test_specs_that_make_no_sense_are_one_finding() -> None:
     names = ("at_most_one_dimension_is_variable", "each_action_can_be_sent_alone")
     checks = [check for check in CHECKS if check.name in names]
     with playground.serve(session_class) as address:
-        found, skipped = run(address, OPTIONS, checks)
+        found, skipped = run(address, breakage.OPTIONS, checks)
     assert (found.outcome, skipped.outcome) == (Outcome.FAILED, Outcome.SKIPPED)
     assert "more than one variable dimension" in skipped.reason

@@ -273,7 +273,7 @@ def test_strict_makes_warnings_failures() -> None:
     options = Options(strict=True, timeout=2.0, quiet_seconds=0.05)
     checks = [foundations.the_stream_survives_errors]
     with playground.serve(BROKEN["ends the stream after an error"][1]) as address:
-        (finding,) = run(address, options, checks)
+        (finding,) = run(address, patient(options), checks)
     assert finding.outcome is Outcome.FAILED
     assert finding.reason == ""
 

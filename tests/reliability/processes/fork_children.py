@@ -125,7 +125,7 @@ def use_everything(connection: Connection, pending: Sequence[Any], futures: Sequ
     for future in futures:
         use_future(future)
     if futures:
-        done, _ = concurrent.futures.wait(futures, timeout=5)
+        done, _ = concurrent.futures.wait(futures, timeout=60)
         assert done == set(futures)
     if forced() == "http2":
         with connect(connection.address, timeout=10) as fresh:
