@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dm_env_rpc_client.system import children
 from tests.notebook import sources
 from tests.support.groups import need
 
@@ -23,12 +24,11 @@ SECONDS = 90
 pytestmark = pytest.mark.timeout(240)
 
 
-def execute(name: str, folder: Path) -> Any:
+def execute(notebook: Any, folder: Path) -> Any:
     """Runs a notebook in a kernel of its own, in a folder of its own."""
     from nbclient import NotebookClient
 
     folder.mkdir()
-    notebook = sources.read(name)
     # The widgets that it shows are not kept: a page without a kernel cannot show them.
     client = NotebookClient(
         notebook,
@@ -37,7 +37,8 @@ def execute(name: str, folder: Path) -> Any:
         resources={"metadata": {"path": str(folder)}},
         store_widget_state=False,
     )
-    asyncio.run(client.async_execute())
+    # This may be another thread than that in which pytest sets a variable for each test.
+    asyncio.run(client.async_execute(env=children.variables({})))
     return notebook
 
 
@@ -53,7 +54,7 @@ def executed(
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            yield {name: pool.submit(execute, name, folder / name) for name in NAMES}
+            yield {name: pool.submit(execute, sources.read(name), folder / name) for name in NAMES}
 
 
 def test_there_are_the_notebooks_that_were_promised() -> None:
@@ -82,6 +83,20 @@ def test_a_notebook_runs_from_top_to_bottom(
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)
         sources.write(notebook, sources.FOLDER / f"{name}.ipynb")
+
+
+def test_a_kernel_starts_while_variables_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(variables: object) -> None:
+        raise KeyError("PYTEST_CURRENT_TEST")  # As if it were removed in this moment.
+
+    notebook = sources.read(NAMES[0])
+    notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code"][:1]
+    notebook.cells[0].source = "1 + 1"
+    monkeypatch.setattr(type(os.environ), "copy", copy)
+    executed = execute(notebook, tmp_path / "folder")
+    assert executed.cells[0].outputs[0].data["text/plain"] == "2"
 
 
 @pytest.mark.parametrize("name", NAMES)
