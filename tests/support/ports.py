@@ -56,8 +56,8 @@ class HeldPort:
 def usual_ports_held() -> Iterator[None]:
     """Keeps servers from the ports in `USUAL`.
 
-    They may be those of a server that runs beside the tests, or of a second run of the tests. A
-    test that takes one of them failed then, and only then; so it always does.
+    A server beside the tests may have them, or a second run of the tests. Without this, a test that
+    takes one would fail in that case only; with it, such a test always fails.
     """
     with contextlib.ExitStack() as stack:
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):

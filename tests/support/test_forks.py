@@ -1,3 +1,5 @@
+"""A process that has ended is sent no signal: its id may be another process's by then."""
+
 from __future__ import annotations
 
 import os
