@@ -8,12 +8,15 @@ from __future__ import annotations
 import signal
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, connect, make
 from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, serve
+from tests.support import programs
 from tests.support.ports import USUAL, HeldPort, usual_ports_held
 from tests.support.scripted import served_echo
 
@@ -57,6 +60,39 @@ def test_no_server_gets_a_usual_port_during_the_tests(host: str, number: int) ->
             gym_socket.serve({"catch": Catch}, address)
         with pytest.raises(ConnectionLostError, match="refused"):
             connect(address, timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("port", "arguments"),
+    [
+        (50051, ["-m", "dm_env_rpc_client", "serve", "catch"]),
+        (5001, ["-m", "dm_env_rpc_client", "serve", "catch", "--protocol", "gym-socket"]),
+        (50052, ["-m", "dm_env_rpc_client", "record", "new.mcap", "--upstream", "{upstream}"]),
+        (50051, ["-m", "dm_env_rpc_client", "replay", "{recording}"]),
+        (50051, [dm_env_rpc_server.__file__, "dm_env_rpc_client.server:Catch"]),
+    ],
+    ids=["serve", "gym-socket", "record", "replay", "one file"],
+)
+def test_commands_that_are_given_no_address_take_a_usual_port(
+    port: int, arguments: list[str], tmp_path: Path
+) -> None:
+    assert port in USUAL
+    recording = tmp_path / "run.mcap"
+    with serve(Catch) as server, usual_ports_held():
+        with make(server.address, record=recording) as env:
+            env.reset()
+        given = [part.format(upstream=server.address, recording=recording) for part in arguments]
+        finished = programs.run_python(
+            *given, code=1, folder=tmp_path, environment={"PYTHONPATH": str(programs.ROOT)}
+        )
+    said = finished.stderr.strip().splitlines()[-1]
+    assert str(port) in said
+    assert "Address already in use" in said
+
+
+def test_gym_sockets_server_that_is_given_no_address_takes_a_usual_port() -> None:
+    with usual_ports_held(), pytest.raises(OSError, match=r"in use .* 5001\)"):
+        gym_socket.serve({"catch": Catch})
 
 
 def any_port_of(family: int, number: int) -> socket.socket:

@@ -2368,14 +2368,13 @@ serve = Server
 
 def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
     """Returns a listening socket, and its address; only if `is_open` for other machines."""
+    host, _, port = address.rpartition(":")
     if address.startswith("unix:"):
-        path = address[5:]
-        if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
-            os.unlink(path)
+        where: Any = address[5:]
+        if os.path.exists(where) and stat.S_ISSOCK(os.stat(where).st_mode):
+            os.unlink(where)
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(path)
     else:
-        host, _, port = address.rpartition(":")
         kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=kind, flags=passive)
         # Of "localhost", the address that all clients try.
@@ -2384,9 +2383,14 @@ def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
             raise ValueError(f"other machines can reach {address}: pass a token, or insecure=True")
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
         listener.bind(where)
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {address}: {error}") from error
+    if not address.startswith("unix:"):
         address = f"{host}:{listener.getsockname()[1]}"
-    listener.listen(512)
     return listener, address
 
 
