@@ -114,7 +114,7 @@ def test_a_call(call: str, guarded: str) -> None:
 COMMANDS: dict[str, tuple[int, list[str]]] = {
     "serve cathc": (2, ["error: there is no environment 'cathc'; did you mean 'catch'?"]),
     "serve gymnasum://CartPole-v1": (2, ["unknown scheme gymnasum://; did you mean 'gymnasium'?"]),
-    "serve tests.test_failure_texts:Abstract": (2, ["Abstract is abstract; it lacks"]),
+    "serve tests.mistakes.test_calls:Abstract": (2, ["Abstract is abstract; it lacks"]),
     "run python:gymnasium:CartPole": (
         3, ["\nerror: the environment: cannot import 'gymnasium:CartPole' (", "no attribute"],
     ),
