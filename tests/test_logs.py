@@ -16,6 +16,7 @@ from tests.support.programs import run_python
 from tests.support.scripted import settles
 
 TOKEN = "tok-5c0e72d1"
+HERE = r"(localhost|ipv4:127.0.0.1|ipv6:%5B::1%5D):\d+"
 
 
 def lines(caplog: pytest.LogCaptureFixture, least: int) -> list[str]:
@@ -23,8 +24,7 @@ def lines(caplog: pytest.LogCaptureFixture, least: int) -> list[str]:
     return [
         f"{record.name.removeprefix('dm_env_rpc_client.')} {record.levelname}: {message}"
         for record in caplog.records
-        if record.levelno >= least
-        and (message := re.sub(r"(localhost|ipv4:127.0.0.1):\d+", "HERE", record.getMessage()))
+        if record.levelno >= least and (message := re.sub(HERE, "HERE", record.getMessage()))
     ]
 
 

@@ -90,10 +90,10 @@ def test_the_interpreter_that_exits_ends_it_and_prints_nothing(end: str) -> None
     program = f"""
 import os
 from dm_env_rpc_client import make
+from tests.launch.processes import children_of
 env = make({ECHO!r})
 env.reset()
-pids = os.popen(f"ps -o pid= --ppid {{os.getpid()}}").read().split()
-print(pids[0], flush=True)
+print(children_of(os.getpid())[0], flush=True)
 {end}
 """
     code = {"os.kill(os.getpid(), 9)": -9, "1 / 0": 1}.get(end, 0)

@@ -53,6 +53,8 @@ class Authority:
         openssl(folder, "req", "-x509", *_NEW_KEY, "-days", "2", "-keyout", "ca.key", "-out",
                 "ca.crt", "-subj", f"/CN={name}", "-addext",
                 "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
+        (folder / "index.txt").touch()
+        (folder / "ca.cnf").write_text(_CONFIGURATION)
 
     def issue(self, name: str, names: str = LOCALHOST, is_expired: bool = False) -> Issued:
         """Issues a certificate for addresses; `name` is that of its files."""
@@ -64,10 +66,25 @@ class Authority:
         (folder / f"{name}.ext").write_text(
             f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
         )
-        openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
-                "-CAcreateserial", "-days", "-1" if is_expired else "2", "-out", issued.cert.name,
-                "-extfile", f"{name}.ext")  # fmt: skip
+        openssl(folder, "ca", "-batch", "-notext", "-config", "ca.cnf", "-cert", "ca.crt",
+                "-keyfile", "ca.key", "-in", f"{name}.csr", "-out", issued.cert.name,
+                "-extfile", f"{name}.ext", *(_PAST if is_expired else ("-days", "2")))  # fmt: skip
         return issued
 
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+# `openssl x509` takes dates from 3.4 on, and no negative number of days from 3.5 on.
+_PAST = ("-startdate", "20200101000000Z", "-enddate", "20200102000000Z")
+_CONFIGURATION = """
+[ca]
+default_ca = own
+[own]
+database = index.txt
+new_certs_dir = .
+default_md = sha256
+rand_serial = yes
+unique_subject = no
+policy = any
+[any]
+commonName = supplied
+"""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dm_env_rpc_client.system.busy_wait import processors
 from tests.reliability.scorecard import FULL, MODE
 from tests.support import stopwatch
 from tests.support.stopwatch import Stopwatch, ends_within, time_limit
@@ -112,7 +113,7 @@ def test_what_the_sleeper_tells_is_read_whole() -> None:
 def test_patience_grows_with_the_programs_that_want_the_processors(
     monkeypatch: pytest.MonkeyPatch, load: float, times: float
 ) -> None:
-    per_processor = load * len(os.sched_getaffinity(0))
+    per_processor = load * processors()
     monkeypatch.setattr(os, "getloadavg", lambda: (per_processor, 0.0, 0.0))
     assert stopwatch.patience(4.0) == 4.0 * times
     monkeypatch.setenv(MODE, FULL)

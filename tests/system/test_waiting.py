@@ -106,6 +106,12 @@ def interrupt_anywhere(wait: Callable[[float], object], within: float = 3e-4) ->
         told = True
         raise _ToldError
 
+    def wait_until_told() -> None:
+        seconds = 1e-6 + chance.random() * within
+        signal.setitimer(signal.ITIMER_REAL, seconds, GIVE_UP_SECONDS)
+        while not told:
+            wait(chance.choice((0.0, 1e-5)))  # The points are before and behind a sleep.
+
     before = signal.signal(signal.SIGALRM, tell)
     timer = signal.getitimer(signal.ITIMER_REAL)
     gc.disable()  # What a finalizer raises is lost.
@@ -115,12 +121,10 @@ def interrupt_anywhere(wait: Callable[[float], object], within: float = 3e-4) ->
     try:
         for _ in range(4000):
             told = False
+            # The loop is in a function of its own: what is raised at its jump back passes by the
+            # handlers of a block around the loop in Python 3.13.
             with contextlib.suppress(_ToldError):
-                signal.setitimer(
-                    signal.ITIMER_REAL, 1e-6 + chance.random() * within, GIVE_UP_SECONDS
-                )
-                while not told:
-                    wait(chance.choice((0.0, 1e-5)))  # The points are before and behind a sleep.
+                wait_until_told()
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, before)

@@ -112,11 +112,12 @@ def use(address: str) -> None:
             env.step({"a": 1})
 
 
+LOOPBACK = r"(ipv4:127\.0\.0\.1|ipv6:%5B::1%5D)"
 EXPECTED = [
-    ("info", r"ipv4:127.0.0.1:\d+ connected"),
-    ("info", r"refused a create_world request of ipv4:.*known settings: at"),
-    ("error", r"a step request of ipv4:127.0.0.1:\d+ failed"),
-    ("info", r"ipv4:127.0.0.1:\d+ disconnected"),
+    ("info", rf"{LOOPBACK}:\d+ connected"),
+    ("info", rf"refused a create_world request of {LOOPBACK}:.*known settings: at"),
+    ("error", rf"a step request of {LOOPBACK}:\d+ failed"),
+    ("info", rf"{LOOPBACK}:\d+ disconnected"),
 ]
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import shutil
 import socket
 import ssl
@@ -39,7 +40,7 @@ from tests.reliability.hostile import raw_peers
 from tests.reliability.hostile.raw_peers import answering_socket
 from tests.reliability.scorecard import counts
 from tests.support.certificates import Authority, Issued, openssl
-from tests.support.stopwatch import time_limit
+from tests.support.stopwatch import Stopwatch, time_limit
 
 TIMEOUT = 60.0
 """What final errors must not wait for."""
@@ -137,6 +138,18 @@ def tls_socket(context: ssl.SSLContext) -> Iterator[tuple[str, list[int]]]:
         yield address, accepted
 
 
+@contextlib.contextmanager
+def tried_once(accepted: list[int]) -> Iterator[None]:
+    """Asserts that a block connects once, as far as the package decides that.
+
+    grpcio connects again, whatever its caller wants, 0.1 s after it has told of a failure, unless
+    the channel is closed by then; on a busy machine it may not be.
+    """
+    stopwatch = Stopwatch(os.getpid())
+    yield
+    assert 1 <= accepted[0] <= 1 + stopwatch.allowance / 0.1
+
+
 pytestmark = pytest.mark.row(46)
 
 is_async = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
@@ -162,9 +175,8 @@ def test_row_46_a_server_with_a_wrong_certificate(
 @is_async
 def test_row_46_a_final_failure_is_not_tried_again(files: Files, is_async: bool) -> None:
     shown = Tls(cert=files.expired.cert, key=files.expired.key).server_context()
-    with tls_socket(shown) as (address, accepted):
+    with tls_socket(shown) as (address, accepted), tried_once(accepted):
         fails_at_once(files, address, is_async, "expired|VERIFY_FAILED", credentials=files.trusting)
-    assert accepted == [1]
 
 
 @is_async
@@ -188,9 +200,8 @@ def test_row_46_a_server_that_says_why_it_refuses_a_client_is_not_tried_again(
     context = shown.server_context()
     context.maximum_version = version
     said = "may require a client certificate"
-    with tls_socket(context) as (address, accepted):
+    with tls_socket(context) as (address, accepted), tried_once(accepted):
         fails_at_once(files, address, is_async, said, credentials=credentials)
-    assert accepted == [1]
 
 
 @is_async
