@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.system.busy_wait import processors
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.reliability.recording import seen
 from tests.support import timeouts
@@ -64,6 +65,11 @@ settings.load_profile("tests")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
+        "--need-packages",
+        action="store_true",
+        help="a test whose package is not installed fails; it is skipped otherwise",
+    )
+    parser.addoption(
         "--rewrite-notebooks",
         action="store_true",
         help="write what tests of the notebooks see, outputs and pictures, into notebooks/",
@@ -79,7 +85,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if all(".py" in argument for argument in config.args):
         config.option.dist = "no"
         return 0
-    return len(os.sched_getaffinity(0)) + 2
+    return processors() + 2
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -132,9 +138,20 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    report_together(report)
+    report_together(report, item.path, item.config.getoption("--need-packages"))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    report_together(report, collector.path, collector.config.getoption("--need-packages"))
     return report
 
 

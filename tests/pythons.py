@@ -29,12 +29,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.constraints import ROOT, index, make_environment
+from tests.constraints import PYTHONS, ROOT, index, make_environment
 
-__all__ = ["PYTHONS", "lowest"]
-
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-"""The versions that the classifiers of pyproject.toml name."""
+__all__ = ["interpreters", "lowest", "mirror"]
 
 _TOOLS = ("h2", "hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3")
 _TESTED = (
@@ -159,7 +156,7 @@ def _debian(folder: Path, version: str) -> list[str]:
     if not (folder / "usr/bin" / f"python{version}").exists():
         packages = f"--include=python{version}-venv,ca-certificates"
         subprocess.run(
-            ["debootstrap", "--variant=minbase", packages, "sid", str(folder), *_mirror()],
+            ["debootstrap", "--variant=minbase", packages, "sid", str(folder), *mirror()],
             stdout=subprocess.DEVNULL,
             check=True,
         )
@@ -172,7 +169,7 @@ def _debian(folder: Path, version: str) -> list[str]:
     return ["chroot", str(folder), "sh", "-c", command, "sh"]
 
 
-def _mirror() -> list[str]:
+def mirror() -> list[str]:
     """The mirror that this machine's own packages come from."""
     found = []
     for path in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -10,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("basedpyright")
 
 RIGHT = """
 from typing_extensions import assert_type
@@ -73,8 +74,6 @@ def mypy(program: Path) -> list[int]:
 
 def pyright(program: Path) -> list[int]:
     """Returns the lines in which pyright finds errors; basedpyright brings its own Node."""
-    if importlib.util.find_spec("basedpyright") is None:
-        pytest.skip("basedpyright is not installed")
     config = program.parent / "pyrightconfig.json"
     config.write_text(json.dumps({"typeCheckingMode": "standard"}))
     checked = subprocess.run(

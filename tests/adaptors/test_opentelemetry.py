@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("opentelemetry.sdk")
 from opentelemetry import propagate
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
@@ -450,7 +452,6 @@ def test_a_second_call_is_a_warning(collected: Collected, caplog: pytest.LogCapt
 
 def test_worker_processes_report_for_themselves(tmp_path: Path) -> None:
     """`opentelemetry-instrument` finds the entry point, in the workers of a server, too."""
-    pytest.importorskip("opentelemetry.instrumentation.auto_instrumentation")
     program = tmp_path / "program.py"
     program.write_text(
         "from dm_env_rpc_client import make\n"

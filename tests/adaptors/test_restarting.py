@@ -66,7 +66,6 @@ def test_a_vector_launches_one_server() -> None:
 
 
 def test_pettingzoo_launches() -> None:
-    pytest.importorskip("pettingzoo")
     from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 
     address = "python:dm_env_rpc_client.server:Race"
@@ -171,7 +170,6 @@ class Longer(Race):
 
 @contextlib.contextmanager
 def remote_race(address: Any, **kwargs: Any) -> Iterator[Any]:
-    pytest.importorskip("pettingzoo")
     from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 
     with contextlib.closing(RemoteParallelEnv(address, PLAYERS, **kwargs)) as env:

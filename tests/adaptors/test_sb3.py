@@ -19,10 +19,9 @@ from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.gymnasium.proxied import Mirror
 from tests.adaptors.sameness import same
-from tests.support.groups import need_package
 from tests.support.serving import serving
 
-need_package("stable_baselines3")
+pytest.importorskip("stable_baselines3")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import stable_baselines3 as sb3
@@ -213,7 +212,6 @@ def test_methods_and_attributes_are_those_of_a_dummy_vec_env(batches: int | None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_maskable_ppo_takes_the_masks_of_a_server() -> None:
-    need_package("sb3_contrib")
     from sb3_contrib import MaskablePPO
 
     # What is masked raises an error, so that no action was taken that is.

@@ -294,7 +294,7 @@ class TestActionScale:
     @pytest.mark.filterwarnings("ignore")
     def test_it_is_dm_controls(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
-        from dm_control import suite
+        suite = pytest.importorskip("dm_control.suite")
         from dm_control.suite.wrappers import action_scale
 
         def reacher() -> dm_env.Environment:

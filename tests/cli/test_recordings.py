@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("pyarrow")
 from pyarrow import parquet
 
 from dm_env_rpc_client import make
@@ -18,7 +20,6 @@ from tests.cli.commands import address_of, command, ended, invoke, is_one_line_w
 from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
 from tests.recording.sessions import assert_same, play
 from tests.support.forks import run_command
-from tests.support.groups import need_package
 from tests.support.scripted import settles
 
 
@@ -141,7 +142,7 @@ def test_record_shows_what_passes_on_a_terminal(server: Server, tmp_path: Path) 
 
 
 def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
-    need_package("minari")
+    pytest.importorskip("minari")
     finished = command(
         "export", str(recorded), "catch/run-v0", "--to", "minari",
         environment={"MINARI_DATASETS_PATH": str(tmp_path)},

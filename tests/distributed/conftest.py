@@ -13,11 +13,11 @@ import pytest
 
 from tests.distributed.processes import descendants_of
 from tests.launch.processes import is_alive
-from tests.support.groups import need_package
 from tests.support.scripted import settles
 
 INIT: dict[str, Any] = {
     "address": "local",
+    "_node_ip_address": "127.0.0.1",
     "num_cpus": 2,
     "include_dashboard": False,
     "log_to_driver": False,
@@ -61,7 +61,7 @@ def without_resource_warnings() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Any]:
     """Ray, with a cluster of two processors. At the end none of its processes is left."""
-    need_package("ray")
+    pytest.importorskip("ray")
     before = descendants_of(os.getpid())
     folder = tempfile.mkdtemp(prefix="ray-")  # Paths of sockets are short.
     with pytest.MonkeyPatch.context() as patch:

@@ -20,6 +20,7 @@ import dm_env
 import numpy as np
 import pytest
 
+pytest.importorskip("ray")
 from dm_env_rpc_client import (
     ConnectionClosedError,
     DeadlineExceededError,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("ray")
 from dm_env_rpc_client import (
     BatchedEnvironment,
     ConnectionLostError,

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
-from tests.support.groups import need_package
 from tests.support.serving import serving
 
 # Torch takes hundreds of megabytes, so these are run where somebody has installed it.
@@ -28,7 +28,6 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def config() -> Any:
     """What makes the configuration of PPO for an address."""
-    need_package("torch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ray.rllib.algorithms.ppo import PPOConfig

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 import typer.main
+
+pytest.importorskip("selenium")
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait

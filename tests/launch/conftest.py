@@ -13,7 +13,6 @@ from tests.support.scripted import settles
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """The stand-in for Docker's daemon, at whose end no container is left."""
-    pytest.importorskip("docker")
     with contextlib.closing(Daemon(tmp_path)) as stand_in:
         monkeypatch.setenv("DOCKER_HOST", stand_in.host)
         yield stand_in

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
+
+pytest.importorskip("selenium")
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By

@@ -16,6 +16,8 @@ from dm_env_rpc_client.system import children
 from tests.notebook import sources
 from tests.support.groups import need
 
+pytest.importorskip("nbclient")
+
 NAMES = sorted(path.stem for path in sources.FOLDER.glob("*.ipynb"))
 MAX_BYTES = 300_000
 SECONDS = 90

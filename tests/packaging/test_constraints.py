@@ -1,62 +1,69 @@
-"""constraints.txt pins what the tests install, for each Python; lowest versions are all known."""
+"""The constraints pin what the tests install, for each Python; lowest versions are all known."""
 
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.constraints import CONSTRAINTS
-from tests.pythons import PYTHONS as SUPPORTED
+from tests.constraints import CONSTRAINTS, FOREIGN
+from tests.constraints import PYTHONS as SUPPORTED
 from tests.pythons import lowest
 
-LINES = [line for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
-PYTHONS = ("3.10.13", "3.11.7", "3.12.1", "3.13.0")
+PYTHONS = ("3.10.13", "3.11.7", "3.12.1", "3.13.0", "3.14.0")
+EXTRAS = importlib.metadata.metadata("dm-env-rpc-client").get_all("Provides-Extra") or []
+FILES = {"test": CONSTRAINTS, "test-foreign": FOREIGN}
 
 
-HEAVY = {"ray", "stable-baselines3"}
-"""What takes gigabytes, or long to start, is tried where somebody has installed it."""
-
-
-def required() -> list[Requirement]:
-    """What the package and the extras that its tests use require."""
-    asked = importlib.metadata.requires("dm-env-rpc-client") or []
-    return [
-        requirement
-        for requirement in map(Requirement, asked)
-        if not requirement.extras and requirement.name not in HEAVY
-    ]
-
-
-def is_needed(requirement: Requirement, environment: dict[str, str]) -> bool:
-    """Whether a Python with these markers needs it, for any extra."""
-    extras = importlib.metadata.metadata("dm-env-rpc-client").get_all("Provides-Extra") or []
-    return requirement.marker is None or any(
-        requirement.marker.evaluate({**environment, "extra": extra}) for extra in extras
-    )
+def required(*extras: str) -> Iterator[Requirement]:
+    """What the package and some of its extras require, with those that they name."""
+    asked = [Requirement(line) for line in importlib.metadata.requires("dm-env-rpc-client") or []]
+    todo, seen = list(extras), set(extras)
+    while todo or not extras:
+        extra = todo.pop() if todo else ""
+        for requirement in asked:
+            marker = str(requirement.marker or "")
+            if (extra and f'extra == "{extra}"' not in marker) or (not extra and "extra" in marker):
+                continue
+            if requirement.name == "dm-env-rpc-client":
+                todo += requirement.extras - seen
+                seen |= requirement.extras
+            else:
+                yield requirement
+        if not extra:
+            return
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_requirement_has_one_version_that_it_allows(python: str) -> None:
+@pytest.mark.parametrize("extra", FILES)
+def test_every_requirement_has_one_version_that_it_allows(extra: str, python: str) -> None:
     environment = {
         "python_full_version": python,
         "python_version": python.rpartition(".")[0],
         "sys_platform": "linux",
+        "platform_machine": "x86_64",
         "implementation_name": "cpython",
     }
     pins = {}
-    for pin in map(Requirement, LINES):
+    for line in FILES[extra].read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        pin = Requirement(line)
         if pin.marker is None or pin.marker.evaluate(environment):
             assert pin.name not in pins, f"{pin.name} is pinned twice"
             (version,) = pin.specifier
             assert version.operator == "=="
             pins[canonicalize_name(pin.name)] = version.version
-    for requirement in required():
-        if not is_needed(requirement, environment):
-            continue
-        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)])
+    found = [*required(), *required(extra)]
+    assert len(found) > 20
+    for requirement in found:
+        # An extra that another one names holds on the same Pythons.
+        markers = [{**environment, "extra": each} for each in ("", *EXTRAS)]
+        if requirement.marker is None or any(map(requirement.marker.evaluate, markers)):
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)])
 
 
 def test_the_lowest_version_of_every_dependency_is_tried() -> None:

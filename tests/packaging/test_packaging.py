@@ -8,7 +8,6 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-import click.testing
 import pytest
 
 from dm_env_rpc_client import __version__
@@ -22,30 +21,6 @@ shown_by_index = runpy.run_path(str(ROOT / "docs" / "package_index.py"))["shown"
 
 README = (ROOT / "README.md").read_text()
 RELATIVE = re.compile(r"\]\((?![a-z]+:|#)[^)\s]+\)")
-
-SCHEMAS = {
-    "github-workflows": [".github/workflows/tests.yml", ".github/workflows/release.yml"],
-    "github-issue-forms": [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/feature.yml"],
-    "github-issue-config": [".github/ISSUE_TEMPLATE/config.yml"],
-    "dependabot": [".github/dependabot.yml"],
-    "citation-file-format": ["CITATION.cff"],
-}
-
-
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_files_conform_to_their_schemas(schema: str) -> None:
-    # In this process, once for all schemas, since it takes seconds to import.
-    from check_jsonschema import main
-
-    files = [str(ROOT / name) for name in SCHEMAS[schema]]
-    command = ["--builtin-schema", f"vendor.{schema}", *files]
-    checked = click.testing.CliRunner().invoke(main, command)
-    assert checked.exit_code == 0, checked.output
-
-
-def test_every_such_file_is_checked() -> None:
-    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / ".github").rglob("*.yml")}
-    assert there <= {name for names in SCHEMAS.values() for name in names}
 
 
 def test_an_index_shows_links_to_the_tag() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.support.groups import need_package
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def export_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The export, to a folder of the test."""
-    need_package("minari")
+    pytest.importorskip("minari")
     from dm_env_rpc_client.recording.minari import export_minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))

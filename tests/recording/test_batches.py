@@ -14,7 +14,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from pyarrow import parquet
 
 import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, dm_env_rpc_pb2
@@ -391,6 +390,7 @@ def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
 
 def test_rows_are_exported_to_parquet(dice: Server, path: Path) -> None:
     play_batch(dice.address, record=path)
+    parquet = pytest.importorskip("pyarrow.parquet")
     out = path.with_name("run.parquet")
     found = read(path).episodes
     assert export_parquet(path, out) == len(found)

@@ -10,6 +10,8 @@ import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
+
+pytest.importorskip("pyarrow")
 from pyarrow import parquet
 
 import dm_env_rpc_client

@@ -13,6 +13,8 @@ from typing import Any
 
 import lz4.frame
 import pytest
+
+pytest.importorskip("pyarrow")
 import zstandard
 from mcap import records
 from mcap.data_stream import RecordBuilder

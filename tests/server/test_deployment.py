@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dm_env_rpc_client import Tls, make
 from tests.support.certificates import Authority
@@ -28,7 +29,6 @@ from tests.support.ports import HeldPort
 from tests.support.stopwatch import patience
 
 dockerfile_parse = pytest.importorskip("dockerfile_parse")
-yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "how-to"
@@ -229,7 +229,8 @@ def manifest() -> dict[str, Any]:
 @pytest.mark.parametrize("version", ["1.28", "newest"])
 def test_the_manifest_is_valid_for_kubernetes(manifest: dict[str, Any], version: str) -> None:
     # Imported here, since it takes seconds, and every process of a run imports this file.
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    import kubernetes_validate
+
     assert set(manifest) == {"Deployment", "Service"}
     if version == "newest":
         version = kubernetes_validate.latest_version()

@@ -5,19 +5,19 @@ group's programs are not installed. `report_together` gives all skips of a group
 that pytest's summary has one line for each group. `.ci/run` installs the programs and fails if a
 group is skipped all the same.
 
-A few tests need a Python package that the extra `test` leaves out. They call `need_package`, and
-their skips are shown together, too.
+Other projects' packages are those of the extra `test-foreign`. A file, or a test, that uses one
+calls `pytest.importorskip`; `python -m tests.foreign` runs the files that do, with the packages.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-__all__ = ["GROUPS", "PACKAGES", "need", "need_package", "report_together", "skip"]
+__all__ = ["GROUPS", "need", "needs_packages", "report_together", "skip"]
 
 GROUPS = {
     "browser": ("chromium", "chromedriver"),
@@ -27,32 +27,13 @@ GROUPS = {
 }
 """The programs of each group. The peers in other languages know theirs themselves."""
 
-PACKAGES = {
-    "stable_baselines3": "pip install stable-baselines3; with torch it takes a gigabyte",
-    "ray": "pip install ray",
-    "envpool": "pip install envpool",
-    "sb3_contrib": "pip install sb3-contrib; with torch it takes a gigabyte",
-    "torch": "pip install torch 'ray[rllib]'",
-    "minari": "pip install 'minari>=0.5.3', which needs Python 3.11",
-    "moviepy": "pip install moviepy, which needs a Pillow before 12",
-}
-"""Packages that the extra `test` leaves out, and how to get them."""
-
 _PREFIX = "group "
-_PACKAGE = "package "
+_NOT_IMPORTED = "could not import "
 
 
 def skip(group: str, reason: str) -> NoReturn:
     """Skips the test that runs, as one of a group."""
     pytest.skip(f"{_PREFIX}{group}: {reason}")
-
-
-def report_together(report: pytest.TestReport) -> None:
-    """Moves the skip of a group to this file; pytest would name each test that has a fixture."""
-    if report.skipped and isinstance(report.longrepr, tuple):
-        reason = report.longrepr[2]
-        if reason.removeprefix("Skipped: ").startswith((_PREFIX, _PACKAGE)):
-            report.longrepr = (__file__, 1, reason)
 
 
 def need(group: str) -> None:
@@ -62,8 +43,34 @@ def need(group: str) -> None:
         skip(group, f"not installed: {', '.join(missing)}")
 
 
-def need_package(name: str) -> None:
-    """Skips the test that runs, or the file that is imported, unless a package is installed."""
-    if importlib.util.find_spec(name) is None:
-        reason = f"{_PACKAGE}{name}: not installed: {PACKAGES[name]}"
-        pytest.skip(reason, allow_module_level=True)
+def needs_packages(path: Path) -> bool:
+    """Whether a file of tests uses packages of the extra `test-foreign`."""
+    return "importorskip(" in path.read_text()
+
+
+def report_together(
+    report: pytest.TestReport | pytest.CollectReport, path: Path, are_needed: bool
+) -> None:
+    """Gives the skips of a group, or for want of a package, one place; pytest would name each.
+
+    Args:
+      report: of a test, or of a file that could not be imported.
+      path: the file of tests.
+      are_needed: whether a package that is not installed is a failure.
+    """
+    if not (report.skipped and isinstance(report.longrepr, tuple)):
+        return
+    reason = report.longrepr[2].removeprefix("Skipped: ")
+    if reason.startswith(_NOT_IMPORTED):
+        if are_needed:
+            report.outcome, report.longrepr = "failed", reason
+            return
+        if not needs_packages(path):
+            report.outcome = "failed"
+            report.longrepr = f"{path} has to call importorskip itself; tests.foreign looks for it"
+            return
+        package = reason.removeprefix(_NOT_IMPORTED).partition(":")[0]
+        reason = f"{package} is not installed; it is of the extra test-foreign"
+        report.longrepr = (__file__, 1, reason)
+    elif reason.startswith(_PREFIX):
+        report.longrepr = (__file__, 1, reason)

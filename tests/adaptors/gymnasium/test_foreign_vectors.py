@@ -23,7 +23,6 @@ from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.known import cart_poles
 from tests.adaptors.sameness import same
-from tests.support.groups import need_package
 
 ROWS = 3
 
@@ -72,9 +71,7 @@ def atari(num_envs: int = 2, autoreset: str = "NextStep", batch_size: int = 0) -
 
 
 def envpool(name: str, num_envs: int = 2, seed: int = 3, **kwargs: Any) -> Any:
-    need_package("envpool")
-    import envpool as package
-
+    package = pytest.importorskip("envpool")
     return package.make(name, env_type="gymnasium", num_envs=num_envs, seed=seed, **kwargs)
 
 

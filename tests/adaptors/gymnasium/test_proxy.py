@@ -304,6 +304,8 @@ def renders(name: str) -> bool:
 def test_500_steps_are_those_of_the_local_environment(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    for package in ENVIRONMENTS[name]:
+        pytest.importorskip(package)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.

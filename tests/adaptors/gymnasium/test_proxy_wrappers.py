@@ -21,7 +21,6 @@ from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, cart_pole, local_environment
 from tests.adaptors.gymnasium.proxied import SPACES, Mirror
 from tests.adaptors.sameness import same
-from tests.support.groups import need_package
 from tests.support.serving import serving
 
 NUM_ENVS = 3
@@ -66,6 +65,8 @@ def test_check_env_says_the_same_of_environments_that_nobody_here_wrote(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
+    for package in ENVIRONMENTS[name]:
+        pytest.importorskip(package)
     make = functools.partial(local_environment, name)
     with (
         make() as local,
@@ -117,7 +118,7 @@ def test_frames_of_every_step(server: Server) -> None:
 
 
 def test_videos(server: Server, tmp_path: Path) -> None:
-    need_package("moviepy")
+    pytest.importorskip("moviepy")
     with wrappers.RecordVideo(
         remote(server, "Mirror", render_mode="rgb_array", settings={"length": 5}),
         str(tmp_path / "videos"),

@@ -22,9 +22,7 @@ from tests.support.serving import serving
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    # Without these the tests of this file are skipped, and pytest says so.
-    pettingzoo = pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
+    import pettingzoo
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
     from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv

@@ -29,17 +29,13 @@ from dm_env_rpc_client import (
     join_world,
     reset_world,
 )
+from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+from dm_env_rpc_client.adaptors.pettingzoo.description import Description
 from dm_env_rpc_client.server import Catch, Race, Server, serve
+from tests.adaptors.pettingzoo.arena import AGENTS, Arena, arena_actions, remote
 from tests.support.scripted import ServerProcess, settles
 from tests.support.serving import serving
 from tests.support.stopwatch import time_limit
-
-# Without it the tests of this file are skipped, and pytest says so.
-pettingzoo = pytest.importorskip("pettingzoo")
-
-from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv  # noqa: E402
-from dm_env_rpc_client.adaptors.pettingzoo.description import Description  # noqa: E402
-from tests.adaptors.pettingzoo.arena import AGENTS, Arena, arena_actions, remote  # noqa: E402
 
 arena_server = serving(Arena)
 
@@ -113,6 +109,8 @@ with connect(sys.argv[1]) as connection, join_world(connection, sys.argv[2]) as 
 
 
 def rps(**settings: Any) -> Any:
+    import pettingzoo
+
     return pettingzoo.make("parallel", "classic/rps_v2", **{"max_cycles": 1000, **settings})
 
 

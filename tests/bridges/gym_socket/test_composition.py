@@ -201,9 +201,9 @@ def test_a_gymnasium_environment_as_a_dm_env() -> None:
 
 
 def test_environments_of_several_agents_are_refused_by_their_own_name() -> None:
-    pettingzoo = pytest.importorskip("pettingzoo")
+    import pettingzoo
 
-    class Duel(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
+    class Duel(pettingzoo.ParallelEnv):
         possible_agents = ("left", "right")
 
         def action_space(self, agent: str) -> Any:

@@ -11,6 +11,8 @@ import numpy as np
 import PIL.Image
 import pytest
 from dm_env import specs
+
+pytest.importorskip("textual")
 from textual import events
 from textual_image.widget import SixelImage
 

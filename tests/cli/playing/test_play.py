@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("textual")
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending
 from dm_env_rpc_client.cli.options import Server as Reached
 from dm_env_rpc_client.cli.playing import play as command

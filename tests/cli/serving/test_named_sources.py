@@ -65,8 +65,6 @@ def test_bsuite_with_its_own_agent() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["rps_v2", "rps-v2", "tictactoe_v3"])
 def test_pettingzoo_with_its_own_names(name: str) -> None:
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
     source = sources.find_source(f"pettingzoo://classic/{name}", insecure=False)
     assert source.name == f"classic/{name}"
     sources.try_source(source, {}, "it")
@@ -89,7 +87,6 @@ def test_pettingzoo_with_its_own_names(name: str) -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_pettingzoo_does_not_have(name: str, settings: dict[str, Any], text: str) -> None:
-    pytest.importorskip("pettingzoo")
     source = sources.find_source(f"pettingzoo://{name}", insecure=False)
     with pytest.raises(UsageError, match=text):
         sources.try_source(source, settings, "it")

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from dm_env_rpc.v1 import connection, dm_env_adaptor
 
 from dm_env_rpc_client import ConnectionLostError, dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Tls, serve
@@ -175,14 +176,12 @@ def test_clients_in_other_languages(server: str, language: str) -> None:
 
 
 def test_the_reference_client(python: str) -> None:
-    connection = pytest.importorskip("dm_env_rpc.v1.connection")
-    adaptor = pytest.importorskip("dm_env_rpc.v1.dm_env_adaptor")
     with (
         served(python, "Catch") as running,
         grpc.insecure_channel(running.address) as channel,
         connection.Connection(channel) as opened,
     ):
-        env, name = adaptor.create_and_join_world(opened, {"rows": 4}, {})
+        env, name = dm_env_adaptor.create_and_join_world(opened, {"rows": 4}, {})
         with env:
             assert env.reset().first()
             for _ in range(2):
@@ -193,13 +192,11 @@ def test_the_reference_client(python: str) -> None:
 
 
 def test_large_messages_and_sixteen_streams_of_the_reference_client(server: str) -> None:
-    connection = pytest.importorskip("dm_env_rpc.v1.connection")
-    adaptor = pytest.importorskip("dm_env_rpc.v1.dm_env_adaptor")
     with grpc.insecure_channel(server, OPTIONS) as channel:
 
         def play(number: int) -> None:
             with connection.Connection(channel) as opened:
-                env, _ = adaptor.create_and_join_world(opened, {}, {})
+                env, _ = dm_env_adaptor.create_and_join_world(opened, {}, {})
                 with env:
                     env.reset()
                     large = [CONTENTS] if number == 0 else []

@@ -1,0 +1,98 @@
+"""Runs the tests that need other projects' packages: `python -m tests.foreign`.
+
+README's second command installs what the package itself needs to be tested. Everything that it is
+compared with, and the rooms that need large packages, are tested here: in a virtual environment
+with the extra `test-foreign`, which is kept between runs and made anew when its versions change.
+Arguments are pytest's; without a path, the files that call `pytest.importorskip` are run, and a
+package that cannot be imported is a failure.
+
+    python -m tests.foreign
+    python -m tests.foreign tests/adaptors/test_sb3.py -k ppo
+    python -m tests.foreign --list        # the files
+    python -m tests.foreign --install     # the environment alone
+    python -m tests.foreign --run mypy    # a module in it
+
+The environment is in `dm-env-rpc-client/` of the user's cache folder. PyTorch is installed in the
+build that pip finds first; set PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL for one without CUDA.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.constraints import FOREIGN, ROOT, make_environment
+
+__all__ = ["files", "main"]
+
+# As many as for the whole suite, where pytest is given no files.
+_PROCESSES = (os.cpu_count() or 1) + 2
+
+
+def files() -> list[str]:
+    """Returns the files of tests that need a package of the extra, relative to the project."""
+    return sorted(
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "importorskip(" in path.read_text()
+    )
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dm-env-rpc-client")
+
+
+def _name() -> str:
+    """Returns the name of the environment, which changes with what is installed in it."""
+    parts = (sys.version, sys.prefix, FOREIGN.read_text())
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return f"foreign-{sys.version_info[0]}.{sys.version_info[1]}-{digest[:16]}"
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[Path]:
+    """The Python of the environment, in which this checkout is installed; one run at a time."""
+    cache = _cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = cache / _name()
+        python = folder / "bin" / "python"
+        complete = folder / "complete"
+        install = (str(python), "-m", "pip", "install", "-q")
+        if not complete.exists():
+            for former in cache.glob(f"{folder.name.rpartition('-')[0]}-*"):
+                shutil.rmtree(former)
+            make_environment(folder)
+            subprocess.run([*install, "-e", ".[test-foreign]", "-c", str(FOREIGN)],
+                           cwd=ROOT, check=True)  # fmt: skip
+            complete.touch()
+        subprocess.run([*install, "--no-deps", "-e", "."], cwd=ROOT, check=True)
+        yield python
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the tests, and returns pytest's exit code."""
+    if list(arguments) == ["--list"]:
+        print("\n".join(files()))
+        return 0
+    with _environment() as python:
+        if list(arguments) == ["--install"]:
+            return 0
+        if arguments and arguments[0] == "--run":
+            module = list(arguments[1:])
+        else:
+            named = [] if any(".py" in each for each in arguments) else files()
+            module = ["pytest", "--need-packages", f"-n{_PROCESSES}", *arguments, *named]
+        return subprocess.run([str(python), "-m", *module], cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
