@@ -212,7 +212,7 @@ class Options:
           SpecError: the function or the policy does not exist.
         """
         from dm_env_rpc_client.errors import SpecError
-        from dm_env_rpc_client.system.objects import guarded, load_object
+        from dm_env_rpc_client.system.objects import guarded, load_object, look_in_current_folder
 
         if self.policy in ("random", "constant"):
             return None
@@ -220,6 +220,7 @@ class Options:
             raise SpecError(
                 f"unknown policy {self.policy!r}; choose random, constant or MODULE:FUNCTION"
             )
+        look_in_current_folder()
         function = load_object(self.policy, "a policy")
         if not callable(function):
             raise SpecError(f"{self.policy} is not a function")

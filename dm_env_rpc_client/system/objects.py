@@ -1,4 +1,4 @@
-"""Objects named on a command line as MODULE:NAME."""
+"""Objects named as MODULE:NAME, on a command line or to `serve`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from typing import Any
 from dm_env_rpc_client.errors import SpecError
 
 
+def look_in_current_folder() -> None:
+    """Has imports find the modules of the current folder, too, as commands do."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def load_object(reference: str, what: str) -> Any:
-    """Imports the object that MODULE:NAME names; modules in the current folder are found too.
+    """Imports the object that MODULE:NAME names.
 
     Args:
       reference: MODULE:NAME.
@@ -26,8 +32,6 @@ def load_object(reference: str, what: str) -> Any:
     module_name, found, name = reference.partition(":")
     if not found or not module_name or not name:
         raise SpecError(f"{what} looks like MODULE:NAME, such as my_envs:make, got {reference!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         loaded: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:

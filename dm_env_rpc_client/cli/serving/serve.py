@@ -19,7 +19,7 @@ from dm_env_rpc_client.tensors.setting_text import parse_settings
 if TYPE_CHECKING:
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
-    from dm_env_rpc_client.cli.serving.sources import Source
+    from dm_env_rpc_client.system.sources import Source
 
 EXAMPLES = examples(
     "dm-env-rpc serve catch                                # at localhost:50051",
@@ -75,9 +75,12 @@ class _What(options.Group):
         """Returns what makes the environments, once it has made one.
 
         Raises:
-          UsageError: there is no such environment, or it cannot be made.
+          UsageError: nothing is named, or it cannot be made.
+          SpecError: there is no such environment.
         """
         from dm_env_rpc_client.cli.serving import sources
+        from dm_env_rpc_client.system.objects import look_in_current_folder
+        from dm_env_rpc_client.system.sources import WHAT_THERE_IS, find_source
 
         settings = parse_settings(self.create_settings)
         if self.environment is not None and self.c_library is not None:
@@ -87,12 +90,16 @@ class _What(options.Group):
         if self.c_library is not None:
             source = sources.library_source(self.c_library, self.c_version, self.c_param)
         elif self.environment is not None:
-            source = sources.find_source(self.environment, insecure)
+            look_in_current_folder()
+            source = find_source(self.environment, insecure)
         else:
-            raise UsageError(f"there is nothing to serve; {sources.WHAT_THERE_IS}")
+            raise UsageError(
+                f"there is nothing to serve; {WHAT_THERE_IS}; --c-library PATH:CONNECT, a library "
+                "with the C interface"
+            )
         if self.tries:
             sources.try_source(source, settings, self.environment or str(self.c_library))
-        return source.with_settings(settings)
+        return sources.with_settings(source, settings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

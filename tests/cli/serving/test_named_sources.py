@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import connect
+from dm_env_rpc_client import SpecError, connect
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.cli.serving import sources
+from dm_env_rpc_client.cli.serving.sources import try_source
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.system.sources import find_source
 
 ours = functools.partial(dm_env_rpc_client.make, unwrap_single=True)
 
@@ -28,7 +29,7 @@ def test_dm_control_with_its_own_wrappers(monkeypatch: pytest.MonkeyPatch, tmp_p
     from dm_control import suite
     from dm_control.suite.wrappers import action_scale
 
-    source = sources.find_source("dm_control://cartpole/swingup", insecure=False)
+    source = find_source("dm_control://cartpole/swingup", insecure=False)
     settings = {"task_kwargs": {"random": 1}}
     with serve(source.factory) as server, ours(server.address, settings) as remote:
         local = action_scale.Wrapper(suite.load("cartpole", "swingup", **settings), -2.0, 2.0)
@@ -48,14 +49,14 @@ def test_bsuite_with_its_own_agent() -> None:
     from bsuite.baselines.random import agent as random_agent
 
     # Of the two, only this one is seeded.
-    source = sources.find_source("bsuite://deep_sea/0", insecure=False)
+    source = find_source("bsuite://deep_sea/0", insecure=False)
     assert source.name == "deep_sea/0"
     local = bsuite.load_from_id("deep_sea/0")
     with serve(source.factory) as server, ours(server.address) as env:
         np.testing.assert_equal(env.reset(), local.reset())
         for action in (0, 1, 1) * 12:
             np.testing.assert_equal(env.step(action), local.step(action))
-    source = sources.find_source("bsuite://catch/0", insecure=False)
+    source = find_source("bsuite://catch/0", insecure=False)
     with serve(source.factory) as server, ours(server.address) as env:
         agent = random_agent.default_agent(env.observation_spec(), env.action_spec())
         experiment.run(agent, env, num_episodes=5)
@@ -65,9 +66,9 @@ def test_bsuite_with_its_own_agent() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["rps_v2", "rps-v2", "tictactoe_v3"])
 def test_pettingzoo_with_its_own_names(name: str) -> None:
-    source = sources.find_source(f"pettingzoo://classic/{name}", insecure=False)
+    source = find_source(f"pettingzoo://classic/{name}", insecure=False)
     assert source.name == f"classic/{name}"
-    sources.try_source(source, {}, "it")
+    try_source(source, {}, "it")
     with serve(source.factory) as server, connect(server.address) as connection:
         world = dm_env_rpc_client.create_world(connection)
         with dm_env_rpc_client.join_world(connection, world) as env:
@@ -87,9 +88,9 @@ def test_pettingzoo_with_its_own_names(name: str) -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_pettingzoo_does_not_have(name: str, settings: dict[str, Any], text: str) -> None:
-    source = sources.find_source(f"pettingzoo://{name}", insecure=False)
+    source = find_source(f"pettingzoo://{name}", insecure=False)
     with pytest.raises(UsageError, match=text):
-        sources.try_source(source, settings, "it")
+        try_source(source, settings, "it")
 
 
 @pytest.mark.parametrize(
@@ -103,12 +104,12 @@ def test_what_pettingzoo_does_not_have(name: str, settings: dict[str, Any], text
 )
 def test_what_to_install(reference: str, needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=f"needs the {needed}"):
-        sources.find_source(reference, insecure=False)
+    with pytest.raises(SpecError, match=f"needs the {needed}"):
+        find_source(reference, insecure=False)
 
 
 @pytest.mark.parametrize("reference", ["dm_control://cartpole", "dm_control:///swingup"])
 def test_names_that_are_none(reference: str) -> None:
     pytest.importorskip("dm_control")
-    with pytest.raises(UsageError, match="dm_control://DOMAIN/TASK"):
-        sources.find_source(reference, insecure=False)
+    with pytest.raises(SpecError, match="dm_control://DOMAIN/TASK"):
+        find_source(reference, insecure=False)

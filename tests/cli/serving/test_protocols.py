@@ -12,8 +12,9 @@ import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.cli.serving import sources
+from dm_env_rpc_client.cli.serving.sources import try_source, with_settings
 from dm_env_rpc_client.server import Catch, Server
+from dm_env_rpc_client.system.sources import find_source
 from tests.bridges.gym_socket import hosted
 from tests.cli import commands
 from tests.cli.commands import ROOT, invoke
@@ -105,7 +106,7 @@ def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reference", ["catch", "tests.support.environments:Echo"])
 def test_sources_take_settings(reference: str) -> None:
     settings = {"rows": 4} if reference == "catch" else {"length": 4}
-    name, factory = sources.find_source(reference, insecure=False).with_settings(settings)
+    name, factory = with_settings(find_source(reference, insecure=False), settings)
     assert name == reference.rpartition(":")[2]
     environment = factory()
     environment.reset()
@@ -115,13 +116,13 @@ def test_sources_take_settings(reference: str) -> None:
 
 def test_sources_of_other_servers(catch_server: Server) -> None:
     reference = f"dm-env-rpc://{catch_server.address}"
-    source = sources.find_source(reference, insecure=False).with_settings({"rows": 4})
+    source = with_settings(find_source(reference, insecure=False), {"rows": 4})
     with source.factory() as environment:
         assert environment.observation_spec()["board"].shape == (4, 5)
-    name, make = sources.find_source("gymnasium://CartPole-v1", insecure=False)
+    name, make = find_source("gymnasium://CartPole-v1", insecure=False)
     with gym_socket.serve({name: make}, "localhost:0", dialect="latest") as server:
         reference = f"gym-socket://{server.address}/CartPole-v1?dialect=latest"
-        with sources.find_source(reference, insecure=False).factory() as environment:
+        with find_source(reference, insecure=False).factory() as environment:
             assert environment.reset().first()
 
 
@@ -147,13 +148,13 @@ def test_what_clients_have_to_send_is_not_tried_if_told_so() -> None:
 @pytest.mark.parametrize("reference", ["catch", "race", f"{__name__}:Closing"])
 def test_what_is_tried_is_closed(reference: str) -> None:
     opened = len(Closing.opened)
-    sources.try_source(sources.find_source(reference, insecure=False), {}, reference)
+    try_source(find_source(reference, insecure=False), {}, reference)
     assert len(Closing.opened) == opened
 
 
 def test_a_server_that_is_tried_is_left_as_it_was(catch_server: Server) -> None:
-    source = sources.find_source(f"dm-env-rpc://{catch_server.address}", insecure=False)
-    sources.try_source(source, {"rows": 4}, "the server")
+    source = find_source(f"dm-env-rpc://{catch_server.address}", insecure=False)
+    try_source(source, {"rows": 4}, "the server")
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
 
 

@@ -1,0 +1,137 @@
+"""The environments that a text names, for `serve`, the command `dm-env-rpc serve` and `make`.
+
+The server and the command find them alike, and know neither the client nor the bridges. So what
+makes an environment stands here by name, and is imported with the first environment of its kind.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pkgutil
+import re
+import urllib.parse
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dm_env_rpc_client.errors import SpecError, install_command
+from dm_env_rpc_client.plain_text import did_you_mean
+from dm_env_rpc_client.system.objects import load_object
+
+WHAT_THERE_IS = (
+    "name one of these: catch, an example game for one agent; race, one for several; "
+    "MODULE:FACTORY, such as my_envs:make; gymnasium://ID, such as gymnasium://CartPole-v1; "
+    "pettingzoo://FAMILY/NAME, for several agents; dm_control://DOMAIN/TASK; bsuite://NAME/NUMBER; "
+    "gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT, the environment of another server"
+)
+
+
+class Source(NamedTuple):
+    """A factory of environments.
+
+    Attributes:
+      name: the name of the environment, for protocols in which clients ask by name.
+      factory: takes settings as keyword arguments and returns an environment. It can be
+        pickled if the named object can.
+    """
+
+    name: str
+    factory: Callable[..., Any]
+
+
+def find_source(reference: str, insecure: bool) -> Source:
+    """Finds the source that a text names.
+
+    Args:
+      reference: catch, race, MODULE:FACTORY, gymnasium://ID, pettingzoo://FAMILY/NAME,
+        dm_control://DOMAIN/TASK, bsuite://ID, gym-socket://HOST:PORT/NAME (with ?dialect=latest
+        at the end for that dialect), or dm-env-rpc://HOST:PORT.
+      insecure: whether plaintext connections to other machines are allowed.
+
+    Raises:
+      SpecError: the source does not exist, or what it needs is not installed.
+    """
+    if reference in _SHIPPED:
+        return Source(reference, pkgutil.resolve_name(_SHIPPED[reference]))
+    scheme, found, rest = reference.partition("://")
+    if found:
+        if scheme in _LIBRARIES:
+            return _of_library(scheme, rest)
+        if scheme in _SERVERS:
+            return _SERVERS[scheme](rest, insecure)
+        known = (*_LIBRARIES, *_SERVERS)
+        meant = did_you_mean(scheme, known) or f"; known: {', '.join(known)}"
+        raise SpecError(f"unknown scheme {scheme}://{meant}")
+    if ":" not in reference:
+        meant = did_you_mean(reference, _SHIPPED)
+        if re.fullmatch(r"[\w/-]+-v\d+", reference):
+            meant = f"; did you mean 'gymnasium://{reference}'?"
+        raise SpecError(f"there is no environment {reference!r}{meant or '; ' + WHAT_THERE_IS}")
+    factory = load_object(reference, "an environment")
+    if not callable(factory):
+        raise SpecError(
+            f"{reference} is not callable; it is an instance of {type(factory).__name__}: name "
+            "what returns an environment when it is called, such as its class"
+        )
+    return Source(reference.partition(":")[2], factory)
+
+
+def _call(function: str, *arguments: Any, **settings: Any) -> Any:
+    """Calls a function that has a name, with settings; its module is imported by the first call."""
+    return pkgutil.resolve_name(function)(*arguments, **settings)
+
+
+def _of_library(library: str, rest: str) -> Source:
+    """Returns an environment of a library; SpecError if that is not installed."""
+    if importlib.util.find_spec(library) is None:
+        package = f"package: pip install {library.replace('_', '-')}"
+        needed = f"extra: {install_command(library)}" if library in _EXTRAS else package
+        raise SpecError(f"{library}:// needs the {needed}")
+    names = rest.split("/", 1) if library == "dm_control" else [rest]
+    if library == "dm_control" and not (len(names) == 2 and all(names)):
+        raise SpecError(
+            "an environment of dm_control looks like dm_control://DOMAIN/TASK, such as "
+            f"dm_control://cartpole/swingup; got dm_control://{rest}"
+        )
+    return Source(rest, functools.partial(_call, _LIBRARIES[library], *names))
+
+
+def _gym_socket(rest: str, insecure: bool) -> Source:
+    address, _, path = rest.partition("/")
+    name, _, query = path.partition("?")
+    options = dict(urllib.parse.parse_qsl(query))
+    dialect = options.pop("dialect", "first")
+    if not name or options:
+        raise SpecError(
+            "the address of a gym-socket-api environment looks like gym-socket://HOST:PORT/NAME or "
+            f".../NAME?dialect=latest, got gym-socket://{rest}"
+        )
+    function = "dm_env_rpc_client.bridges.gym_socket:GymSocketEnvironment"
+    keywords = {"dialect": dialect, "insecure": insecure}
+    return Source(name, functools.partial(_call, function, address, name, **keywords))
+
+
+def _dm_env_rpc(rest: str, insecure: bool) -> Source:
+    return Source("environment", functools.partial(_connected, rest, insecure))
+
+
+def _connected(address: str, insecure: bool, **settings: Any) -> Any:
+    make = pkgutil.resolve_name("dm_env_rpc_client.environment.worlds:make")
+    return make(address, settings, insecure=insecure)
+
+
+_SHIPPED = {
+    "catch": "dm_env_rpc_client.server.games.catch:Catch",
+    "race": "dm_env_rpc_client.server.games.race:Race",
+}
+
+_LIBRARIES = {
+    "gymnasium": "gymnasium:make",
+    "pettingzoo": "dm_env_rpc_client.adaptors.pettingzoo.game:make",
+    "dm_control": "dm_control.suite:load",
+    "bsuite": "bsuite:load_from_id",
+}
+
+_EXTRAS = ("gymnasium", "pettingzoo")
+
+_SERVERS = {"gym-socket": _gym_socket, "dm-env-rpc": _dm_env_rpc}
