@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
     "adaptors": {
-        "environment", "errors", "extensions", "protocol", "server", "tensors", "version",
+        "environment", "errors", "extensions", "protocol", "server", "system", "tensors", "version",
     },
     "distributed": {
         "environment", "errors", "plain_text", "server", "system", "tensors", "transports",
@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"_proto", "errors", "system", "version"},
     "tensors": {"_proto", "errors", "plain_text"},
-    "system": {"errors"},
+    "system": {"errors", "plain_text"},
     "errors": {"plain_text"},
     "plain_text": set(),
     "version": set(),

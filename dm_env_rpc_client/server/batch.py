@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import dm_env
 import numpy as np
@@ -21,6 +21,7 @@ from dm_env_rpc_client.server.batch_rows import EnvironmentRows, leaves, named
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Turns
+from dm_env_rpc_client.server.worlds.spec_checks import METHODS, Specs, specs_of
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 from dm_env_rpc_client.tensors.limits import DEFAULT
@@ -35,9 +36,6 @@ OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 """What every client of a server may read, so that it knows that there are batches."""
 
 Settings = Mapping[str, Any]
-
-_Specs: TypeAlias = tuple[Any, Any, Any, Any]
-"""Of the actions, observations, reward and discount of one row."""
 
 
 class Rows(Protocol):
@@ -269,8 +267,8 @@ class Batch(dm_env.Environment):
         if failure is not None:
             raise failure
 
-    def _new_rows(self, environment: dm_env.Environment) -> tuple[_Specs, Rows]:
-        found = _specs_of(environment)
+    def _new_rows(self, environment: dm_env.Environment) -> tuple[Specs, Rows]:
+        found = specs_of(environment)
         _check_size(found, self.num_envs)
         make_rows = getattr(environment, "batch_rows", None)
         if make_rows is None:
@@ -279,7 +277,7 @@ class Batch(dm_env.Environment):
 
     def _specs_and_rows_after(
         self, changed: Mapping[int, dm_env.Environment]
-    ) -> tuple[_Specs, Rows]:
+    ) -> tuple[Specs, Rows]:
         """Returns the specs of a row that are in force now, and rows for them.
 
         Args:
@@ -289,7 +287,7 @@ class Batch(dm_env.Environment):
           SpecError: not all rows have the same specs.
         """
         after = self._specs, self._rows
-        if len(changed) == self.num_envs and not _equal(_specs_of(changed[0]), self._specs):
+        if len(changed) == self.num_envs and not _equal(specs_of(changed[0]), self._specs):
             after = self._new_rows(changed[0])
         for index, environment in changed.items():
             _check(environment, index, after[0])
@@ -363,15 +361,6 @@ def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
 
 
-def _specs_of(environment: dm_env.Environment) -> _Specs:
-    return (
-        environment.action_spec(),
-        environment.observation_spec(),
-        environment.reward_spec(),
-        environment.discount_spec(),
-    )
-
-
 def _equal(one: Any, other: Any) -> bool:
     try:
         tree.assert_same_structure(one, other)
@@ -380,10 +369,9 @@ def _equal(one: Any, other: Any) -> bool:
     return all(a == b for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
-def _check(environment: dm_env.Environment, index: int, expected: _Specs) -> None:
+def _check(environment: dm_env.Environment, index: int, expected: Specs) -> None:
     """Raises SpecError if the environment of a row has other specs than those expected."""
-    kinds = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
-    for kind, own, other in zip(kinds, expected, _specs_of(environment), strict=True):
+    for kind, own, other in zip(METHODS, expected, specs_of(environment), strict=True):
         if not _equal(own, other):
             raise SpecError(
                 f"row {index} of the batch has another {kind}() than row 0: {other} instead of "

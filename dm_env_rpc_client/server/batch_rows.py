@@ -15,6 +15,7 @@ from dm_env import specs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, flattener
+from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
@@ -82,7 +83,12 @@ class EnvironmentRows:
 
     def begin(self, index: int, environment: dm_env.Environment) -> None:
         """Begins a sequence; what this raises leaves the row as it was."""
-        self._put(index, environment.reset())
+        timestep = environment.reset()
+        try:
+            self._put(index, timestep)
+        except AttributeError:
+            check_time_step(environment, "reset", timestep)
+            raise
         self.has_begun[index] = True
 
     def step(self, index: int, environment: dm_env.Environment, actions: list[Any]) -> None:
@@ -90,7 +96,12 @@ class EnvironmentRows:
         if self._kinds[index] is _LAST:
             self.begin(index, environment)
             return
-        self._put(index, environment.step(self._single.action_of_row(actions, index)))
+        timestep = environment.step(self._single.action_of_row(actions, index))
+        try:
+            self._put(index, timestep)
+        except AttributeError:
+            check_time_step(environment, "step", timestep)
+            raise
 
     def _put(self, index: int, timestep: dm_env.TimeStep) -> None:
         """Puts the TimeStep of an environment into its row.

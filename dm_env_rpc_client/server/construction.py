@@ -14,8 +14,18 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
 from dm_env_rpc_client.server.batch import Batch, check_num_envs
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.spec_checks import METHODS
+from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.system.conversions import converted
+from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors import nesting
+
+SERVED = (
+    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
+    "PettingZoo, a Game or a World"
+)
+"""What may be served, as errors name it."""
 
 
 def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
@@ -71,7 +81,8 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
 def _construct_row(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dm_env.Environment:
     made = construct_one(factory, settings)
     if isinstance(made, dm_env.Environment):
-        if WORLD_NUM_ENVS in getattr(made, "properties", ()):
+        properties = getattr(made, "properties", ())
+        if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
             raise _HasRowsError(made)
         return made
     if hasattr(made, "close"):
@@ -97,6 +108,7 @@ def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> A
       RequestError: the factory does not take these settings. Exceptions other than
         TypeError and ValueError are failures of the environment and pass through.
       SpecError: what it made cannot be served.
+      TypeError: what it made is no environment.
     """
     parameters = inspect.signature(factory)
     try:
@@ -110,4 +122,20 @@ def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> A
     except (TypeError, ValueError) as error:
         refusal = f"the environment does not take these settings: {error}"
         raise RequestError.invalid(refusal) from error
-    return converted(made)
+    made = converted(made)
+    if not isinstance(made, dm_env.Environment | World | Game):
+        _check_made(made)
+    return made
+
+
+def _check_made(made: Any) -> None:
+    """Raises TypeError if what a factory made is no environment."""
+    missing = [name for name in ("reset", "step", *METHODS) if not hasattr(made, name)]
+    if not missing and not isinstance(made, type):
+        return
+    text = f"the factory returned {described(made)}"
+    if isinstance(made, type):
+        text += f", and no environment; call it: {made.__name__}()"
+    elif "step" not in missing and "reset" not in missing:
+        text += f", which has no {', '.join(missing)}"
+    raise TypeError(f"{text}; expected {SERVED}")

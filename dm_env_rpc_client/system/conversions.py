@@ -34,20 +34,41 @@ def converted(made: Any) -> Any:
 
     Raises:
       SpecError: the environment cannot be served, for instance as there is no spec for a space.
+      TypeError: an environment of Gymnasium has no spaces.
     """
     converter = _converter(made)
     return made if converter is None else pkgutil.resolve_name(converter)(made)
 
 
+def is_foreign(kind: type) -> bool:
+    """Whether a class is one of the environments of Gymnasium, gym or PettingZoo, by its bases."""
+    return bool(_bases(kind) & (_PETTINGZOO_BASES | _GYMNASIUM_BASES))
+
+
 def _converter(made: Any) -> str | None:
-    if isinstance(made, dm_env.Environment):
+    if isinstance(made, dm_env.Environment | type):
         return None
-    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(made).__mro__}
-    if bases & {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}:
+    bases = _bases(type(made))
+    if bases & _PETTINGZOO_BASES:
         return _PETTINGZOO
     if hasattr(made, "num_envs") and hasattr(made, "single_action_space"):
         return _VECTOR
     # By its members: environments of the older package gym have them, too.
-    if hasattr(made, "action_space") and hasattr(made, "observation_space"):
+    missing = [name for name in ("action_space", "observation_space") if not hasattr(made, name)]
+    if not missing:
         return _GYMNASIUM
+    if bases & _GYMNASIUM_BASES:
+        raise TypeError(
+            f"{type(made).__name__} has no {' and no '.join(missing)}; set self.action_space and "
+            "self.observation_space in its __init__"
+        )
     return None
+
+
+_PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}
+_GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "Env")}
+"""The packages and the names of classes of environments, which need not be imported."""
+
+
+def _bases(kind: type) -> set[tuple[str, str]]:
+    return {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}

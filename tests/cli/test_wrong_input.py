@@ -136,7 +136,7 @@ WRONG: list[tuple[str, int, str]] = [
     # Environments that cannot be made.
     ("serve gymnasium://Nope-v0", 2, "cannot make gymnasium://Nope-v0: NameNotFound"),
     ("serve json:dumps", 2, "missing a required argument: 'obj'"),
-    ("serve json:dumps --create obj=1", 2, "the factory returned str; expected a dm_env.Envi"),
+    ("serve json:dumps --create obj=1", 2, "the factory returned a str; expected a dm_env"),
     ("serve catch --create rows=-3", 2, "at least 2 rows"),
     ("serve catch --create colour=red", 2, "known settings: rows, columns, seed"),
     ("serve race --protocol dm-env-rpc --create players=0", 2, "at least 2 players"),

@@ -16,6 +16,7 @@ from dm_env import specs
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
+from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain_wrapper, refuse_step
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.tensors import bounded_json
@@ -138,10 +139,19 @@ class GymnasiumEnvironment(dm_env.Environment):
 
         Returns:
           The observation and the info, as the environment's own `reset` returned them.
+
+        Raises:
+          TypeError: it returned something else.
         """
         seed, self._seed = self._seed, None
         options, self._options = self._options, None
-        return self.gymnasium.reset(seed=seed, options=None if options is None else dict(options))
+        env, given = self.gymnasium, None if options is None else dict(options)
+        try:
+            returned = env.reset(seed=seed, options=given)
+        except (TypeError, ValueError) as error:
+            explain_wrapper(env, "reset", error)
+            raise
+        return begun(env, returned)
 
     def batch_rows(self, count: int, mode: str) -> GymnasiumRows:
         """Returns the rows of a batch of such environments; see `server.batch.Rows`."""
@@ -152,7 +162,15 @@ class GymnasiumEnvironment(dm_env.Environment):
         if not self._is_running:
             return self.reset()
         element = elements.from_structure(self.action_space, action, "action")
-        observation, reward, terminated, truncated, self._info = self.gymnasium.step(element)
+        try:
+            returned = self.gymnasium.step(element)
+        except (TypeError, ValueError) as error:
+            explain_wrapper(self.gymnasium, "step", error)
+            raise
+        try:
+            observation, reward, terminated, truncated, self._info = returned
+        except (TypeError, ValueError):
+            refuse_step(self.gymnasium, returned)
         self._is_running = not (terminated or truncated)
         observed = self._observed(observation, bool(terminated and truncated))
         if terminated:

@@ -21,6 +21,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, space_json
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
+from dm_env_rpc_client.adaptors.gymnasium.returns import begun, refuse_step
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS, OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
@@ -171,7 +172,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         self._seed = self._options = None
         # Environments of libraries with a `reset` of their own take none of them.
         given = {name: value for name, value in arguments.items() if value is not None}
-        observation, self._info = self._environment.reset(**given)
+        observation, self._info = begun(self._environment, self._environment.reset(**given))
         is_first = np.ones(self.num_envs, bool) if mask is None else mask
         self._step_type = np.where(is_first, _FIRST, self._step_type)
         return dm_env.restart(self._observed(observation, self._step_type))
@@ -179,7 +180,11 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""
         actions = batch_elements.from_structure(self._action_space, action, "action")
-        observation, reward, terminated, truncated, self._info = self._environment.step(actions)
+        returned = self._environment.step(actions)
+        try:
+            observation, reward, terminated, truncated, self._info = returned
+        except (TypeError, ValueError):
+            refuse_step(self._environment, returned)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         step_type = np.where(terminated | truncated, _LAST, _MID)
         if self._mode is AutoresetMode.NEXT_STEP:

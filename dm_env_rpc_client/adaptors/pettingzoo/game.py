@@ -33,6 +33,7 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.system.wrong_returns import class_name, described
 from dm_env_rpc_client.tensors import nesting
 
 
@@ -169,9 +170,11 @@ class PettingZooGame(Game):
         """Begins an episode."""
         seed, self._seed = self._seed, None
         options, self._options = self._options, None
-        observations, infos = self._env.reset(
-            seed=seed, options=None if options is None else dict(options)
-        )
+        returned = self._env.reset(seed=seed, options=None if options is None else dict(options))
+        # Of two agents, a dict of observations alone would pass for both.
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise self._returned("reset", returned, "(observations, infos)")
+        observations, infos = returned
         self._living = ()
         self._observed = {}
         self._take(observations, {}, {}, {}, infos, is_first=True)
@@ -191,7 +194,13 @@ class PettingZooGame(Game):
             )
             for agent in acting
         }
-        self._take(*self._env.step(played), is_first=False)
+        returned = self._env.step(played)
+        try:
+            observations, rewards, terminations, truncations, infos = returned
+        except (TypeError, ValueError):
+            expected = "(observations, rewards, terminations, truncations, infos)"
+            raise self._returned("step", returned, expected) from None
+        self._take(observations, rewards, terminations, truncations, infos, is_first=False)
 
     def timestep(self, player: Hashable) -> dm_env.TimeStep | None:
         timestep = self._timesteps.get(player)
@@ -257,6 +266,13 @@ class PettingZooGame(Game):
             if terminated and truncated:
                 self._extras[agent]["truncated"] = True
         self._living = living
+
+    def _returned(self, method: str, returned: Any, expected: str) -> TypeError:
+        name = class_name(self._env.unwrapped)
+        return TypeError(
+            f"{method} of {name} returned {described(returned)}; expected {expected}, each a dict "
+            "by agent, as of PettingZoo's ParallelEnv"
+        )
 
     def _frame(self) -> Any:
         return encoded_frame(self._env.render())

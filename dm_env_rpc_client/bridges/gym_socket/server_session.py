@@ -20,6 +20,7 @@ from dm_env_rpc_client.bridges.gym_socket import monitor, packet_codec, packets,
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.conversions import converted
+from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import bounded_json
 
 EnvironmentFactory = Callable[[], Any]
@@ -105,10 +106,15 @@ class ServerSession:
             self._environment.close()
 
     def _reset(self, request: packets.Reset) -> bytes:
-        timestep = self._hosted().reset()
+        environment = self._hosted()
+        timestep = environment.reset()
         self._is_running = True
-        self._record(timestep)
-        return packet_codec.encode_observation(self._observation(timestep))
+        try:
+            self._record(timestep)
+            return packet_codec.encode_observation(self._observation(timestep))
+        except AttributeError:
+            check_time_step(environment, "reset", timestep)
+            raise
 
     def _step(self, request: packets.Step) -> bytes:
         environment = self._hosted()
@@ -121,9 +127,13 @@ class ServerSession:
         except SpecError as error:
             raise RefusedPacketError(f"the action does not fit its space: {error}") from None
         timestep = environment.step(action)
-        if timestep.first():
+        try:
+            is_first, self._is_running = timestep.first(), not timestep.last()
+        except AttributeError:
+            check_time_step(environment, "step", timestep)
+            raise
+        if is_first:
             raise RuntimeError("the environment returned a FIRST step in the middle of an episode")
-        self._is_running = not timestep.last()
         self._record(timestep)
         return packet_codec.encode_step_answer(
             self._observation(timestep),

@@ -22,6 +22,7 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
+from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting
 
 CLOSE_SECONDS = 0.5
@@ -265,23 +266,29 @@ class _EnvironmentAgent(Agent):
                 observations = flat_specs.flat_observations(world._timestep, requested)
                 world._finish_interruption()
                 return State.INTERRUPTED, observations
-            if actions is not None:
-                if not world._is_running:
-                    raise RequestError.not_now(SEQUENCE_LOST)
-                timestep = environment.step(flat_specs.nested_action(actions))
-                if timestep.step_type is not _MID and timestep.first():
-                    raise RuntimeError(
-                        "the environment returned a FIRST step in the middle of a sequence"
-                    )
-            else:
+            if actions is None:
                 timestep = environment.reset()
-            world._timestep = timestep
-            is_running = timestep.step_type is _MID or not timestep.last()
-            world._is_running = is_running
-            observations = flat_specs.flat_observations(timestep, requested)
-            if is_running:
-                return _RUNNING, observations
-            return end_state(timestep), observations
+            elif world._is_running:
+                timestep = environment.step(flat_specs.nested_action(actions))
+            else:
+                raise RequestError.not_now(SEQUENCE_LOST)
+            try:
+                is_running = True
+                if timestep.step_type is not _MID:
+                    if actions is not None and timestep.first():
+                        raise RuntimeError(
+                            "the environment returned a FIRST step in the middle of a sequence"
+                        )
+                    is_running = not timestep.last()
+                world._timestep = timestep
+                world._is_running = is_running
+                observations = flat_specs.flat_observations(timestep, requested)
+                if is_running:
+                    return _RUNNING, observations
+                return end_state(timestep), observations
+            except AttributeError:
+                check_time_step(environment, "reset" if actions is None else "step", timestep)
+                raise
 
     def reset(self, settings: Mapping[str, Any]) -> None:
         world = self._world

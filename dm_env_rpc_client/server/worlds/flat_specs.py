@@ -24,6 +24,8 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.worlds.spec_checks import specs_of
+from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors import nesting, specs
 
 _DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
@@ -60,7 +62,9 @@ class FlatSpecs:
         discount_spec: Any,
         default_actions: Mapping[str, Any],
     ):
-        self._flatten_observation = flattener(observation_spec)
+        self._flatten_observation = (
+            _flatten_nothing if observation_spec is None else flattener(observation_spec)
+        )
         self._flatten_reward = flattener(reward_spec)
         self._has_single_reward = isinstance(reward_spec, Array)
         self.sends_discount = not _is_default_discount(discount_spec)
@@ -97,14 +101,8 @@ class FlatSpecs:
 
     @classmethod
     def of(cls, environment: dm_env.Environment, default_actions: Mapping[str, Any]) -> FlatSpecs:
-        """Returns the flat specs of an environment."""
-        return cls(
-            environment.action_spec(),
-            environment.observation_spec(),
-            environment.reward_spec(),
-            environment.discount_spec(),
-            default_actions,
-        )
+        """Returns the flat specs of an environment; TypeError if a method returns no specs."""
+        return cls(*specs_of(environment), default_actions)
 
     def nested_action(self, actions: Mapping[str, Any]) -> Any:
         """Returns the nested action for `dm_env.Environment.step`.
@@ -207,6 +205,16 @@ def flattener(structure: Any) -> Callable[[Any], list[Any]]:
 
         return flatten
     return lambda value: tree.flatten_up_to(structure, value)
+
+
+def _flatten_nothing(observation: Any) -> list[Any]:
+    """Returns no values, as of an environment without observations; TypeError if it has one."""
+    if observation is None or not tree.flatten(observation):
+        return []
+    raise TypeError(
+        "the environment's observation_spec() returned None, but a TimeStep has the observation "
+        f"{described(observation)}; return its spec there, or None as the observation"
+    )
 
 
 def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:

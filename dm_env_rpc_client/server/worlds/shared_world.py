@@ -32,7 +32,9 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait, wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.game import Game, Player
+from dm_env_rpc_client.server.worlds.spec_checks import specs_of
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
+from dm_env_rpc_client.system.wrong_returns import check_time_step
 
 STEP_TIMEOUT = 60.0
 """Default for how many seconds a step waits for the other agents."""
@@ -76,13 +78,7 @@ class SharedWorld(World):
             except ValueError as error:
                 raise RequestError.not_now(str(error)) from error
             try:
-                flat_specs = FlatSpecs(
-                    self._game.action_spec(player),
-                    self._game.observation_spec(player),
-                    self._game.reward_spec(player),
-                    self._game.discount_spec(player),
-                    self._default_actions,
-                )
+                flat_specs = FlatSpecs(*specs_of(self._game, player), self._default_actions)
             except BaseException:
                 self._game.leave(player)
                 raise
@@ -200,7 +196,7 @@ class SharedWorld(World):
                 if actions:
                     self._game.step(actions)
             timesteps = {each: self._game.timestep(each.player) for each in self._agents}
-            self._check(timesteps)
+            are_out = self._which_are_out(timesteps)
         except ValueError as error:
             self._fail(takers, RequestError.invalid(str(error)))
             return
@@ -208,15 +204,15 @@ class SharedWorld(World):
             self._fail(takers, error)
             return
         self._stepped_at = time.monotonic()
-        for each, timestep in timesteps.items():
-            was_out, each.is_out = each.is_out, timestep is None or timestep.last()
+        for (each, timestep), is_out in zip(timesteps.items(), are_out, strict=True):
+            was_out, each.is_out = each.is_out, is_out
             each.unseen = None
             if timestep is None:
                 continue
             # One that was out may wait to take part again.
             if each in takers or (self._lock_step and each.is_waiting):
                 self._give(each, timestep)
-            elif each.is_running and timestep.last():
+            elif each.is_running and is_out:
                 # Another agent's step has ended the sequence; this agent's next step says so.
                 each.outcome = end_state(timestep), timestep
                 each.is_running = False
@@ -225,17 +221,31 @@ class SharedWorld(World):
         self._is_running = not all(each.is_out for each in self._agents)
         self._changed.notify_all()
 
-    def _check(self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]) -> None:
-        """Raises RuntimeError if the game breaks the rules of `Game.timestep`."""
+    def _which_are_out(
+        self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]
+    ) -> list[bool]:
+        """Returns which agents take no part after a step, in the order of their TimeSteps.
+
+        Raises:
+          RuntimeError: the game breaks the rules of `Game.timestep`.
+          TypeError: a value is no TimeStep.
+        """
+        try:
+            are_out = [timestep is None or timestep.last() for timestep in timesteps.values()]
+        except AttributeError:
+            for timestep in timesteps.values():
+                if timestep is not None:
+                    check_time_step(self._game, "timestep", timestep)
+            raise
         for each, timestep in timesteps.items():
             if timestep is None and each.is_running and not each.is_interrupted:
                 raise RuntimeError(
                     f"the game returned no step for player {each.player!r}, which takes part in "
                     "the sequence; its last step must be a LAST one"
                 )
-        is_over = all(timestep is None or timestep.last() for timestep in timesteps.values())
-        if is_over and not self._is_running:
+        if not self._is_running and all(are_out):
             raise RuntimeError("the game began a sequence in which no player takes part")
+        return are_out
 
     def _give(self, agent: _SharedAgent, timestep: dm_env.TimeStep) -> None:
         if not agent.is_running and not timestep.first():

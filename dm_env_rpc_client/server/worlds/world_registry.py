@@ -368,11 +368,6 @@ def make_world(
     made = construct(factory, settings)
     if isinstance(made, World | Game):
         return _hosting(made, options)
-    if not hasattr(made, "step") or not hasattr(made, "reset"):
-        raise RuntimeError(
-            f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "
-            "World"
-        )
     return EnvironmentWorld(
         factory,
         made,
