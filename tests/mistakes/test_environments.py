@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 from collections.abc import Callable
@@ -16,7 +17,14 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 import dm_env_rpc_client
-from dm_env_rpc_client import ConnectionLostError, DmEnvRpcError, EnvironmentsFailedError
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    connect,
+    create_world,
+    join_world,
+)
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Race, serve
@@ -196,20 +204,23 @@ CREATIONS: dict[str, Wrong] = {
     "a function that returns a class": Wrong(
         lambda: Countdown, "the factory returned the class Countdown", "", "call it: Countdown()"
     ),
-    "a function that returns half of one": Wrong(
-        lambda: type("Half", (), {"reset": print, "step": print})(),
+    "a class that is half of one": Wrong(
+        type("Half", (), {"reset": print, "step": print}),
         "the factory returned a Half, which has no action_spec, observation_spec", "",
         "expected a dm_env.Environment",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("play", [play, play_rows])
+@pytest.mark.parametrize(
+    ("play", "error"), [(play, DmEnvRpcError), (play_rows, EnvironmentsFailedError)]
+)
 @pytest.mark.parametrize("name", CREATIONS)
-def test_what_is_created(name: str, play: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_created(
+    name: str, play: Any, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.CRITICAL)
     factory, *texts = CREATIONS[name]
-    error = DmEnvRpcError if play is globals()["play"] else EnvironmentsFailedError
     with serve(factory) as server:
         Mistake(play, error, *texts).check(server.address)
         assert all(text in str(server.errors[0]) for text in texts)
@@ -226,6 +237,31 @@ def test_what_a_game_returns(caplog: pytest.LogCaptureFixture) -> None:
         with serve(game) as server:
             mistake.check(server.address)
             assert given in str(server.errors[0])
+
+
+class LameRace(Race):
+    """Has a TimeStep for its first player alone."""
+
+    def timestep(self, player: Any) -> Any:
+        return super().timestep(player) if player == 0 else OBSERVATION
+
+
+def test_what_a_game_returns_for_one_player_fails_for_all_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    with (
+        serve(LameRace, step_timeout=None) as server,
+        connect(server.address) as one,
+        connect(server.address) as other,
+    ):
+        world = create_world(one)
+        envs = [join_world(connection, world) for connection in (one, other)]
+        with concurrent.futures.ThreadPoolExecutor() as executor:
+            steps = [executor.submit(env.reset) for env in envs]
+            for step in steps:
+                with pytest.raises(DmEnvRpcError, match="timestep of LameRace returned a dict"):
+                    step.result()
 
 
 class Pair(ParallelEnv):
@@ -317,6 +353,11 @@ def test_what_a_vector_environment_returns(
         assert given in str(server.errors[0])
 
 
+def episode(env: dm_env.Environment) -> None:
+    env.reset()
+    env.step(1)
+
+
 @pytest.mark.parametrize(("method", "advice"), [("step", TRANSITION), ("reset", RESTART)])
 def test_what_a_method_returns_over_gym_socket(method: str, advice: str) -> None:
     factory = returning(Countdown, method, None)
@@ -326,7 +367,6 @@ def test_what_a_method_returns_over_gym_socket(method: str, advice: str) -> None
     ):
         # This protocol has no answer for errors.
         with pytest.raises(ConnectionLostError):
-            env.reset()
-            env.step(1)
+            episode(env)
         assert settles(lambda: len(server.errors) == 1)
         assert f"{method} of Countdown returned None; {advice}" in str(server.errors[0])

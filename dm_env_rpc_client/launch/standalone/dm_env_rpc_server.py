@@ -429,6 +429,34 @@ class StringArray(Array):
 TimeStep = collections.namedtuple("TimeStep", "step_type reward discount observation")
 FIRST, MID, LAST = 0, 1, 2  # The step types.
 
+_IS_GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.Env"
+
+
+def _described(value: Any) -> str:
+    """Returns what a value is, in a few words."""
+    kind = type(value).__name__
+    if isinstance(value, np.ndarray):
+        return f"an array {value.dtype} {list(value.shape)}"
+    if type(value) is tuple:
+        return f"a tuple of {len(value)} values"
+    if isinstance(value, dict):
+        return f"a dict with the key{'s' * (len(value) != 1)} {', '.join(map(repr, value))}"[:200]
+    if value is None or isinstance(value, type):
+        return "None" if value is None else f"the class {value.__name__}"
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _check_time_step(environment: Any, method: str, returned: Any) -> None:
+    """Raises TypeError if an environment returned no TimeStep; called when it has failed as one."""
+    if all(hasattr(returned, name) for name in TimeStep._fields):
+        return
+    is_tuple = type(returned) is tuple and len(returned) in ((2,) if method == "reset" else (4, 5))
+    advice = "TimeStep(step_type, reward, discount, observation), as of dm_env"
+    if is_tuple and isinstance(returned[-1], dict):
+        advice = _IS_GYMNASIUM
+    text = f"{method} of {type(environment).__name__} returned {_described(returned)}"
+    raise TypeError(f"{text}; expected a TimeStep: {advice}") from None
+
 
 class _Field:
     """One action or observation: its spec, and the bytes and values that conform to it."""
@@ -879,8 +907,17 @@ class _Gymnasium:
 
     def step(self, action: Any) -> Any:
         found = self._env.step(_from_wire(self._env.action_space, action))
-        observation, reward, is_terminated, info = found[0], found[1], bool(found[2]), found[-1]
-        is_truncated = bool(found[3] if len(found) == 5 else info.get("TimeLimit.truncated", False))
+        try:
+            observation, reward, is_terminated, info = found[0], found[1], bool(found[2]), found[-1]
+            is_truncated = found[3] if len(found) == 5 else info.get("TimeLimit.truncated", False)
+            is_truncated = bool(is_truncated)
+        except (AttributeError, LookupError, TypeError):
+            if type(found) is tuple and len(found) in (4, 5):
+                raise
+            name = type(getattr(self._env, "unwrapped", self._env)).__name__
+            text = f"step of {name} returned {_described(found)}"
+            expected = "(observation, reward, terminated, truncated, info)"
+            raise TypeError(f"{text}; expected {expected}, as of Gymnasium") from None
         if len(found) == 4 and is_truncated:
             is_terminated = False
         step_type = LAST if is_terminated or is_truncated else MID
@@ -913,6 +950,13 @@ class _Specs:
 
     def __init__(self, environment: Any):
         self.action, self.observation = environment.action_spec(), environment.observation_spec()
+        for method, found in (("action", self.action), ("observation", self.observation)):
+            for _, spec in _named_specs(found):
+                if hasattr(spec, "sample") and hasattr(spec, "contains"):
+                    where = f"{method}_spec of {type(environment).__name__}"
+                    raise TypeError(
+                        f"{where} returned {spec}, a space, not a spec: {_IS_GYMNASIUM}"
+                    )
         self.reward = getattr(environment, "reward_spec", lambda: Array((), np.float64))()
         self.discount = getattr(environment, "discount_spec", lambda: _DISCOUNT)()
         same = ("name", "shape", "dtype", "minimum", "maximum")
@@ -977,8 +1021,16 @@ class _World:
         except (TypeError, ValueError) as error:
             text = f"the environment does not take these settings: {error}"
             raise Refusal(INVALID_ARGUMENT, text) from error
-        if not hasattr(made, "action_spec") and hasattr(made, "action_space"):
+        is_class = isinstance(made, type)
+        if not is_class and not hasattr(made, "action_spec") and hasattr(made, "action_space"):
             made = _Gymnasium(made)
+        methods = ("reset", "step", "action_spec", "observation_spec")
+        if is_class or not all(hasattr(made, name) for name in methods):
+            expected = "the methods of dm_env.Environment, or one of gym or Gymnasium"
+            text = (
+                f"the factory returned {_described(made)}; expected an environment with {expected}"
+            )
+            raise TypeError(text + (f"; call it: {made.__name__}()" if is_class else ""))
         try:
             return made, _Specs(made)
         except BaseException:
@@ -1027,14 +1079,19 @@ class _World:
                 raise Refusal(FAILED_PRECONDITION, "the sequence ended when the world was reset")
             else:
                 timestep = self.environment.step(self._action(actions))
-                if int(timestep.step_type) == FIRST:
+            try:
+                step_type = int(timestep.step_type)
+                if is_running and step_type == FIRST:
                     raise RuntimeError("the environment returned a FIRST step within a sequence")
-            self._last, state = timestep, _RUNNING
-            self._is_running = int(timestep.step_type) != LAST
-            if not self._is_running:
-                discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount)
-                state = _INTERRUPTED if any(map(np.any, discounts)) else _TERMINATED
-            return state, specs.values(timestep)
+                self._last, state = timestep, _RUNNING
+                self._is_running = step_type != LAST
+                if not self._is_running:
+                    discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount)
+                    state = _INTERRUPTED if any(map(np.any, discounts)) else _TERMINATED
+                return state, specs.values(timestep)
+            except AttributeError:
+                _check_time_step(self.environment, "step" if is_running else "reset", timestep)
+                raise
 
     def _action(self, actions: Dict[int, Any]) -> Any:
         """Returns actions in the structure of their spec; Refusal if one is missing."""
@@ -2196,6 +2253,11 @@ class Server:
         max_streams: int = 256,
         idle_world_seconds: float = 60.0,
     ):
+        if not callable(factory):
+            text = (
+                f"expected what makes an environment, such as its class, got {_described(factory)}"
+            )
+            raise TypeError(text)
         self.tls, self.token, self.max_streams = None, token, max_streams
         if cert is not None:
             self.tls = ssl.SSLContext(getattr(ssl, "PROTOCOL_TLS_SERVER", ssl.PROTOCOL_TLS))
