@@ -22,7 +22,7 @@ from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Stepper
-from dm_env_rpc_client.server.properties.strings import HasStringProperties
+from dm_env_rpc_client.server.properties.strings import has_string_properties
 from dm_env_rpc_client.tensors.displays import markup, plots
 from dm_env_rpc_client.tensors.displays.leaves import named_leaves, rebuild
 from dm_env_rpc_client.tensors.displays.progress import Progress
@@ -309,7 +309,7 @@ def _properties_of(env: dm_env.Environment) -> PropertyAccess | None:
             return value
     if isinstance(env, DmEnvAdaptor):
         return PropertiesExtension(env.connection)
-    return LocalProperties(env) if isinstance(env, HasStringProperties) else None
+    return LocalProperties(env) if has_string_properties(env) else None
 
 
 def _title(text: str) -> ipywidgets.HTML:

@@ -18,7 +18,7 @@ from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.spec_checks import METHODS
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.system.conversions import converted
-from dm_env_rpc_client.system.wrong_returns import described
+from dm_env_rpc_client.system.wrong_returns import class_name, described
 from dm_env_rpc_client.tensors import nesting
 
 SERVED = (
@@ -88,7 +88,7 @@ def _construct_row(factory: Callable[..., Any], settings: Mapping[str, Any]) -> 
     if hasattr(made, "close"):
         made.close()
     raise RequestError.invalid(
-        f"setting {NUM_ENVS!r}: this server hosts a {type(made).__name__}, and batches are made of "
+        f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, and batches are made of "
         "environments with one agent"
     )
 
@@ -123,19 +123,24 @@ def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> A
         refusal = f"the environment does not take these settings: {error}"
         raise RequestError.invalid(refusal) from error
     made = converted(made)
-    if not isinstance(made, dm_env.Environment | World | Game):
-        _check_made(made)
+    check_made(made, f"the factory returned {described(made)}")
     return made
 
 
-def _check_made(made: Any) -> None:
-    """Raises TypeError if what a factory made is no environment."""
-    missing = [name for name in ("reset", "step", *METHODS) if not hasattr(made, name)]
-    if not missing and not isinstance(made, type):
+def check_made(made: Any, found: str) -> None:
+    """Raises TypeError if something is no environment, game or world.
+
+    Args:
+      made: a thing.
+      found: says what it is.
+    """
+    if isinstance(made, dm_env.Environment | World | Game):
         return
-    text = f"the factory returned {described(made)}"
+    missing = [name for name in ("reset", "step", *METHODS) if not hasattr(made, name)]
     if isinstance(made, type):
-        text += f", and no environment; call it: {made.__name__}()"
+        found += f", and no environment; call it: {made.__name__}()"
+    elif not missing:
+        return
     elif "step" not in missing and "reset" not in missing:
-        text += f", which has no {', '.join(missing)}"
-    raise TypeError(f"{text}; expected {SERVED}")
+        found += f", which has no {', '.join(missing)}"
+    raise TypeError(f"{found}; expected {SERVED}")

@@ -12,14 +12,15 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.factories import Hosted
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
-from dm_env_rpc_client.server.options import ANYWHERE, Handler, Hosted, ServeOptions, factories_of
+from dm_env_rpc_client.server.options import ANYWHERE, Handler, ServeOptions
 from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.making import make_world
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.server.worlds.world_registry import make_world
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport
@@ -37,14 +38,18 @@ class _InThisProcess:
     def __init__(self, options: ServeOptions, properties: Properties):
         self._host = host = Host(options, ErrorLog(), properties)
         served = host.listener_options(functools.partial(open_session, host))
-        self._listener = (
-            open_listener(served, options.address, options.credentials, options.transport)
-            if options.dialed is None
-            else open_dialing(served, options.dialed)
-        )
+        try:
+            host.worlds.try_instances()
+            self._listener = (
+                open_listener(served, options.address, options.credentials, options.transport)
+                if options.dialed is None
+                else open_dialing(served, options.dialed)
+            )
+        except BaseException:
+            host.worlds.abandon()
+            raise
         self.address = self._listener.address
         self.wait = self._listener.wait
-        self.abort = self._listener.abort
 
     @property
     def errors(self) -> list[BaseException]:
@@ -57,6 +62,10 @@ class _InThisProcess:
     def stop(self, grace: float) -> bool:
         self._listener.stop(grace)
         return self._host.worlds.close()
+
+    def abort(self) -> None:
+        self._listener.abort()
+        self._host.worlds.abandon()
 
 
 class Server:
@@ -271,5 +280,5 @@ def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
       Exception: whatever making or closing it raises; or what it made cannot be served.
     """
     options = ServeOptions(environment=environment)
-    (factory,) = factories_of(options.factories).values()
+    (factory,) = options.factories().values()
     make_world(factory, settings, options).close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.factories import Factory, Hosted, factories_of
+from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
@@ -25,10 +25,6 @@ ANYWHERE = "localhost:0"
 
 UNNAMED = ""
 """The name of an environment that is the only one of its server."""
-
-# A factory returns a gymnasium.Env, too; its name is not written here, because Gymnasium is an
-# extra.
-Hosted: TypeAlias = Callable[..., Any] | str
 
 Handler: TypeAlias = Callable[[Any, World | None], protobuf_message.Message]
 
@@ -67,7 +63,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         self._check_connecting()
-        factories_of(self.factories)
+        factories = self.factories()
         for option in ("callable_names", "settable_names"):
             names = getattr(self, option)
             if isinstance(names, str) or not all(map(_is_name, names)):
@@ -82,10 +78,13 @@ class ServeOptions:
             return
         if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
             raise SpecError(f"processes must be a number from 1 on, or None, got {processes!r}")
+        existing = [each.name for each in factories.values() if isinstance(each, Instance)]
         if isinstance(self.environment, World | Game):
+            existing.append(f"a {type(self.environment).__name__}")
+        if existing:
             raise SpecError(
-                f"processes={processes}: a {type(self.environment).__name__} that exists already "
-                "belongs to this process; pass what makes one, such as its class"
+                f"processes={processes}: {existing[0]} that exists already belongs to this "
+                "process; pass what makes one, such as its class"
             )
         if self.dial is None:
             check_processes(self.address, self.credentials, self.transport)
@@ -110,9 +109,13 @@ class ServeOptions:
                 f"{self.max_connections}"
             )
 
+    def factories(self) -> dict[str, Factory]:
+        """Returns what worlds are made of, by name; none if there is only one; see `hosted`."""
+        return factories_of(self.hosted, self.insecure)
+
     @property
-    def factories(self) -> Mapping[str, Hosted]:
-        """What makes environments, by name; none if there is only one world."""
+    def hosted(self) -> Mapping[str, Hosted]:
+        """What is served, by name; nothing if there is one world that is made already."""
         if isinstance(self.environment, World | Game):
             return {}
         if isinstance(self.environment, Mapping):
@@ -134,54 +137,3 @@ class ServeOptions:
 
 def _is_name(name: Any) -> bool:
     return isinstance(name, str) and name.isidentifier()
-
-
-def factories_of(named: Mapping[str, Hosted]) -> dict[str, Callable[..., Any]]:
-    """Returns what makes environments, by name; a text `module:factory` is imported.
-
-    Raises:
-      SpecError: it cannot be imported, or cannot be called.
-    """
-    return {
-        name: _factory(hosted, f"environment {name!r}" if name else "the environment")
-        for name, hosted in named.items()
-    }
-
-
-def _factory(hosted: Hosted, what: str) -> Callable[..., Any]:
-    """Returns what makes environments; SpecError if it makes none, whatever the settings."""
-    factory: Any = hosted
-    if isinstance(hosted, str):
-        try:
-            factory = pkgutil.resolve_name(hosted)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise SpecError(
-                f"{what}: cannot import {hosted!r} ({error}); a text looks like module:factory"
-            ) from error
-    found = type(factory).__name__
-    if not isinstance(factory, type) and hasattr(factory, "step") and hasattr(factory, "reset"):
-        raise SpecError(
-            f"{what} is an instance of {found}; pass the class, or a function that makes one, "
-            f"since each world has one of its own: serve({found}), not serve({found}(...))"
-        )
-    if not callable(factory):
-        raise SpecError(
-            f"{what} must be a callable that makes environments, or a text module:factory, got "
-            f"{found}"
-        )
-    if inspect.isabstract(factory):
-        missing = ", ".join(sorted(factory.__abstractmethods__))
-        raise SpecError(f"{what}: {factory.__name__} is abstract; it lacks {missing}")
-    if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(factory):
-        raise SpecError(f"{what}: {factory.__name__} returns no environment when it is called")
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):
-        return factory  # type: ignore[no-any-return]  # Of an extension module.
-    for each in parameters:
-        if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
-            raise SpecError(
-                f"{what}: {factory} needs the positional argument {each.name!r}; settings of "
-                "worlds are passed by name"
-            )
-    return factory  # type: ignore[no-any-return]

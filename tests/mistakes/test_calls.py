@@ -73,9 +73,9 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
         ["looks like 'localhost:50051'", "got None"],
     ),
     "make(guarded)": (make, ConnectionLostError, ["UNAUTHENTICATED", "pass token= to make"]),
-    "serve(Catch())": (
-        lambda _: serve(Catch()), SpecError,
-        ["pass the class", "serve(Catch), not serve(Catch(...))"],
+    "serve(Catch(), processes=2)": (
+        lambda _: serve(Catch(), processes=2), SpecError,
+        ["processes=2: an instance of Catch that exists already", "pass what makes one, such as"],
     ),
     "serve(50051)": (
         lambda _: serve(50051), SpecError,
@@ -93,7 +93,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
     ),
     "serve('no.module:Env')": (
         lambda _: serve("no.module:Env"), SpecError,
-        ["the environment: cannot import 'no.module:Env' (No module named 'no')"],
+        ["cannot import 'no.module': ModuleNotFoundError: No module named 'no'"],
     ),
     "make('gymnasium://CartPol-v1')": (
         lambda _: make("gymnasium://CartPol-v1"), LaunchError,
@@ -116,7 +116,7 @@ COMMANDS: dict[str, tuple[int, list[str]]] = {
     "serve gymnasum://CartPole-v1": (2, ["unknown scheme gymnasum://; did you mean 'gymnasium'?"]),
     "serve tests.mistakes.test_calls:Abstract": (2, ["Abstract is abstract; it lacks"]),
     "run python:gymnasium:CartPole": (
-        3, ["\nerror: the environment: cannot import 'gymnasium:CartPole' (", "no attribute"],
+        3, ["\nerror: 'gymnasium' has no 'CartPole'"],
     ),
     "run gymnasium://CartPol-v1": (3, ["\nerror: cannot make gymnasium://CartPol-v1: "]),
 }  # fmt: skip

@@ -2253,11 +2253,10 @@ class Server:
         max_streams: int = 256,
         idle_world_seconds: float = 60.0,
     ):
-        if not callable(factory):
-            text = (
-                f"expected what makes an environment, such as its class, got {_described(factory)}"
-            )
-            raise TypeError(text)
+        given: Any = factory
+        if not callable(given):
+            text = "expected what makes an environment, such as its class, got "
+            raise TypeError(text + _described(given))
         self.tls, self.token, self.max_streams = None, token, max_streams
         if cert is not None:
             self.tls = ssl.SSLContext(getattr(ssl, "PROTOCOL_TLS_SERVER", ssl.PROTOCOL_TLS))

@@ -369,7 +369,7 @@ def _pickled(options: ServeOptions) -> bytes:
     parts: dict[str, Any] = {
         **{
             f"environment {name!r}" if name else "environment": hosted
-            for name, hosted in options.factories.items()
+            for name, hosted in options.hosted.items()
         },
         "default_actions": options.default_actions,
         "extensions": options.extensions,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -35,7 +35,6 @@ class PropertyAttributes(Protocol):
         """Whether it has children."""
 
 
-@runtime_checkable
 class HasStringProperties(Protocol):
     """An environment with methods for its properties; they raise PropertyError to refuse."""
 
@@ -47,6 +46,13 @@ class HasStringProperties(Protocol):
 
     def list_properties(self, key: str = "") -> Mapping[str, PropertyAttributes]:
         """Returns the attributes of the children of a property, by key; "" is the root."""
+
+
+def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
+    """Whether an environment has these methods; those of one that it wraps are its own, too."""
+    # isinstance does not find what `__getattr__` returns, from Python 3.12 on.
+    methods = ("read_property", "write_property", "list_properties")
+    return all(hasattr(environment, name) for name in methods)
 
 
 class StringProperties(Properties):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import dm_env
 
@@ -13,11 +13,9 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.construction import construct
+from dm_env_rpc_client.server.owned import OwnedEnvironment
+from dm_env_rpc_client.server.properties.of_environment import properties_of
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.properties.strings import (
-    HasStringProperties,
-    StringProperties,
-)
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
@@ -36,7 +34,6 @@ _RUNNING = State.RUNNING
 _MID = dm_env.StepType.MID
 
 
-@runtime_checkable
 class TakesSettings(Protocol):
     """An environment that takes some settings of its agent's Reset itself.
 
@@ -56,6 +53,11 @@ class TakesSettings(Protocol):
         Raises:
           ValueError: a setting is invalid. The client gets the text.
         """
+
+
+def takes_settings(environment: Any) -> TypeGuard[TakesSettings]:
+    """Whether an environment takes settings of a Reset, itself or by one that it wraps."""
+    return hasattr(environment, "reset_settings") and hasattr(environment, "configure")
 
 
 class _Made(NamedTuple):
@@ -142,19 +144,10 @@ class EnvironmentWorld(World):
     def access(self) -> Iterator[Properties | None]:
         with self._lock:
             environment = self._made.environment
-            properties = getattr(environment, "properties", None)
-            if isinstance(properties, Properties):
-                yield properties
-            elif isinstance(properties, Mapping):
-                offered = Properties.of_getters(properties)
-                offer_calls = getattr(environment, "offer_calls", None)
-                if offer_calls is not None and any(self._allowed):
-                    offer_calls(offered, *self._allowed)
-                yield offered
-            elif isinstance(environment, HasStringProperties):
-                yield StringProperties(environment)
+            if isinstance(environment, OwnedEnvironment):
+                yield environment.owned_properties(self._allowed)
             else:
-                yield None
+                yield properties_of(environment, self._allowed)
 
     def close(self) -> None:
         self._is_closed = True
@@ -178,7 +171,7 @@ class EnvironmentWorld(World):
     def _configured(self, settings: Mapping[str, Any]) -> _Made | None:
         """The environment with settings in force, which may be the current one; None for none."""
         environment = self._made.environment
-        names = environment.reset_settings if isinstance(environment, TakesSettings) else ()
+        names = environment.reset_settings if takes_settings(environment) else ()
         own = {
             name: value
             for name, value in settings.items()
@@ -189,7 +182,7 @@ class EnvironmentWorld(World):
             return made
         environment = (made or self._made).environment
         try:
-            assert isinstance(environment, TakesSettings), "one factory makes one kind"
+            assert takes_settings(environment), "one factory makes one kind"
             environment.configure(nesting.unflatten_dict(own, nesting.SEPARATOR))
             flat_specs = self._flat_specs(environment)
         except BaseException as error:

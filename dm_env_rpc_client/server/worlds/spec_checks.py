@@ -39,7 +39,8 @@ def specs_of(hosted: Any, *player: Any) -> Specs:
         if not isinstance(structure, Array):
             _check(structure, hosted, method)
         found.append(structure)
-    return tuple(found)  # type: ignore[return-value]  # of four
+    action, observation, reward, discount = found
+    return action, observation, reward, discount
 
 
 def _check(structure: Any, hosted: Any, method: str) -> None:

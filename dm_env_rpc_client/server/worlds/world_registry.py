@@ -14,20 +14,20 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
-from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.options import UNNAMED, ServeOptions, factories_of
+from dm_env_rpc_client.server.factories import Factory
+from dm_env_rpc_client.server.instances import Instance
+from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
+from dm_env_rpc_client.server.worlds.making import hosting, make_world
 from dm_env_rpc_client.server.worlds.world import Agent, World
 from dm_env_rpc_client.tensors.limits import listed
 
@@ -101,7 +101,10 @@ class WorldRegistry:
 
     def __init__(self, options: ServeOptions, error_log: ErrorLog, share: Share, prefix: str):
         self._options = options
-        self._factories = factories_of(options.factories)
+        self._factories = options.factories()
+        self._instances = [
+            factory for factory in self._factories.values() if isinstance(factory, Instance)
+        ]
         self._error_log = error_log
         self._share = share
         self._prefix = prefix
@@ -114,7 +117,17 @@ class WorldRegistry:
         self._is_closed = False
         if isinstance(options.environment, World | Game):
             self._entries[UNNAMED] = _Entry()
-            self._entries[UNNAMED].world = _hosting(options.environment, options)
+            self._entries[UNNAMED].world = hosting(options.environment, options)
+
+    def try_instances(self) -> None:
+        """Makes a world of each environment that existed before; raises as `make_world`."""
+        for instance in self._instances:
+            make_world(instance, {}, self._options).close()
+
+    def abandon(self) -> None:
+        """Ends the threads of environments that existed before, and leaves these open."""
+        for instance in self._instances:
+            instance.abandon()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -245,13 +258,18 @@ class WorldRegistry:
         entry.world.close()
 
     def close(self) -> bool:
-        """Closes all worlds, when the server has stopped; returns whether none failed to close."""
+        """Closes all worlds, and environments that existed before, when the server has stopped.
+
+        Returns:
+          Whether none failed to close.
+        """
         with self._lock:
             self._is_closed = True
             thread = self._idle_thread
             removed = [(name, self._remove(name)) for name in list(self._entries)]
             self._changed.notify()
         are_closed = [self._close(name, world) for name, world in removed]
+        are_closed += [self._close_instance(each) for each in self._instances]
         if thread is not None:
             thread.join(_JOIN_SECONDS)
         return all(are_closed)
@@ -274,6 +292,13 @@ class WorldRegistry:
             self._error_log.add(error, f"closing the world {name!r} failed")
             return False
         return True
+
+    def _close_instance(self, instance: Instance) -> bool:
+        try:
+            return instance.close()
+        except Exception as error:
+            self._error_log.add(error, "closing the environment failed")
+            return False
 
     def _look_idle(self, entry: _Entry) -> None:
         seconds = self._options.idle_world_seconds
@@ -336,7 +361,7 @@ class WorldRegistry:
             raise RequestError(code_pb2.NOT_FOUND, f"no world {name!r}; worlds: {known}")
         return entry
 
-    def _pick(self, settings: dict[str, Any]) -> Callable[..., Any]:
+    def _pick(self, settings: dict[str, Any]) -> Factory:
         factories = self._factories
         if not factories:
             raise RequestError.not_now(ONLY_WORLD)
@@ -349,38 +374,6 @@ class WorldRegistry:
                 f"of: {', '.join(map(repr, factories))}"
             )
         return factories[name]
-
-
-def make_world(
-    factory: Callable[..., Any], settings: Mapping[str, Any], options: ServeOptions
-) -> World:
-    """Makes a world of what a factory makes.
-
-    Args:
-      factory: makes an environment, a game or a world.
-      settings: of the CreateWorld, by flat name.
-      options: has the default actions, and the timeout of steps in a game.
-
-    Raises:
-      RequestError: the factory does not take these settings.
-      Exception: whatever the factory raises; or what it made cannot be served.
-    """
-    made = construct(factory, settings)
-    if isinstance(made, World | Game):
-        return _hosting(made, options)
-    return EnvironmentWorld(
-        factory,
-        made,
-        settings,
-        options.default_actions,
-        (options.callable_names, options.settable_names),
-    )
-
-
-def _hosting(made: World | Game, options: ServeOptions) -> World:
-    if isinstance(made, World):
-        return made
-    return SharedWorld(made, options.step_timeout, options.default_actions)
 
 
 def held_bytes(name: str, value: Any) -> int:

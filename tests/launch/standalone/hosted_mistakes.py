@@ -1,7 +1,12 @@
 """Environments with mistakes of their authors. Runs on Python 3.6, without gym and dm_env."""
 
 import numpy as np
-from dm_env_rpc_server import Array, TimeStep
+
+try:
+    from dm_env import TimeStep
+    from dm_env.specs import Array
+except ImportError:
+    from dm_env_rpc_server import Array, TimeStep
 
 OBSERVATION = {"counter": 1}
 RETURNS = {

@@ -1,0 +1,137 @@
+"""What `serve` is given, checked before there is a world: factories, environments, texts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import dm_env
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.construction import SERVED
+from dm_env_rpc_client.server.instances import Instance
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.system.conversions import is_foreign
+from dm_env_rpc_client.system.sources import find_source
+
+
+class AnyEnvironment(Protocol):
+    """An environment of dm_env, Gymnasium or PettingZoo, whose packages need not be installed."""
+
+    def reset(self) -> Any:
+        """Begins an episode."""
+
+    def step(self, action: Any, /) -> Any:
+        """Takes a step."""
+
+    def close(self) -> Any:
+        """Frees its resources."""
+
+
+Hosted: TypeAlias = Callable[..., Any] | AnyEnvironment | str
+"""What is served: a factory, an environment, or the text that names a factory."""
+
+Factory: TypeAlias = Callable[..., Any] | Instance
+"""What worlds are made of."""
+
+
+def factories_of(named: Mapping[str, Hosted], insecure: bool) -> dict[str, Factory]:
+    """Returns what worlds are made of, by name.
+
+    Args:
+      named: what is served.
+      insecure: whether texts may name servers of other machines, in plaintext.
+
+    Raises:
+      SpecError: one of them makes no environment, whatever the settings.
+    """
+    return {
+        name: _factory(hosted, f"environment {name!r}" if name else "the environment", insecure)
+        for name, hosted in named.items()
+    }
+
+
+def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:
+    factory: Any = hosted
+    if isinstance(hosted, str):
+        try:
+            factory = find_source(hosted, insecure).factory
+        except SpecError as error:
+            if what == "the environment":
+                raise
+            raise SpecError(f"{what}: {error}") from error
+    elif isinstance(hosted, World | Game):
+        raise SpecError(
+            f"{what} is a {type(hosted).__name__} that exists already, which is the only world of "
+            f"its server: pass it alone, or what makes one, such as {type(hosted).__name__}"
+        )
+    elif _is_environment(hosted):
+        return Instance(hosted)
+    if not callable(factory):
+        raise SpecError(
+            f"{what} must be a callable that makes environments, an environment, or a text such as "
+            f"'module:factory', got {type(factory).__name__}; an environment is {SERVED}"
+        )
+    _check_callable(factory, what)
+    return factory  # type: ignore[no-any-return]
+
+
+def _is_environment(given: Any) -> bool:
+    """Whether something is an environment, and not what makes one; its code is not run."""
+    if isinstance(given, type):
+        return False
+    kind = type(given)
+    if isinstance(given, dm_env.Environment) or is_foreign(kind):
+        return True
+    if hasattr(kind, "step") and hasattr(kind, "reset"):
+        return True
+    # One that has its methods by `__getattr__`.
+    return not callable(given) and hasattr(given, "step") and hasattr(given, "reset")
+
+
+def _check_callable(factory: Any, what: str) -> None:
+    if isinstance(factory, type):
+        _check_class(factory, what)
+    if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(factory):
+        raise SpecError(f"{what}: {factory.__name__} returns no environment when it is called")
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return  # Of an extension module.
+    for each in parameters:
+        if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
+            raise SpecError(
+                f"{what}: {factory} needs the positional argument {each.name!r}; settings of "
+                "worlds are passed by name"
+            )
+
+
+def _check_class(kind: type, what: str) -> None:
+    """Raises SpecError if no instance of a class is an environment."""
+    if inspect.isabstract(kind):
+        lacks = ", ".join(sorted(kind.__abstractmethods__))  # type: ignore[attr-defined]
+        raise SpecError(f"{what}: {kind.__name__} is abstract; it lacks {lacks}")
+    if issubclass(kind, World):
+        return
+    missing = [name for name in ("reset", "step") if not hasattr(kind, name)]
+    if missing and not _may_be_anything(kind):
+        raise SpecError(
+            f"{what}: the class {kind.__name__} is no environment, as it has no "
+            f"{' and no '.join(missing)}; what may be served is {SERVED}, or what returns one"
+        )
+
+
+def _may_be_anything(kind: type) -> bool:
+    """Whether calling a class may return other objects, or its instances have other attributes."""
+    if kind.__module__ == "builtins":
+        return False
+    if hasattr(kind, "__getattr__"):
+        return True
+    own: list[tuple[type, type, str]] = [
+        (type(kind), type, "__call__"),
+        (kind, object, "__new__"),
+        (kind, object, "__getattribute__"),
+    ]
+    return any(getattr(one, name) is not getattr(plain, name) for one, plain, name in own)

@@ -1,0 +1,141 @@
+"""An environment that existed before it was served: the only one of its kind that there will be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from google.rpc import code_pb2
+
+from dm_env_rpc_client.protocol.batches import NUM_ENVS
+from dm_env_rpc_client.server.construction import check_made, construct
+from dm_env_rpc_client.server.owned import OwnedEnvironment, OwnedGame
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.system.conversions import converted, is_foreign
+from dm_env_rpc_client.system.owner_thread import OwnerThread
+
+_PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or a function"
+
+
+class Instance:
+    """Lends an environment to one world at a time.
+
+    A thread of its own calls the environment, whichever client asks: a world gets an
+    `OwnedEnvironment` or an `OwnedGame`. A world that ends gives the environment back, and does not
+    close it.
+
+    Args:
+      environment: of dm_env, Gymnasium or PettingZoo.
+
+    Attributes:
+      name: what the environment is, for texts.
+    """
+
+    def __init__(self, environment: Any):
+        self._environment = environment
+        kind = type(environment)
+        if is_foreign(kind):
+            kind = type(environment.unwrapped)
+        self.name = f"an instance of {kind.__name__}"
+        self._owner = OwnerThread(f"dm_env_rpc owns {self.name}")
+        self._reset_settings: tuple[str, ...] = ()
+        # Guards what follows.
+        self._lock = threading.Lock()
+        self._is_lent = self._is_ending = False
+
+    def construct(self, settings: Mapping[str, Any]) -> Any:
+        """Returns what a world is made of, as `construction.construct` does for a factory.
+
+        Args:
+          settings: of the CreateWorld. There may be `num_envs`, for as many rows as there are.
+
+        Raises:
+          RequestError: a world has the environment; there are other settings, or other rows.
+          SpecError: the environment cannot be served.
+          TypeError: it is no environment.
+        """
+        with self._lock:
+            if self._is_ending:
+                raise RequestError.not_now("the server has stopped")
+            if self._is_lent:
+                raise RequestError.not_now(
+                    f"this server hosts one environment, {self.name}, in one world at a time, and "
+                    "that world exists; destroy it first (it also ends a while after its client "
+                    f"has gone, see idle_world_seconds); {_PASS_A_FUNCTION}"
+                )
+            self._is_lent = True
+        try:
+            return self._owner.call(self._construct, settings)
+        except BaseException:
+            self._owner.call(self._give_back)
+            raise
+
+    def refuse(self, **settings: Any) -> Any:
+        """Raises RequestError for settings: there is no other environment to make with them."""
+        own = ", ".join(map(repr, self._reset_settings))
+        raise RequestError.invalid(
+            f"setting {next(iter(settings))!r}: this server hosts one environment that existed "
+            f"before, {self.name}, so that a world takes no settings"
+            f"{f'; the Reset of its agent takes {own}' if own else ''}; {_PASS_A_FUNCTION}"
+        )
+
+    def close(self) -> bool:
+        """Closes the environment; returns whether it did.
+
+        If a world still has it, since a step has not ended, it is closed when that gives it back.
+
+        Raises:
+          Exception: what closing it raises.
+        """
+        with self._lock:
+            self._is_ending = True
+            if self._is_lent:
+                return False
+        self._owner.call(self._close)
+        return True
+
+    def abandon(self) -> None:
+        """Ends the thread, and leaves the environment open."""
+        self._owner.end()
+
+    # The owner's thread does what follows.
+
+    def _construct(self, settings: Mapping[str, Any]) -> Any:
+        # Anew for each world, so that a world knows nothing of the one before.
+        environment = converted(self._environment)
+        check_made(environment, f"the environment is {self.name}")
+        self._reset_settings = tuple(getattr(environment, "reset_settings", None) or ())
+        lent: list[Any] = []
+
+        def lend(**own: Any) -> Any:
+            if own:
+                self.refuse(**own)
+            if lent:
+                # As a batch of other rows than asked for: there are no worlds of one row, either.
+                raise RequestError(
+                    code_pb2.OUT_OF_RANGE,
+                    f"setting {NUM_ENVS!r} is {settings[NUM_ENVS]}: this server hosts one "
+                    f"environment, {self.name}; {_PASS_A_FUNCTION}",
+                )
+            kind = OwnedGame if isinstance(environment, Game) else OwnedEnvironment
+            lent.append(kind(environment, self._owner, self._give_back))
+            return lent[0]
+
+        made = construct(lend, settings)
+        if made is lent[0]:
+            return made
+        return OwnedEnvironment(made, self._owner, made.close)  # A batch of one row.
+
+    def _give_back(self) -> None:
+        with self._lock:
+            self._is_lent, is_ending = False, self._is_ending
+        if is_ending:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            self._environment.close()
+        finally:
+            self._owner.end()

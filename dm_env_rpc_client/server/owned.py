@@ -1,0 +1,143 @@
+"""Environments and games that belong to one thread, for the threads of a server.
+
+Each stands for another, whose methods the owner's thread calls. Attributes are read there, too. A
+world uses it as it uses any other: what waits for clients, waits in their threads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
+from typing import Any
+
+import dm_env
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.server.properties.of_environment import properties_of
+from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.system.owner_thread import OwnerThread
+from dm_env_rpc_client.system.wrong_returns import class_name
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    """Returns a method that has the owner call the method of this name."""
+
+    def method(self: Any, *arguments: Any) -> Any:
+        return self._owner.call(methodcaller(name, *arguments), self._owned)
+
+    return method
+
+
+class OwnedEnvironment(dm_env.Environment):
+    """An environment that any thread may call.
+
+    Attributes that a dm_env.Environment does not have are those of the environment that it stands
+    for; methods among them are called by the owner.
+
+    Args:
+      environment: the environment.
+      owner: calls it.
+      close: what the owner calls to close it.
+    """
+
+    def __init__(self, environment: Any, owner: OwnerThread, close: Callable[[], None]):
+        self._owned = environment
+        self._owner = owner
+        self._close = close
+
+    @property
+    def served_name(self) -> str:
+        """The name of the class of the environment."""
+        return class_name(self._owned)
+
+    reset = _forwarded("reset")
+    step = _forwarded("step")
+    action_spec = _forwarded("action_spec")
+    observation_spec = _forwarded("observation_spec")
+    reward_spec = _forwarded("reward_spec")
+    discount_spec = _forwarded("discount_spec")
+
+    def close(self) -> None:
+        self._owner.call(self._close)
+
+    def owned_properties(self, allowed: tuple[Sequence[str], Sequence[str]]) -> Properties | None:
+        """Returns the properties of the environment; see `properties_of`."""
+        found = self._owner.call(properties_of, self._owned, allowed)
+        return None if found is None else OwnedProperties(found, self._owner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = self._owner.call(getattr, self._owned, name)
+        return functools.partial(self._owner.call, found) if callable(found) else found
+
+
+class OwnedGame(Game):
+    """A game that any thread may call.
+
+    Args:
+      game: the game.
+      owner: calls it.
+      close: what the owner calls to close it.
+    """
+
+    def __init__(self, game: Game, owner: OwnerThread, close: Callable[[], None]):
+        self._owned = game
+        self._owner = owner
+        self._close = close
+        self.is_lock_step = owner.call(getattr, game, "is_lock_step")
+        self.default_actions: Mapping[str, Any] = owner.call(getattr, game, "default_actions")
+        properties = owner.call(getattr, game, "properties", None)
+        if isinstance(properties, Properties):
+            self.properties = OwnedProperties(properties, owner)
+
+    @property
+    def served_name(self) -> str:
+        """The name of the class of the game."""
+        return class_name(self._owned)
+
+    @property
+    def min_players(self) -> int:
+        return int(self._owner.call(getattr, self._owned, "min_players"))
+
+    join = _forwarded("join")
+    leave = _forwarded("leave")
+    action_spec = _forwarded("action_spec")
+    observation_spec = _forwarded("observation_spec")
+    reward_spec = _forwarded("reward_spec")
+    discount_spec = _forwarded("discount_spec")
+    configure = _forwarded("configure")
+    reset = _forwarded("reset")
+    step = _forwarded("step")
+    timestep = _forwarded("timestep")
+
+    def close(self) -> None:
+        self._owner.call(self._close)
+
+
+class OwnedProperties(Properties):
+    """Properties whose values the owner of an environment reads and writes.
+
+    Args:
+      properties: those of the environment.
+      owner: reads and writes them.
+    """
+
+    def __init__(self, properties: Properties, owner: OwnerThread):
+        super().__init__()
+        self._owned = properties
+        self._owner = owner
+
+    def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
+        return self._owner.call(self._owned.read, key)
+
+    def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
+        self._owner.call(self._owned.write, key, tensor)
+
+    def list(self, key: str) -> list[properties_pb2.PropertySpec]:
+        return self._owner.call(self._owned.list, key)
+
+    def knows(self, key: str) -> bool:
+        return self._owner.call(self._owned.knows, key)
