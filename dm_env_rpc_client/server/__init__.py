@@ -4,7 +4,8 @@ The guide is `docs/how-to/serve.md`.
 """
 
 # Read `worlds/world.py` first: the interface of what is served. `session.py` answers the requests
-# of one stream, `hosting.py` puts worlds behind a listener, `processes/` puts them into other
+# of one stream, `hosting.py` puts worlds behind a listener, `factories.py` looks at what is served,
+# `instances.py` serves an environment that exists already, `processes/` puts worlds into other
 # processes, `games/` holds the example environments.
 
 from dm_env_rpc_client.server.activity import ServerStats

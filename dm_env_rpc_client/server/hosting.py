@@ -184,10 +184,13 @@ def serve(
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
-        arguments and returns a dm_env.Environment, a gymnasium.Env, an environment of PettingZoo,
-        a `Game` or a `World`, or the text "module:factory", which names one; or a dict of those by
-        name, from which the create setting "environment" selects one; or a `Game` or a `World`
-        itself, which is then the only world and has the empty name.
+        arguments and returns a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv,
+        an environment of PettingZoo, a `Game` or a `World`; or a text that names one, as for
+        `dm-env-rpc serve`: "module:factory", "gymnasium://CartPole-v1", "pettingzoo://FAMILY/NAME",
+        "dm_control://DOMAIN/TASK", "bsuite://ID", "catch" or "race". Or an environment that exists
+        already: one world at a time has it, one thread of the server makes all calls, and `stop`
+        closes it. Or a dict of those by name, from which the create setting "environment" selects
+        one. Or a `Game` or a `World` itself, which is then the only world and has the empty name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
         certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
@@ -234,12 +237,13 @@ def serve(
 
     Raises:
       SpecError: plaintext on an address that other machines can reach, without `insecure`;
-        what makes an environment is not callable; `credentials` without a certificate, or with
-        a file that cannot be read; a token of other characters than printable ASCII;
-        `idle_world_seconds` is negative or not finite; `dial` together with `address`, or with
-        what a client cannot use; or what `processes` need is not given: the
-        transport http2, no other credentials than a Tls, and environments that another process
-        can import.
+        what makes an environment is not callable, or makes none; a text that names nothing, or
+        what is not installed; an environment that cannot be served; `credentials` without a
+        certificate, or with a file that cannot be read; a token of other characters than printable
+        ASCII; `idle_world_seconds` is negative or not finite; `dial` together with `address`, or
+        with what a client cannot use; or what `processes` need is not given: the transport http2,
+        no other credentials than a Tls, and environments that another process can import.
+      TypeError: a method of an environment that exists already returns no specs.
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
     """

@@ -64,12 +64,14 @@ class OwnerThread:
                 self._ident = thread.ident
             self._calls.put(call)
         call.is_done.acquire()
-        if call.error is None:
+        # The traceback of the error refers to the call, and to this frame.
+        error, call.error = call.error, None
+        if error is None:
             return call.result  # type: ignore[no-any-return]  # of the function
         try:
-            raise call.error
+            raise error
         finally:
-            del call  # Its error refers to this frame.
+            del error
 
     def end(self) -> None:
         """Ends the thread after the calls that wait; returns at once."""

@@ -527,6 +527,11 @@ def test_a_registry_of_properties() -> None:
         registered.threads.the_one("read", "write")
 
 
+def test_a_batch_is_made_of_environments_with_a_registry_of_properties() -> None:
+    with serve(Registered) as server, make(server.address, {"num_envs": 2}) as env:
+        assert env.reset().observation["pid"].shape == (2,)
+
+
 def test_a_dict_has_instances_beside_factories() -> None:
     one, other = Level(), Level()
     with serve({"one": one, "other": other, "where": Where}) as server:

@@ -292,8 +292,8 @@ def test_tls_and_tokens(tmp_path: Path) -> None:
         (Where, {"transport": "grpc"}, "with processes takes transport 'http2' or 'auto'"),
         (Where, {"credentials": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "takes a Tls"),
         (Where, {"idle_world_seconds": -1}, "idle_world_seconds"),
-        ("tests.server.hosted:nothing", {}, "cannot import"),
-        ("nowhere", {}, "module:factory"),
+        ("tests.server.hosted:nothing", {}, "has no 'nothing'"),
+        ("nowhere", {}, "no environment 'nowhere'; name one of these"),
         (Where, {"default_actions": {"do": threading.Lock()}}, "default_actions cannot be given"),
     ],
 )  # fmt: skip

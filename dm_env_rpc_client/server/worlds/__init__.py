@@ -4,4 +4,5 @@ A world calls environments and games of users with values by name; it knows no s
 """
 
 # Read `world.py` first: the interface. `environment_world.py` is one for a dm_env.Environment,
-# `shared_world.py` one for a `Game`; `world_registry.py` holds all worlds of a process by name.
+# `shared_world.py` one for a `Game`; `making.py` makes them, and `world_registry.py` holds all
+# worlds of a process by name.
