@@ -1,4 +1,4 @@
-"""What authors of environments do wrong: what clients get, what the server keeps and logs."""
+"""What methods of environments return by mistake: what clients get, the server keeps and logs."""
 
 from __future__ import annotations
 
@@ -12,79 +12,38 @@ import dm_env
 import gymnasium
 import numpy as np
 import pytest
-from dm_env import specs
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-import dm_env_rpc_client
 from dm_env_rpc_client import (
     ConnectionLostError,
     DmEnvRpcError,
     EnvironmentsFailedError,
-    SpecError,
     connect,
     create_world,
     join_world,
 )
-from dm_env_rpc_client import server as hosting
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Race
 from tests.mistakes.mistake import Mistake
+from tests.mistakes.wrong_environments import (
+    ARRAY,
+    FIVE,
+    GYMNASIUM,
+    INHERIT,
+    OBSERVATION,
+    OLD,
+    RESTART,
+    TRANSITION,
+    Countdown,
+    CountdownEnv,
+    play,
+    play_rows,
+    returning,
+    serve,
+)
 from tests.support.scripted import settles
-
-serve: Any = hosting.serve  # Also what type checkers refuse.
-
-OBSERVATION = {"counter": 1}
-ARRAY = np.zeros(2, np.float32)
-
-
-class Countdown(dm_env.Environment):
-    """Without a mistake."""
-
-    def action_spec(self) -> Any:
-        return {"subtract": specs.DiscreteArray(3)}
-
-    def observation_spec(self) -> Any:
-        return {"counter": specs.Array((), np.int64)}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(OBSERVATION)
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, OBSERVATION)
-
-
-class CountdownEnv(gymnasium.Env[Any, Any]):
-    """The same for Gymnasium."""
-
-    action_space = spaces.Discrete(3)
-    observation_space = spaces.Box(-1, 1, (2,), np.float32)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        return ARRAY, {}
-
-    def step(self, action: Any) -> Any:
-        return ARRAY, 0.0, False, False, {}
-
-
-def returning(base: type, method: str, value: Any) -> type:
-    """Returns a class of the name of its base, whose method returns a value."""
-    return type(base.__name__, (base,), {method: lambda *_, **__: value})
-
-
-def play(address: str) -> None:
-    with dm_env_rpc_client.make(address) as env:
-        env.reset()
-        (name,) = env.action_spec()
-        env.step({name: 1})
-
-
-def play_rows(address: str) -> None:
-    with dm_env_rpc_client.BatchedEnvironment(address, 2) as envs:
-        envs.reset()
-        (name,) = envs.action_spec()
-        envs.step({name: np.ones(2, int)})
 
 
 class Wrong(NamedTuple):
@@ -103,13 +62,6 @@ def dm(method: str, value: Any, given: str, advice: str) -> Wrong:
 def gym(method: str, value: Any, given: str, advice: str) -> Wrong:
     return Wrong(returning(CountdownEnv, method, value), f"{method} of CountdownEnv", given, advice)
 
-
-TRANSITION = "expected a dm_env.TimeStep: return dm_env.transition(reward, observation)"
-RESTART = "expected a dm_env.TimeStep: return dm_env.restart(observation)"
-GYMNASIUM = "expected a dm_env.TimeStep: this looks like Gymnasium's interface: inherit from gymn"
-FIVE = "(observation, reward, terminated, truncated, info)"
-OLD = "gym before 0.26"
-INHERIT = "expected specs of dm_env: inherit from gymnasium.Env"
 
 RETURNS: dict[str, Wrong] = {
     "step: None": dm("step", None, "returned None", TRANSITION),
@@ -374,120 +326,3 @@ def test_what_a_method_returns_over_gym_socket(method: str, advice: str) -> None
             episode(env)
         assert settles(lambda: len(server.errors) == 1)
         assert f"{method} of Countdown returned None; {advice}" in str(server.errors[0])
-
-
-class Thing:
-    """No environment."""
-
-
-class Stepping:
-    """Half of one."""
-
-    def step(self, action: Any) -> None:
-        """Does nothing."""
-
-
-class Half(Stepping):
-    """As much as can be seen of a class, and no more."""
-
-    def reset(self) -> None:
-        """Does nothing."""
-
-
-SERVED = (
-    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
-    "PettingZoo, a Game or a World"
-)
-AT_SERVE: dict[str, Mistake] = {
-    "a class": Mistake(
-        lambda: serve(Thing), SpecError, "the environment", "the class Thing", SERVED
-    ),
-    "a class without reset": Mistake(
-        lambda: serve(Stepping), SpecError, "the environment", "as it has no reset;", SERVED
-    ),
-    "a class of Python": Mistake(
-        lambda: serve(dict), SpecError, "the environment", "the class dict", SERVED
-    ),
-    "a class in a dict": Mistake(
-        lambda: serve({"x": Thing}), SpecError, "environment 'x'", "the class Thing", SERVED
-    ),
-    "a number": Mistake(lambda: serve(3.5), SpecError, "the environment", "got float", SERVED),
-    "a module": Mistake(lambda: serve(logging), SpecError, "the environment", "got module", SERVED),
-    "a list": Mistake(lambda: serve([Countdown]), SpecError, "the environment", "got list", SERVED),
-    "an instance that is half of one": Mistake(
-        lambda: serve(Half()), TypeError, "the environment is an instance of Half",
-        "which has no action_spec, observation_spec, reward_spec, discount_spec", SERVED,
-    ),
-    "an instance with a space that has no spec": Mistake(
-        lambda: serve(strange()), SpecError, "action_space", "Strange", "",
-    ),
-    "an instance whose spec is a space": Mistake(
-        lambda: serve(returning(Countdown, "action_spec", spaces.Discrete(3))()), TypeError,
-        "action_spec of Countdown", "returned Discrete(3)", INHERIT,
-    ),
-    "an instance without spaces": Mistake(
-        lambda: serve(type("Spaceless", (gymnasium.Env,), {})()), TypeError,
-        "Spaceless has no action_space", "", "set self.action_space",
-    ),
-    "an instance with several processes": Mistake(
-        lambda: serve(CountdownEnv(), processes=2), SpecError, "processes=2",
-        "an instance of CountdownEnv", "pass what makes one",
-    ),
-    "a game in a dict": Mistake(
-        lambda: serve({"x": Race()}), SpecError, "environment 'x'", "a Race that exists already",
-        "pass it alone, or what makes one, such as Race",
-    ),
-    "a default action": Mistake(
-        lambda: serve(Countdown(), default_actions={"substract": 1}), SpecError,
-        "default action", "'substract'", "is not an action of the environment",
-    ),
-}  # fmt: skip
-
-
-def strange() -> Any:
-    class Strange(spaces.Space[Any]):
-        """A space that nobody knows."""
-
-    env: Any = CountdownEnv()
-    env.action_space = Strange()
-    return env
-
-
-@pytest.mark.parametrize("name", AT_SERVE)
-def test_what_serve_refuses_at_once(name: str) -> None:
-    AT_SERVE[name].check()
-
-
-class Delegating:
-    """Has its methods from elsewhere."""
-
-    def __init__(self) -> None:
-        self._environment = Countdown()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._environment, name)
-
-
-class Renamed:
-    """Makes something else."""
-
-    def __new__(cls) -> Any:
-        return Countdown()
-
-
-@pytest.mark.parametrize("served", [Delegating, Renamed, Delegating()])
-def test_classes_that_may_be_environments_after_all_are_served(served: Any) -> None:
-    with serve(served) as server:
-        play(server.address)
-
-
-def test_a_wrong_return_of_an_instance(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    for method, value, given, advice in (
-        ("step", None, "returned None", TRANSITION),
-        ("reset", OBSERVATION, "a dict with the key 'counter'", RESTART),
-    ):
-        mistake = Mistake(play, DmEnvRpcError, f"{method} of Countdown", given, advice)
-        with serve(returning(Countdown, method, value)()) as server:
-            mistake.check(server.address)
-            assert given in str(server.errors[0])

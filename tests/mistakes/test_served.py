@@ -1,0 +1,142 @@
+"""What is given to `serve` by mistake, and what is an environment after all."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium import spaces
+
+from dm_env_rpc_client import DmEnvRpcError, SpecError
+from dm_env_rpc_client.server import Race
+from tests.mistakes.mistake import Mistake
+from tests.mistakes.wrong_environments import (
+    INHERIT,
+    OBSERVATION,
+    RESTART,
+    TRANSITION,
+    Countdown,
+    CountdownEnv,
+    play,
+    returning,
+    serve,
+)
+
+
+class Thing:
+    """No environment."""
+
+
+class Stepping:
+    """Half of one."""
+
+    def step(self, action: Any) -> None:
+        """Does nothing."""
+
+
+class Half(Stepping):
+    """As much as can be seen of a class, and no more."""
+
+    def reset(self) -> None:
+        """Does nothing."""
+
+
+SERVED = (
+    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
+    "PettingZoo, a Game or a World"
+)
+AT_SERVE: dict[str, Mistake] = {
+    "a class": Mistake(
+        lambda: serve(Thing), SpecError, "the environment", "the class Thing", SERVED
+    ),
+    "a class without reset": Mistake(
+        lambda: serve(Stepping), SpecError, "the environment", "as it has no reset;", SERVED
+    ),
+    "a class of Python": Mistake(
+        lambda: serve(dict), SpecError, "the environment", "the class dict", SERVED
+    ),
+    "a class in a dict": Mistake(
+        lambda: serve({"x": Thing}), SpecError, "environment 'x'", "the class Thing", SERVED
+    ),
+    "a number": Mistake(lambda: serve(3.5), SpecError, "the environment", "got float", SERVED),
+    "a module": Mistake(lambda: serve(logging), SpecError, "the environment", "got module", SERVED),
+    "a list": Mistake(lambda: serve([Countdown]), SpecError, "the environment", "got list", SERVED),
+    "an instance that is half of one": Mistake(
+        lambda: serve(Half()), TypeError, "the environment is an instance of Half",
+        "which has no action_spec, observation_spec, reward_spec, discount_spec", SERVED,
+    ),
+    "an instance with a space that has no spec": Mistake(
+        lambda: serve(strange()), SpecError, "action_space", "Strange", "",
+    ),
+    "an instance whose spec is a space": Mistake(
+        lambda: serve(returning(Countdown, "action_spec", spaces.Discrete(3))()), TypeError,
+        "action_spec of Countdown", "returned Discrete(3)", INHERIT,
+    ),
+    "an instance without spaces": Mistake(
+        lambda: serve(type("Spaceless", (gymnasium.Env,), {})()), TypeError,
+        "Spaceless has no action_space", "", "set self.action_space",
+    ),
+    "an instance with several processes": Mistake(
+        lambda: serve(CountdownEnv(), processes=2), SpecError, "processes=2",
+        "an instance of CountdownEnv", "pass what makes one",
+    ),
+    "a game in a dict": Mistake(
+        lambda: serve({"x": Race()}), SpecError, "environment 'x'", "a Race that exists already",
+        "pass it alone, or what makes one, such as Race",
+    ),
+    "a default action": Mistake(
+        lambda: serve(Countdown(), default_actions={"substract": 1}), SpecError,
+        "default action", "'substract'", "is not an action of the environment",
+    ),
+}  # fmt: skip
+
+
+def strange() -> Any:
+    class Strange(spaces.Space[Any]):
+        """A space that nobody knows."""
+
+    env: Any = CountdownEnv()
+    env.action_space = Strange()
+    return env
+
+
+@pytest.mark.parametrize("name", AT_SERVE)
+def test_what_serve_refuses_at_once(name: str) -> None:
+    AT_SERVE[name].check()
+
+
+class Delegating:
+    """Has its methods from elsewhere."""
+
+    def __init__(self) -> None:
+        self._environment = Countdown()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+
+class Renamed:
+    """Makes something else."""
+
+    def __new__(cls) -> Any:
+        return Countdown()
+
+
+@pytest.mark.parametrize("served", [Delegating, Renamed, Delegating()])
+def test_classes_that_may_be_environments_after_all_are_served(served: Any) -> None:
+    with serve(served) as server:
+        play(server.address)
+
+
+def test_a_wrong_return_of_an_instance(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    for method, value, given, advice in (
+        ("step", None, "returned None", TRANSITION),
+        ("reset", OBSERVATION, "a dict with the key 'counter'", RESTART),
+    ):
+        mistake = Mistake(play, DmEnvRpcError, f"{method} of Countdown", given, advice)
+        with serve(returning(Countdown, method, value)()) as server:
+            mistake.check(server.address)
+            assert given in str(server.errors[0])

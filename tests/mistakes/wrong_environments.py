@@ -1,0 +1,76 @@
+"""Environments with a mistake of their author, and clients that come upon it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+from dm_env import specs
+from gymnasium import spaces
+
+import dm_env_rpc_client
+from dm_env_rpc_client import server
+
+serve: Any = server.serve  # Also what type checkers refuse.
+
+OBSERVATION = {"counter": 1}
+ARRAY = np.zeros(2, np.float32)
+
+
+class Countdown(dm_env.Environment):
+    """Without a mistake."""
+
+    def action_spec(self) -> Any:
+        return {"subtract": specs.DiscreteArray(3)}
+
+    def observation_spec(self) -> Any:
+        return {"counter": specs.Array((), np.int64)}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(OBSERVATION)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(0.0, OBSERVATION)
+
+
+class CountdownEnv(gymnasium.Env[Any, Any]):
+    """The same for Gymnasium."""
+
+    action_space = spaces.Discrete(3)
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return ARRAY, {}
+
+    def step(self, action: Any) -> Any:
+        return ARRAY, 0.0, False, False, {}
+
+
+def returning(base: type, method: str, value: Any) -> type:
+    """Returns a class of the name of its base, whose method returns a value."""
+    return type(base.__name__, (base,), {method: lambda *_, **__: value})
+
+
+def play(address: str) -> None:
+    with dm_env_rpc_client.make(address) as env:
+        env.reset()
+        (name,) = env.action_spec()
+        env.step({name: 1})
+
+
+def play_rows(address: str) -> None:
+    with dm_env_rpc_client.BatchedEnvironment(address, 2) as envs:
+        envs.reset()
+        (name,) = envs.action_spec()
+        envs.step({name: np.ones(2, int)})
+
+
+# What the texts say.
+TRANSITION = "expected a dm_env.TimeStep: return dm_env.transition(reward, observation)"
+RESTART = "expected a dm_env.TimeStep: return dm_env.restart(observation)"
+GYMNASIUM = "expected a dm_env.TimeStep: this looks like Gymnasium's interface: inherit from gymn"
+FIVE = "(observation, reward, terminated, truncated, info)"
+OLD = "gym before 0.26"
+INHERIT = "expected specs of dm_env: inherit from gymnasium.Env"
