@@ -47,11 +47,13 @@ def _complete_policy(incomplete: str) -> list[str]:
 
 
 def _check_seconds(seconds: float) -> float:
-    if not 0 < seconds < float("inf"):
-        raise typer.BadParameter(
-            f"a number of seconds must be finite and more than 0, got {seconds:g}"
-        )
-    return seconds
+    from dm_env_rpc_client import arguments
+    from dm_env_rpc_client.errors import SpecError
+
+    try:
+        return arguments.seconds("a number of seconds", seconds)
+    except SpecError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 _BY_KIND: dict[Kind, dict[str, Any]] = {

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
-from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
 from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
 from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -59,7 +60,7 @@ class AsyncConnection(BaseConnection):
       limits: what an answer may contain; None for the defaults.
 
     Raises:
-      SpecError: the metadata is invalid.
+      SpecError: an argument is of another type or out of range, or the metadata is invalid.
     """
 
     _pipeline: AsyncPipeline
@@ -72,6 +73,7 @@ class AsyncConnection(BaseConnection):
         request_timeout: float | None = None,
         limits: Limits | None = None,
     ):
+        request_timeout = checked_timeout(channel, request_timeout, limits)
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = (
             AsyncGrpcStream(cast("grpc.aio.Channel", channel), metadata) if is_grpc else channel
@@ -136,8 +138,12 @@ class AsyncConnection(BaseConnection):
         Raises:
           As `send`, if the connection is unusable.
         """
+        if timeout is None:
+            timeout = self._request_timeout
+        else:
+            timeout = arguments.seconds("timeout", timeout)
         pending = Pending.of(request, interpret, self._lifecycle, limits=self._limits)
-        await self._pipeline.start(pending, self._request_timeout if timeout is None else timeout)
+        await self._pipeline.start(pending, timeout)
         return pending
 
     async def wait(self, pending: Pending) -> Any:
@@ -154,7 +160,7 @@ class AsyncConnection(BaseConnection):
 
     async def reopen(self, timeout: float | None = 10.0) -> AsyncConnection:
         """Opens another connection to the same server; see `Connection.reopen`."""
-        return await self._reopen(timeout)
+        return await self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: Callable[[bool, type[BaseException] | None], None]) -> None:
         """Has a function called if nobody calls `close`.

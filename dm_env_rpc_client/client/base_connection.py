@@ -4,18 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
+from dm_env_rpc_client.client.connect_options import check_limits
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.transports.endpoint import Tap
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["CLOSE_SECONDS", "BaseConnection"]
+__all__ = ["CLOSE_SECONDS", "BaseConnection", "checked_timeout"]
 
 CLOSE_SECONDS = 1.0
 """How long the server may take to end a stream that was closed."""
+
+
+def checked_timeout(
+    channel: object, request_timeout: float | None, limits: Limits | None
+) -> float | None:
+    """Checks the arguments of a connection, before its stream begins.
+
+    Args:
+      channel: as for `Connection`.
+      request_timeout: the same.
+      limits: the same.
+
+    Returns:
+      The seconds that each answer may take; None for no limit.
+
+    Raises:
+      SpecError: one is of another type or out of range.
+    """
+    if not hasattr(channel, "stream_stream") and not hasattr(channel, "write"):
+        hint = f"; did you mean connect({channel!r})?" if isinstance(channel, str) else ""
+        raise SpecError(f"channel must be a grpc.Channel, got {arguments.shown(channel)}{hint}")
+    check_limits(limits)
+    return arguments.seconds("request_timeout", request_timeout, none=arguments.NO_LIMIT)
 
 
 class BaseConnection:

@@ -7,15 +7,21 @@ import functools
 import os
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union, cast
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming, Transport
+from dm_env_rpc_client.transports.endpoint import (
+    Endpoint,
+    Incoming,
+    Transport,
+    check_connecting,
+)
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording.recorder import Recorder
-    from dm_env_rpc_client.tensors.limits import Limits
 
 __all__ = ["CONNECT_SECONDS", "DEFAULT", "ConnectKeywords", "ConnectOptions", "DefaultSeconds"]
 
@@ -46,7 +52,10 @@ class ConnectKeywords(TypedDict, total=False):
 class ConnectOptions:
     """How to connect: the arguments of `connect` but for the address.
 
-    `endpoint` validates them, since some depend on the address.
+    They are validated when this is made; `endpoint` validates what depends on the address.
+
+    Raises:
+      SpecError: an argument is of another type or out of range.
     """
 
     timeout: float | None = CONNECT_SECONDS
@@ -58,6 +67,16 @@ class ConnectOptions:
     transport: Transport = "auto"
     limits: Limits | None = None
     record: Record | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "request_timeout"):
+            seconds = arguments.seconds(name, getattr(self, name), none=arguments.NO_LIMIT)
+            object.__setattr__(self, name, seconds)
+        check_connecting(self.credentials, self.insecure, self.metadata, self.token, self.transport)
+        check_limits(self.limits)
+        # Not by its class: importing a Recorder needs an extra.
+        if not hasattr(self.record, "recorded"):
+            arguments.path("record", self.record, none="a Recorder, or None")
 
     @property
     def of_launched(self) -> ConnectKeywords:
@@ -118,6 +137,11 @@ class ConnectOptions:
             return endpoint
         # Last, so that a wrong argument makes no file.
         return dataclasses.replace(endpoint, token=None, tap=self.recorder)
+
+
+def check_limits(limits: Limits | None) -> None:
+    """Raises SpecError if these are neither Limits nor None, which is for the defaults."""
+    arguments.instance("limits", limits, Limits, "a Limits", none="None for the defaults")
 
 
 DEFAULT = ConnectOptions()

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
 from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
@@ -86,7 +87,7 @@ class Connection(BaseConnection):
         of a message is the channel's or stream's.
 
     Raises:
-      SpecError: the metadata is invalid.
+      SpecError: an argument is of another type or out of range, or the metadata is invalid.
     """
 
     _pipeline: ThreadedPipeline
@@ -99,6 +100,7 @@ class Connection(BaseConnection):
         request_timeout: float | None = None,
         limits: Limits | None = None,
     ):
+        request_timeout = checked_timeout(channel, request_timeout, limits)
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
         super().__init__(ThreadedPipeline(stream), request_timeout, limits)
@@ -274,7 +276,7 @@ class Connection(BaseConnection):
         Raises:
           As `connect`.
         """
-        return self._reopen(timeout)
+        return self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: EndUnclosed) -> None:
         """Has a function end the connection if nobody calls `close`.
@@ -307,6 +309,8 @@ class Connection(BaseConnection):
     ) -> Pending:
         if timeout is None:
             timeout = self._request_timeout
+        else:
+            timeout = arguments.seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         if isinstance(request, envelopes.EncodedRequest):
             return Pending(request, interpret, deadline, self._lifecycle)
@@ -351,8 +355,9 @@ def connect(
     Args:
       address: `host:port`, `unix:path` or another gRPC target; or an `Incoming`, where servers
         dial in.
-      timeout: seconds until there must be a connection; None for no limit.
-      request_timeout: seconds that each answer may take; None for no limit. Keepalive detects
+      timeout: seconds until there must be a connection, more than 0; None for no limit.
+      request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
+        detects
         a server machine that is frozen or unreachable within 20 s; over the transport "grpc" within
         80 s if that happens after the first 20 s of a step.
       credentials: TLS credentials: a `Tls`, which both transports take (`Tls()` trusts the
@@ -378,9 +383,9 @@ def connect(
     Raises:
       ConnectionLostError: no connection within `timeout`; says why.
       DeadlineExceededError: nothing was received within `timeout`.
-      SpecError: plaintext to another machine without `insecure`; local credentials for
-        another machine; an unknown transport; invalid metadata or an invalid token; a file of
-        `credentials` that cannot be read.
+      SpecError: an argument is of another type or out of range; plaintext to another machine
+        without `insecure`; local credentials for another machine; an unknown transport; invalid
+        metadata or an invalid token; a file of `credentials` that cannot be read. Nothing was sent.
       RecordingError: the file of `record` cannot be written, or exists.
     """
     options = ConnectOptions(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -165,19 +164,28 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises SpecError if a value is invalid or the policy does not exist."""
+        from dm_env_rpc_client import arguments
         from dm_env_rpc_client.errors import SpecError
         from dm_env_rpc_client.tensors.settings import pack_settings
 
         for field, flag in FLAGS.items():
             value = getattr(self, field)
             if flag.kind is Kind.SETTINGS:
-                pack_settings(value)
-            elif flag.kind is Kind.COUNT and value < flag.minimum:
-                raise SpecError(f"{field} must be at least {flag.minimum}, got {value}")
-            elif flag.kind is Kind.SECONDS and not 0 < value < math.inf:
-                raise SpecError(f"{field} must be more than 0 and finite, got {value:g}")
+                pack_settings(value, field)
+            elif flag.kind is Kind.COUNT:
+                arguments.count(field, value, least=flag.minimum)
+            elif flag.kind is Kind.SECONDS:
+                arguments.seconds(field, value)
             elif flag.kind is Kind.YES_OR_NO and value not in (True, False, None):
                 raise SpecError(f"{field} must be yes or no, got {value!r}")
+            elif flag.kind is Kind.SWITCH:
+                arguments.flag(field, value)
+            elif flag.kind is Kind.NAMES:
+                arguments.names(field, value)
+            elif flag.kind is Kind.POLICY:
+                arguments.text(field, value)
+            elif flag.kind is Kind.FILE:
+                arguments.path(field, value, none="None")
         unknown = set(self.required_create_settings) - set(self.create_settings)
         if unknown:
             raise SpecError(

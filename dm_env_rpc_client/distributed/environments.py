@@ -11,12 +11,15 @@ import dm_env
 import numpy as np
 import tree
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.distributed.trajectories import EnvironmentSpecs, Stack
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.pool import NO_ACTION
 from dm_env_rpc_client.environment.many.pool_sites import Addresses, listed
+from dm_env_rpc_client.environment.many.row_worlds import checked_batches
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 
 if TYPE_CHECKING:
@@ -47,6 +50,9 @@ class RemoteEnvironments:
       join_world_settings: the same for joining it.
       num_batches: as for `BatchedEnvironment`, in each actor.
       **make_kwargs: for `make`, such as `request_timeout` or `restart`.
+
+    Raises:
+      SpecError: an argument is of another type or out of range.
     """
 
     def __init__(
@@ -58,9 +64,17 @@ class RemoteEnvironments:
         num_batches: int | None = None,
         **make_kwargs: Unpack[BatchKeywords],
     ):
+        MakeOptions.of(**make_kwargs)
+        for name, settings in (
+            ("create_world_settings", create_world_settings),
+            ("join_world_settings", join_world_settings),
+        ):
+            if not callable(settings):
+                expected = "a mapping of names to values, or a function from an index to one"
+                arguments.mapping(name, settings, expected=expected)
         self._addresses = listed(addresses)
         self._settings = create_world_settings, join_world_settings
-        self._num_batches = num_batches
+        self._num_batches = checked_batches(num_batches)
         self._make_kwargs = make_kwargs
 
     def open(self, env_ids: Sequence[int]) -> BatchedEnvironment:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.distributed.environments import MakeEnv, RemoteEnvironments
 from dm_env_rpc_client.distributed.ray_package import NO_OPTIONS, end, import_ray, result
 from dm_env_rpc_client.distributed.rollouts import Rollouts
@@ -84,7 +85,8 @@ class RayRollouts(Rollouts):
       num_dropped: how many batches were dropped because `collect` raised or `stream` was closed.
 
     Raises:
-      SpecError: a number is invalid, or environments have different specs.
+      SpecError: an argument is of another type or out of range, or environments have different
+        specs.
       EnvironmentsFailedError: an environment could not be made. No actor stays.
       DeadlineExceededError: the actors were not ready in time.
       ModuleNotFoundError: Ray is not installed.
@@ -106,9 +108,12 @@ class RayRollouts(Rollouts):
         actor_options: Mapping[str, Any] = NO_OPTIONS,
     ):
         super().__init__(make_env, policy, num_actors, envs_per_actor, weights, seed)
+        self._attempts = arguments.count("attempts", attempts, least=0)
+        none = arguments.NO_LIMIT
+        start_timeout = arguments.seconds("start_timeout", start_timeout, none=none)
+        self._batch_timeout = arguments.seconds("batch_timeout", batch_timeout, none=none)
+        arguments.mapping("actor_options", actor_options)
         self._ray = ray = import_ray()
-        self._attempts = attempts
-        self._batch_timeout = batch_timeout
         self._class = ray.remote(Worker).options(**{"max_restarts": 0, **actor_options})
         self._under_way: dict[Any, _Actor] = {}
         self._shared_weights = ray.put(weights)

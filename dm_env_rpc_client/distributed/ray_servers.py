@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.distributed.ray_package import NO_OPTIONS, end, import_ray, result
-from dm_env_rpc_client.distributed.rollouts import check_positive
 from dm_env_rpc_client.errors import DeadlineExceededError
 from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.transports.addresses import HostPort
@@ -35,7 +35,7 @@ class RayServers:
         `BatchedEnvironment` or `RemoteVectorEnv`.
 
     Raises:
-      SpecError: `num_servers` is not positive.
+      SpecError: an argument is of another type or out of range.
       DeadlineExceededError: they were not ready in time.
       ModuleNotFoundError: Ray is not installed.
       Otherwise as `serve`. No server stays.
@@ -52,7 +52,10 @@ class RayServers:
         start_timeout: float | None = 60.0,
         **options: Any,
     ):
-        check_positive("num_servers", num_servers)
+        num_servers = arguments.count("num_servers", num_servers)
+        none = arguments.NO_LIMIT
+        start_timeout = arguments.seconds("start_timeout", start_timeout, none=none)
+        arguments.mapping("actor_options", actor_options)
         ray = import_ray()
         host = ray.remote(_Host).options(**{"scheduling_strategy": "SPREAD", **actor_options})
         self._hosts = [host.remote() for _ in range(num_servers)]

@@ -7,10 +7,11 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.distributed.environments import MakeEnv, RemoteEnvironments
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
 from dm_env_rpc_client.distributed.worker import Policy, Worker
-from dm_env_rpc_client.errors import ConnectionClosedError, SpecError
+from dm_env_rpc_client.errors import ConnectionClosedError
 from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
 
@@ -42,7 +43,8 @@ class Rollouts(abc.ABC):
       version: which weights batches that begin now have: how often `update` was called.
 
     Raises:
-      SpecError: a number is invalid, or environments have different specs.
+      SpecError: an argument is of another type or out of range, or environments have different
+        specs.
       EnvironmentsFailedError: an environment could not be made. Nothing stays that was.
     """
 
@@ -55,16 +57,16 @@ class Rollouts(abc.ABC):
         weights: Any,
         seed: int | None,
     ):
-        for name, number in (("num_actors", num_actors), ("envs_per_actor", envs_per_actor)):
-            check_positive(name, number)
-        if seed is not None and (not isinstance(seed, int) or seed < 0):
-            raise SpecError(f"seed is a number from 0 on, or None, got {seed!r}")
+        if not isinstance(make_env, RemoteEnvironments):
+            expected = "a function from an index to an environment, or a RemoteEnvironments"
+            arguments.function("make_env", make_env, expected=expected)
         self._make_env = make_env
-        self._policy = policy
-        self._actors = range(num_actors)
-        self._envs_per_actor = envs_per_actor
+        self._policy = arguments.function("policy", policy)
+        self._actors = range(arguments.count("num_actors", num_actors))
+        self._envs_per_actor = arguments.count("envs_per_actor", envs_per_actor)
         self._weights = weights
-        self._seed = seed
+        none = "None for a different one each time"
+        self._seed = arguments.count("seed", seed, least=0, none=none)
         self.version = 0
         self._specs: EnvironmentSpecs
         self._is_closed = False
@@ -165,7 +167,7 @@ class Rollouts(abc.ABC):
     def _close(self) -> None: ...
 
     def _check(self, num_steps: int) -> None:
-        check_positive("num_steps", num_steps)
+        arguments.count("num_steps", num_steps)
         self._check_open()
 
     def _check_open(self) -> None:
@@ -234,9 +236,3 @@ class LocalRollouts(Rollouts):
     def _close(self) -> None:
         for worker in self._workers:
             worker.close()
-
-
-def check_positive(name: str, number: int) -> None:
-    """Raises SpecError if an argument is not a positive number."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise SpecError(f"{name} is a number from 1 on, got {number!r}")

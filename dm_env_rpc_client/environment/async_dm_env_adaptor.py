@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import dm_env
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection
 from dm_env_rpc_client.environment.ahead import per_step, take
@@ -27,10 +28,10 @@ from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     CLEAN_UP_SECONDS,
     UNROLL_AHEAD,
-    AutoObservations,
     BaseAdaptor,
     Extensions,
 )
+from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.restarting import Restart, Supervision
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -118,7 +119,7 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
         connection = await self._ready()
         with telemetry.span("reset_environment", connection.address):
-            packed = pack_settings(settings or {})
+            packed = pack_settings({} if settings is None else settings)
             # With pending steps the state is unknown; a superfluous Reset has no effect.
             if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
                 try:
@@ -162,7 +163,9 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
     ) -> AsyncGenerator[dm_env.TimeStep, None]:
         """Takes a step for each of `actions`; see `DmEnvAdaptor.rollout`."""
         self._open_connection()
-        return self._steps_ahead(map(self._request, per_step(actions)), ahead)
+        return self._steps_ahead(
+            map(self._request, per_step(actions)), arguments.count("ahead", ahead)
+        )
 
     async def _steps_ahead(
         self, prepared: Iterator[EncodedRequest], ahead: int
@@ -211,7 +214,7 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
     async def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
         """Takes many steps and stacks the TimeSteps along time; see `DmEnvAdaptor.unroll`."""
         prepared = iter([self._request(action) for action in per_step(actions)])
-        steps = self._steps_ahead(prepared, ahead)
+        steps = self._steps_ahead(prepared, arguments.count("ahead", ahead))
         return timesteps.stack([step async for step in steps])
 
     def _supervise(

@@ -20,10 +20,12 @@ from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncJoined
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
 from dm_env_rpc_client.environment.make_options import AdaptOptions, MakeOptions
-from dm_env_rpc_client.environment.restarting import Restart
+from dm_env_rpc_client.environment.requested import check_adapting
+from dm_env_rpc_client.environment.restarting import Restart, restart_of
 from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.environment.world_ends import (
     DESTROY_AGAIN_SECONDS,
+    checked_name,
     destroy_anew,
     may_reopen,
     received_name,
@@ -70,7 +72,9 @@ async def create_world_async(
     connection: AsyncConnection, create_world_settings: Mapping[str, Any] = NO_SETTINGS
 ) -> str:
     """`create_world` for asyncio; arguments, result and errors are the same."""
-    request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
+    request = dm_env_rpc_pb2.CreateWorldRequest(
+        settings=pack_settings(create_world_settings, "create_world_settings")
+    )
     return received_name(connection, await connection.send(request))
 
 
@@ -83,6 +87,7 @@ async def join_world_async(
     **adaptor_kwargs: Unpack[AsyncAdaptorKeywords],
 ) -> AsyncDmEnvAdaptor:
     """`join_world` for asyncio; arguments, result and errors are the same."""
+    check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
     joined = await _join(connection, world_name, join_world_settings)
     try:
         adaptor_kwargs.setdefault("rejoin", joined.rejoin)
@@ -99,7 +104,8 @@ async def _join(
     connection: AsyncConnection, world_name: str, settings: Mapping[str, Any]
 ) -> AsyncJoined:
     request = dm_env_rpc_pb2.JoinWorldRequest(
-        world_name=world_name, settings=pack_settings(settings)
+        world_name=checked_name(world_name),
+        settings=pack_settings(settings, "join_world_settings"),
     )
 
     async def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
@@ -119,7 +125,8 @@ async def create_and_join_world_async(
     **adaptor_kwargs: Unpack[AsyncJoinKeywords],
 ) -> AsyncDmEnvAndWorldName:
     """`create_and_join_world` for asyncio; arguments, result and errors are the same."""
-    join_settings = pack_settings(join_world_settings)
+    check_adapting(adaptor_kwargs)
+    join_settings = pack_settings(join_world_settings, "join_world_settings")
     world_name = await create_world_async(connection, create_world_settings)
     try:
         env = await join_world_async(connection, world_name, join_settings, **adaptor_kwargs)
@@ -134,7 +141,9 @@ async def reset_world_async(
 ) -> None:
     """`reset_world` for asyncio; arguments and errors are the same."""
     await connection.send(
-        dm_env_rpc_pb2.ResetWorldRequest(world_name=world_name, settings=pack_settings(settings))
+        dm_env_rpc_pb2.ResetWorldRequest(
+            world_name=checked_name(world_name), settings=pack_settings(settings)
+        )
     )
 
 
@@ -145,7 +154,7 @@ async def leave_world_async(connection: AsyncConnection) -> None:
 
 async def destroy_world_async(connection: AsyncConnection, world_name: str) -> None:
     """`destroy_world` for asyncio; errors are the same."""
-    await connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name))
+    await connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=checked_name(world_name)))
 
 
 async def make_async(
@@ -161,7 +170,7 @@ async def make_async(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
-    restart: Restart | None = None,
+    restart: Restart | bool | None = None,
     record: Record | None = None,
     python: str | os.PathLike[str] | None = None,
     **adaptor_kwargs: Unpack[AsyncJoinKeywords],
@@ -187,10 +196,13 @@ async def make_async(
             record=record,
         ),
         AdaptOptions(adaptor_class, adaptor_kwargs),
-        restart,
+        restart_of(restart),
         python,
     )
-    settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
+    settings = (
+        pack_settings(create_world_settings, "create_world_settings"),
+        pack_settings(join_world_settings, "join_world_settings"),
+    )
     connecting = options.connect
     site = await _site(address, connecting.endpoint, connecting, python=python)
     try:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import fnmatch
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,6 +17,11 @@ from dm_env import specs as dm_env_specs
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.environment.made_again import MadeAgain
+from dm_env_rpc_client.environment.requested import (
+    AutoObservations,
+    check_adapting,
+    visible_names,
+)
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.environment.sites import Site
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
@@ -41,7 +44,6 @@ __all__ = [
     "CLEAN_UP_SECONDS",
     "NO_SETTINGS",
     "UNROLL_AHEAD",
-    "AutoObservations",
     "BaseAdaptor",
     "Extensions",
 ]
@@ -76,19 +78,6 @@ _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
 """What the codec makes from the answer to a step."""
 
 
-class AutoObservations(enum.Flag):
-    """Which observations to request if they are not listed by name.
-
-    The regular ones are always requested. `reward` and `discount` are requested for the fields
-    of the TimeStep; they are also observations only if selected here.
-    """
-
-    REQUEST_REGULAR_OBSERVATIONS = 0
-    REQUEST_REWARD = 1
-    REQUEST_DISCOUNT = 2
-    REQUEST_ALL_OBSERVATIONS = REQUEST_REWARD | REQUEST_DISCOUNT
-
-
 class BaseAdaptor(MadeAgain):
     """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`.
 
@@ -110,6 +99,14 @@ class BaseAdaptor(MadeAgain):
         extensions: Mapping[str, Any] | None,
         unwrap_single: bool,
     ):
+        check_adapting(
+            {
+                "requested_observations": requested_observations,
+                "nested_tensors": nested_tensors,
+                "extensions": extensions,
+                "unwrap_single": unwrap_single,
+            }
+        )
         self._connection: BaseConnection | None = connection
         self._lifecycle = connection.lifecycle
         self._limits = connection.limits or DEFAULT
@@ -370,7 +367,7 @@ def _adopted(
     nested_tensors: bool,
     limits: Limits,
 ) -> _Adopted:
-    asked = requested if isinstance(requested, AutoObservations | str) else tuple(requested)
+    asked = requested if isinstance(requested, AutoObservations) else tuple(requested)
     key = (new.SerializeToString(deterministic=True), asked, nested_tensors, limits)
     found = _shared.get(key)
     if found is not None:
@@ -388,7 +385,7 @@ def _adopt(
 ) -> _Adopted:
     actions = SpecManager(new.actions, "action", limits)
     observations = SpecManager(new.observations, "observation", limits)
-    visible = _visible_names(observations, requested)
+    visible = visible_names(observations, requested)
     asked = {*visible, *({REWARD, DISCOUNT} & observations.names())}
     by_name = {
         name: specs.tensor_spec_to_dm_env_spec(observations.name_to_spec(name))
@@ -411,25 +408,3 @@ def _adopt(
             for name in actions.names()
         },
     )
-
-
-def _visible_names(
-    observations: SpecManager, requested: Sequence[str] | AutoObservations
-) -> set[str]:
-    names = observations.names()
-    if isinstance(requested, AutoObservations):
-        hidden = set()
-        if AutoObservations.REQUEST_REWARD not in requested:
-            hidden.add(REWARD)
-        if AutoObservations.REQUEST_DISCOUNT not in requested:
-            hidden.add(DISCOUNT)
-        return set(names) - hidden
-    if isinstance(requested, str):
-        raise SpecError(f"requested_observations is a list of names, got {requested!r}")
-    visible: set[str] = set()
-    for pattern in requested:
-        matches = {pattern} & names or set(fnmatch.filter(names, pattern))
-        if not matches:
-            observations.field(pattern)  # Raises an error that lists the names.
-        visible |= matches
-    return visible

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
@@ -63,7 +64,8 @@ class BatchedEnvironment(MadeByArguments, Environment):
         the row of an environment that was lost is LAST, with its last observation, and then FIRST.
 
     Raises:
-      SpecError: the environments do not have the same specs.
+      SpecError: an argument is of another type or out of range, and nothing was sent or started; or
+        the environments do not have the same specs.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
@@ -80,9 +82,9 @@ class BatchedEnvironment(MadeByArguments, Environment):
         num_batches: int | None = None,
         **make_kwargs: Unpack[BatchKeywords],
     ):
-        self._copy = copy
-        self._nested_tensors = nested_tensors
-        self._unwrap_single = unwrap_single
+        self._copy = arguments.flag("copy", copy)
+        self._nested_tensors = arguments.flag("nested_tensors", nested_tensors)
+        self._unwrap_single = arguments.flag("unwrap_single", unwrap_single)
         self._worlds = open_worlds(
             addresses,
             num_envs,
@@ -135,7 +137,7 @@ class BatchedEnvironment(MadeByArguments, Environment):
           SpecError: a setting cannot be sent, or the specs of the environments differ now.
           EnvironmentsFailedError: some failed.
         """
-        each = for_each(self.num_envs, settings or {}, "settings")
+        each = for_each(self.num_envs, {} if settings is None else settings, "settings")
         self._worlds.reset(dict(enumerate(each)), self._rows, self._adopt_specs)
         return self._timestep()
 

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 import dm_env
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.ahead import per_step, take
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     UNROLL_AHEAD,
-    AutoObservations,
 )
 from dm_env_rpc_client.environment.joined_adaptor import Joined, JoinedAdaptor, Rejoin
+from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
@@ -109,7 +110,7 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
           As `reset`; nothing was sent.
         """
         connection = self._ready()
-        packed = pack_settings(settings or {})
+        packed = pack_settings({} if settings is None else settings)
         # With pending steps the state is unknown; a superfluous Reset has no effect.
         if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
             request = dm_env_rpc_pb2.ResetRequest(settings=packed)
@@ -278,7 +279,9 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         """
         connection = self._ready()
         prepared = map(self._prepare_step, per_step(actions))
-        return self._steps_ahead(connection, prepared, ahead, self._interpret_step)
+        return self._steps_ahead(
+            connection, prepared, arguments.count("ahead", ahead), self._interpret_step
+        )
 
     def _steps_ahead(
         self,
@@ -339,6 +342,7 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
           SpecError: as `step`, before anything is sent; or there are no actions.
           Otherwise as `step`; the steps that were sent have been taken.
         """
+        ahead = arguments.count("ahead", ahead)
         connection = self._ready()
         prepared = [self._prepare_step(action) for action in per_step(actions)]
         stack = timesteps.Stack(len(prepared))

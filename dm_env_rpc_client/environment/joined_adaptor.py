@@ -13,10 +13,10 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.base_adaptor import (
     CLEAN_UP_SECONDS,
-    AutoObservations,
     BaseAdaptor,
     Extensions,
 )
+from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.restarting import Restart, Supervision
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
 

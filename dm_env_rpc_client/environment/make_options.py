@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.environment.base_adaptor import BaseAdaptor
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.environment.restarting import Restart
+from dm_env_rpc_client.environment.requested import check_adapting
+from dm_env_rpc_client.environment.restarting import Restart, restart_of
 from dm_env_rpc_client.plain_text import did_you_mean
 
 if TYPE_CHECKING:
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.client.connect_options import Record
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncRejoin
-    from dm_env_rpc_client.environment.base_adaptor import AutoObservations, Extensions
+    from dm_env_rpc_client.environment.base_adaptor import Extensions
     from dm_env_rpc_client.environment.dm_env_adaptor import Rejoin
+    from dm_env_rpc_client.environment.requested import AutoObservations
     from dm_env_rpc_client.tensors.limits import Limits
     from dm_env_rpc_client.transports.credentials import Credentials
     from dm_env_rpc_client.transports.endpoint import Transport
@@ -70,7 +73,7 @@ class IncomingKeywords(JoinKeywords, total=False):
     timeout: float | None
     request_timeout: float | None
     limits: Limits | None
-    restart: Restart | None
+    restart: Restart | bool | None
 
 
 class AsyncAdaptorKeywords(TypedDict, total=False):
@@ -115,7 +118,7 @@ class PlayersKeywords(MakeKeywords, total=False):
 class RemoteKeywords(MakeKeywords, total=False):
     """The same, with what starts a lost environment again."""
 
-    restart: Restart | None
+    restart: Restart | bool | None
 
 
 class BatchKeywords(RemoteKeywords, total=False):
@@ -141,6 +144,7 @@ class AdaptOptions:
     A subclass may take other arguments than `DmEnvAdaptor`, so these are kept as they were given.
 
     Raises:
+      SpecError: one is of another type.
       TypeError: the class does not take one of them, with a hint.
     """
 
@@ -148,6 +152,7 @@ class AdaptOptions:
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_adapting(self.keywords)
         parameters = inspect.signature(self.adaptor_class).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return
@@ -173,25 +178,33 @@ class AdaptOptions:
 
 @dataclasses.dataclass(frozen=True)
 class MakeOptions:
-    """How to make environments: the arguments of `make` but for the address and the settings."""
+    """How to make environments: the arguments of `make` but for the address and the settings.
+
+    Raises:
+      SpecError: one is of another type.
+    """
 
     connect: ConnectOptions
     adapt: AdaptOptions
     restart: Restart | None = None
     python: str | os.PathLike[str] | None = None
 
+    def __post_init__(self) -> None:
+        arguments.path("python", self.python, none="None for the interpreter of this process")
+
     @classmethod
     def of(cls, **make_kwargs: Unpack[BatchKeywords]) -> MakeOptions:
         """Returns the same of the keyword arguments of `make`, each of which may be left out.
 
         Raises:
+          SpecError: one is of another type or out of range.
           TypeError: one is none of `make` and of the adaptor.
         """
         given: dict[str, Any] = {**make_kwargs}
         connecting = {name: given.pop(name) for name in _CONNECT & given.keys()}
-        making = {name: given.pop(name) for name in ("restart", "python") if name in given}
-        adaptor_class = given.pop("adaptor_class", DmEnvAdaptor)
-        return cls(ConnectOptions(**connecting), AdaptOptions(adaptor_class, given), **making)
+        restart, python = restart_of(given.pop("restart", None)), given.pop("python", None)
+        adapt = AdaptOptions(given.pop("adaptor_class", DmEnvAdaptor), given)
+        return cls(ConnectOptions(**connecting), adapt, restart, python)
 
     def flat(self, adaptor_class: Callable[..., BaseAdaptor] | None = None) -> MakeOptions:
         """Returns the same with flat actions and observations, and perhaps with another class."""

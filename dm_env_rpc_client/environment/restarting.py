@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-import math
 import random
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,10 +18,11 @@ from typing import Any
 import dm_env
 import numpy as np
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import DmEnvRpcClientError, RestartWarning, SpecError
 from dm_env_rpc_client.protocol import telemetry
 
-__all__ = ["Restart", "Supervision"]
+__all__ = ["Restart", "Supervision", "restart_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Restart:
       max_backoff: the longest pause in seconds.
 
     Raises:
-      SpecError: a number is not positive.
+      SpecError: a number is of another type or not positive.
     """
 
     attempts: int = 5
@@ -50,10 +50,11 @@ class Restart:
     max_backoff: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or not all(
-            0 < seconds < math.inf for seconds in (self.backoff, self.max_backoff)
-        ):
-            raise SpecError(f"attempts and pauses of a restart are more than 0, got {self}")
+        attempts = arguments.count("attempts of a Restart", self.attempts)
+        object.__setattr__(self, "attempts", attempts)
+        for name in ("backoff", "max_backoff"):
+            seconds = arguments.seconds(f"{name} of a Restart", getattr(self, name))
+            object.__setattr__(self, name, seconds)
 
     def pause(self, used: int) -> float:
         """Returns the seconds to wait before the next attempt.
@@ -65,6 +66,18 @@ class Restart:
             return 0.0
         longest = min(self.max_backoff, self.backoff * 2.0 ** min(used - 1, 64))
         return longest * random.uniform(0.5, 1.0)
+
+
+def restart_of(restart: Restart | bool | None) -> Restart | None:
+    """Returns what the argument `restart` says: True is for a `Restart()`, False for None.
+
+    Raises:
+      SpecError: it is something else.
+    """
+    if isinstance(restart, bool):
+        return Restart() if restart else None
+    hint = "a Restart, or True for Restart()"
+    return arguments.instance("restart", restart, Restart, hint, none="None or False for never")
 
 
 class Supervision:

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.rpc import code_pb2
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.client.connection import Connection, Reopen
@@ -31,6 +32,11 @@ _log = logging.getLogger(__name__)
 
 DESTROY_AGAIN_SECONDS = 0.02
 """Between two attempts to destroy a world that its agent is still leaving."""
+
+
+def checked_name(world_name: str) -> str:
+    """Returns the name of a world, which may be empty; SpecError if it is not text."""
+    return arguments.instance("world_name", world_name, str, "the name of a world")
 
 
 def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:

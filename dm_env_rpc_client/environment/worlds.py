@@ -19,9 +19,11 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.made_again import Making
 from dm_env_rpc_client.environment.make_options import AdaptOptions, MakeOptions
-from dm_env_rpc_client.environment.restarting import Restart
+from dm_env_rpc_client.environment.requested import check_adapting
+from dm_env_rpc_client.environment.restarting import Restart, restart_of
 from dm_env_rpc_client.environment.sites import Address, Site
 from dm_env_rpc_client.environment.world_ends import (
+    checked_name,
     destroy,
     destroy_and_close,
     end_unclosed,
@@ -80,7 +82,9 @@ def create_world(
       SpecError: a setting cannot be packed; nothing was sent.
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
-    request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
+    request = dm_env_rpc_pb2.CreateWorldRequest(
+        settings=pack_settings(create_world_settings, "create_world_settings")
+    )
     return received_name(connection, connection.send(request))
 
 
@@ -109,6 +113,7 @@ def join_world(
       SpecError: a setting cannot be packed, or see `DmEnvAdaptor`.
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
+    check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
     joined = _join(connection, world_name, join_world_settings)
     try:
         adaptor_kwargs.setdefault("rejoin", joined.rejoin)
@@ -123,7 +128,8 @@ def join_world(
 
 def _join(connection: Connection, world_name: str, settings: Mapping[str, Any]) -> Joined:
     request = dm_env_rpc_pb2.JoinWorldRequest(
-        world_name=world_name, settings=pack_settings(settings)
+        world_name=checked_name(world_name),
+        settings=pack_settings(settings, "join_world_settings"),
     )
 
     def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
@@ -154,7 +160,8 @@ def create_and_join_world(
     Raises:
       As `create_world` and `join_world`.
     """
-    join_settings = pack_settings(join_world_settings)
+    check_adapting(adaptor_kwargs)
+    join_settings = pack_settings(join_world_settings, "join_world_settings")
     world_name = create_world(connection, create_world_settings)
     try:
         env = join_world(connection, world_name, join_settings, **adaptor_kwargs)
@@ -180,7 +187,9 @@ def reset_world(
       As `create_world`.
     """
     connection.send(
-        dm_env_rpc_pb2.ResetWorldRequest(world_name=world_name, settings=pack_settings(settings))
+        dm_env_rpc_pb2.ResetWorldRequest(
+            world_name=checked_name(world_name), settings=pack_settings(settings)
+        )
     )
 
 
@@ -199,7 +208,7 @@ def destroy_world(connection: Connection, world_name: str) -> None:
     Raises:
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
-    connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name))
+    connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=checked_name(world_name)))
 
 
 def make(
@@ -215,7 +224,7 @@ def make(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
-    restart: Restart | None = None,
+    restart: Restart | bool | None = None,
     record: Record | None = None,
     python: str | os.PathLike[str] | None = None,
     **adaptor_kwargs: Unpack[JoinKeywords],
@@ -240,7 +249,7 @@ def make(
       transport: which transport carries the stream.
       limits: what an answer may contain; None for the defaults of `Limits`.
       restart: how often the environment is started again, with the same settings, if its server or
-        its connection is lost; None for never. See `Restart`.
+        its connection is lost; None or False for never, True for `Restart()`. See `Restart`.
       record: a file to which all requests and answers are recorded; None for none.
       python: for `python:MODULE:NAME`, the interpreter that makes the environment, from Python 3.6
         on; see `launch.from_python`. None for that of this process.
@@ -253,7 +262,8 @@ def make(
       the interpreter exits.
 
     Raises:
-      As `connect`, `create_world` and `join_world`. No world is left on the server then.
+      As `connect`, `create_world` and `join_world`. No world is left on the server then. An
+        argument of another type or out of range is a SpecError, before anything is sent or started.
       LaunchError: the server was not started.
       TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
@@ -271,10 +281,13 @@ def make(
             record=record,
         ),
         AdaptOptions(adaptor_class, adaptor_kwargs),
-        restart,
+        restart_of(restart),
         python,
     )
-    settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
+    settings = (
+        pack_settings(create_world_settings, "create_world_settings"),
+        pack_settings(join_world_settings, "join_world_settings"),
+    )
     site = Site(address, options.connect.endpoint, options.connect, python=python)
     try:
         env = make_on(

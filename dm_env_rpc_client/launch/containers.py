@@ -20,11 +20,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
-from dm_env_rpc_client.launch.processes import START_SECONDS
+from dm_env_rpc_client.launch.processes import START_SECONDS, UNBUFFERED, check_process
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
 
@@ -79,7 +80,8 @@ def from_docker(
       python: the interpreter in the image that runs it.
       port: where the server in the container listens, at all its interfaces; None for the only
         TCP port that the image exposes, or with `target` 50051.
-      env: variables of the environment of the container.
+      env: variables of the environment of the container. PYTHONUNBUFFERED is 1 if it is not among
+        them, as for `from_process`.
       timeout: seconds, once there is the image, until the server must answer; None for no limit.
       progress: called while the image is pulled; None to log that it is, at level INFO.
       options: further arguments of `docker.containers.create`, such as `mem_limit` or `volumes`;
@@ -92,14 +94,24 @@ def from_docker(
     Raises:
       LaunchError: there is no Docker or no such image; or the container ended, or did not answer
         in time, and says what it has printed.
-      SpecError: the image does not say at which port it listens, an option is set here, or a text
-        is one that no program can be given, see `from_process`.
+      SpecError: an argument is of another type or out of range, the image does not say at which
+        port it listens, an option is set here, or a text is one that no program can be given, see
+        `from_process`.
       ImportError: the extra is not installed.
     """
     if importlib.util.find_spec("docker") is None:
         raise ImportError(f"from_docker needs the extra: {install_command('docker')}")
-    check_startable([image, *command, target, python], env)
+    timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     connect_options = ConnectOptions(**connecting)
+    arguments.text("image", image, expected="the name of an image")
+    arguments.names("command", command, expected="a list of arguments")
+    arguments.text("target", target, expected="a text MODULE:NAME", none="None")
+    arguments.text("python", python, expected="the path of an interpreter in the image")
+    port = arguments.count("port", port, most=65535, none="None for the one of the image")
+    check_process(env)
+    arguments.function("progress", progress, none="None")
+    arguments.mapping("options", options, none="None")
+    check_startable([image, *command, target, python], env)
     own = sorted(_OWN_OPTIONS.intersection(options or ()))
     if own:
         raise SpecError(
@@ -117,7 +129,7 @@ def from_docker(
         "image": image,
         "command": [part.replace("{port}", str(inside)) for part in command],
         "port": inside,
-        "environment": dict(env or {}),
+        "environment": {**UNBUFFERED, **(env or {})},
         "options": dict(options or {}),
         "owner": os.getpid(),
         "file": None if target is None else standalone.FILE,

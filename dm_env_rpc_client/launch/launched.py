@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.readiness import check_answers
@@ -110,12 +111,13 @@ class Launch:
         """Waits until the server answers a request; one that only accepts connections is not ready.
 
         Args:
-          timeout: seconds; None for no limit.
+          timeout: seconds, of which 0 is for one attempt; None for no limit.
           reported_timeout: the timeout of the whole launch, of which `timeout` is what is left.
 
         Raises:
           LaunchError: the server ended, or did not answer in time.
         """
+        timeout = arguments.seconds("timeout", timeout, least=0.0, none=arguments.NO_LIMIT)
         deadline = Deadline.after(timeout)
         pause = _SHORTEST_PAUSE
         while True:

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.errors import LaunchError, SpecError
 from dm_env_rpc_client.launch import standalone
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60.0
 """How long a server may take until it answers, if nothing else is said."""
+
+UNBUFFERED: Mapping[str, str] = MappingProxyType({"PYTHONUNBUFFERED": "1"})
+"""With it a Python program writes at once what it prints, also to a file, as to a terminal."""
 
 _HELD_ATTEMPTS, _ATTEMPTS = 2, 4
 
@@ -68,7 +73,8 @@ def from_process(
 
     Args:
       argv: the program and its arguments.
-      env: variables of the environment, beside those of this process.
+      env: variables of the environment, beside those of this process. PYTHONUNBUFFERED is 1 if
+        neither has it, so that `logs` has at once what a Python program prints.
       cwd: the folder that it runs in; None for that of this process.
       timeout: seconds until it must answer; None for no limit.
       address: where it listens; None for `localhost:{port}` or `unix:{socket}`, whichever the
@@ -80,17 +86,20 @@ def from_process(
 
     Raises:
       LaunchError: it ended, or did not answer in time; says what it has printed.
-      SpecError: the command does not say where it listens; or a text has a NUL byte or cannot be
-        encoded, or the name of a variable is empty or has "=".
+      SpecError: an argument is of another type or out of range; the command does not say where it
+        listens; or a text has a NUL byte or cannot be encoded, or the name of a variable is empty
+        or has "=". Nothing was started.
       Otherwise as `connect`, for invalid arguments.
     """
-    command = _Command(
-        list(argv), dict(env or {}), None if cwd is None else os.fspath(cwd), address or ""
-    )
+    timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
+    options = ConnectOptions(**connecting)
+    arguments.text("address", address, none="None for what the command says")
+    check_process(env, cwd)
+    folder = None if cwd is None else os.fspath(cwd)
+    command = _Command(list(_checked_argv(argv)), dict(env or {}), folder, address or "")
     if not address:
         command = dataclasses.replace(command, address=command.default_address())
     check_startable([*command.argv, command.cwd, command.address], env)
-    options = ConnectOptions(**connecting)
     deadline = Deadline.after(timeout)
     if not command.has(_PORT):
         return _start(command, None, deadline, timeout, options)
@@ -143,13 +152,17 @@ def from_python(
         the module, which the error says with its version; or otherwise as `from_process`.
       SpecError: the reference has another form, or as `from_process`.
     """
+    timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
+    check_process(env, cwd)
+    arguments.path("python", python, none="None for the interpreter of this process")
+    arguments.instance("reference", reference, str, "a text MODULE:NAME, such as 'my_envs:Walker'")
     module, found, name = reference.partition(":")
     if not found or not module or not name or module == "__main__":
         raise SpecError(
             "an environment in a process of its own looks like MODULE:NAME, such as my_envs:Walker "
             f"(not in __main__, which the process cannot import), got {reference!r}"
         )
-    own = {"PYTHONUNBUFFERED": "1"}
+    own: dict[str, str] = {}
     if python is None:
         command = [sys.executable, "-m", "dm_env_rpc_client.server", reference]
         own = _own_modules()
@@ -179,10 +192,39 @@ def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch
     )
 
 
+def check_process(env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None = None) -> None:
+    """Raises SpecError if the variables or the folder of a process are of another type."""
+    expected = "a mapping of names to texts"
+    arguments.mapping("env", env, expected=expected, none="None for those of this process")
+    arguments.path("cwd", cwd, none="None for that of this process")
+
+
+def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
+    """Returns a command; SpecError if it is one text, empty, or something else."""
+    expected = "a list of the program and its arguments"
+    if isinstance(argv, str):
+        raise SpecError(
+            f"argv must be {expected}, got the text {argv!r}; shlex.split makes a list of it"
+        )
+    arguments.instance("argv", argv, Sequence, expected)
+    if not arguments.names("argv", argv, expected=expected):
+        raise arguments.refused("argv", expected, argv)
+    return argv
+
+
 def _own_modules() -> dict[str, str]:
     """Returns the variables with which a Python process finds the modules that this one finds."""
     paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
-    return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def server_variables(more: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a server: `UNBUFFERED`, those of this process, and more.
+
+    Args:
+      more: variables that are added, or given in place of this process's.
+    """
+    return {**UNBUFFERED, **children.variables(more)}
 
 
 def other_python(
@@ -235,8 +277,6 @@ class _Command:
         return any(name in text for text in (*self.argv, *self.env.values(), self.address))
 
     def default_address(self) -> str:
-        if not self.argv or not all(isinstance(part, str) for part in self.argv):
-            raise SpecError(f"a command is a list of the program and its arguments: {self.argv!r}")
         if self.has(_SOCKET):
             return f"unix:{_SOCKET}"
         if self.has(_PORT):
@@ -277,7 +317,7 @@ def _start(
             folder,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=children.variables(filled.env),
+            env=server_variables(filled.env),
             cwd=filled.cwd,
         )
 

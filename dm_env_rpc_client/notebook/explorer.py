@@ -11,6 +11,7 @@ import ipywidgets
 import numpy as np
 from dm_env import specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.errors import SpecError
@@ -156,6 +157,7 @@ class Explorer(ipywidgets.VBox):
         return controls
 
     def _make_toolbar(self, rate: float) -> ipywidgets.Widget:
+        rate = arguments.amount("rate", rate)
         if not _MIN_RATE <= rate <= _MAX_RATE:
             raise SpecError(
                 f"rate must be from {_MIN_RATE} to {_MAX_RATE} steps per second, got {rate}"

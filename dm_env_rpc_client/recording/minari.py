@@ -12,6 +12,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError, SpecError, without_extra
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episode import Episode
@@ -60,6 +61,8 @@ def export_minari(
         specs, no actions or no observations, an observation or action has no space in Minari, a
         reward is not a scalar, a TimeStep exceeds the limits, or there is such a data set.
     """
+    arguments.text("dataset_id", dataset_id, expected="a text such as 'catch/run-v0'")
+    arguments.function("on_episode", on_episode, none="None")
     buffers: list[EpisodeBuffer] = []
     first: Episode | None = None
     for episode in all_episodes(Scan(path, limits)):

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from dm_env import StepType, specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError, without_extra
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.episodes import episodes
 from dm_env_rpc_client.recording.exported_sizes import TIMESTEP_PART, exported_sizes, is_list
+from dm_env_rpc_client.recording.reading import check_reading
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 try:
@@ -58,7 +60,9 @@ def export_parquet(
         differ from episode to episode, an observation has no type in Parquet, or a TimeStep exceeds
         the limits.
     """
-    out = Path(out)
+    check_reading(path, limits)
+    arguments.function("on_episode", on_episode, none="None")
+    out = Path(arguments.path("out", out))
     try:
         file = open(out, "xb")  # noqa: SIM115 - closed below, and removed unless it is complete.
     except FileExistsError as error:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from mcap.opcode import Opcode
 from mcap.writer import MCAP0_MAGIC
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.files import layout
 from dm_env_rpc_client.recording.files.container import ANSWERS, PROFILE, REQUESTS
@@ -79,6 +80,12 @@ class Entry(NamedTuple):
     message: bytes
 
 
+def check_reading(path: str | os.PathLike[str], limits: Limits) -> None:
+    """Raises SpecError if what is to be read, or its limits, are of another type."""
+    arguments.path("path", path)
+    arguments.instance("limits", limits, Limits, "a Limits")
+
+
 class Scan:
     """Reads the messages of a recording in the order in which they were recorded.
 
@@ -92,9 +99,13 @@ class Scan:
         records.
       limits: as the argument.
       budget: what reading the file may still take.
+
+    Raises:
+      SpecError: an argument is of another type.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT):
+        check_reading(path, limits)
         self.path = Path(path)
         self.limits = limits
         self._begin(0)

@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
-from dm_env_rpc_client.errors import RecordingError, SpecError
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.connection_recording import ConnectionRecording, FileWriter
 from dm_env_rpc_client.recording.files.container import COMPRESSIONS, MAX_CONNECTIONS, Container
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
@@ -50,13 +51,12 @@ class Recorder:
 
     Raises:
       RecordingError: there is a file already, or it cannot be written.
-      SpecError: there is no such compression.
+      SpecError: there is no such compression, or `path` is no path.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, compression: str = "zstd"):
-        if compression not in COMPRESSIONS:
-            names = ", ".join(map(repr, COMPRESSIONS))
-            raise SpecError(f"no compression {compression!r}; choose one of {names}")
+        arguments.path("path", path)
+        arguments.one_of("compression", compression, tuple(COMPRESSIONS))
         self.path = Path(path)
         self._writer = FileWriter(Container(self.path, compression))
         self._pid = os.getpid()

@@ -18,6 +18,7 @@ from typing import Any
 from google.protobuf import text_format
 from google.rpc import code_pb2
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import (
     DECODE_ERRORS,
@@ -25,11 +26,11 @@ from dm_env_rpc_client.protocol.envelopes import (
     EnvironmentResponse,
 )
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.recording.reading import Scan
+from dm_env_rpc_client.recording.reading import Scan, check_reading
 from dm_env_rpc_client.recording.serving import Serving
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 
 _log = logging.getLogger(__name__)
@@ -78,10 +79,14 @@ def replay(
     Raises:
       RecordingError: the file is not a recording, is damaged, exceeds the limits, or has no
         requests.
-      SpecError: an address that other machines can reach, without `insecure`.
+      SpecError: an argument is of another type, or an address that other machines can reach,
+        without `insecure`.
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
+    check_transport(transport)
+    check_reading(path, limits)
+    arguments.flag("lenient", lenient)
     shelf = _Shelf(Path(path), limits, lenient)
     return Serving(lambda peer: _ReplayedStream(shelf), address, transport)
 

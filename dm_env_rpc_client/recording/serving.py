@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions, OpenStream
@@ -41,8 +42,13 @@ class Serving:
         self._finish = finish
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
-        return self._listener.wait(timeout)
+        """Waits until the server stops; returns whether it stopped.
+
+        Args:
+          timeout: seconds, of which 0 is for a look; None for no limit.
+        """
+        none = arguments.NO_LIMIT
+        return self._listener.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self) -> None:
         """Stops serving, and completes the file that is recorded to."""

@@ -23,7 +23,8 @@ def _main(reference: str, address: str) -> None:
         except SpecError as error:
             sys.exit(f"error: {error}")
         with server:
-            print(f"serving {reference} at {server.address}")  # noqa: T201
+            # At once, also to a file or a pipe: who has started this may read it.
+            print(f"serving {reference} at {server.address}", flush=True)  # noqa: T201
             try:
                 server.wait()
             except KeyboardInterrupt:

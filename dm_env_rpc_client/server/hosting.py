@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf import message as protobuf_message
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.factories import Hosted
@@ -106,8 +107,13 @@ class Server:
         return self._serving.stats()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
-        return self._serving.wait(timeout)
+        """Waits until the server stops; returns whether it stopped.
+
+        Args:
+          timeout: seconds, of which 0 is for a look; None for no limit.
+        """
+        none = arguments.NO_LIMIT
+        return self._serving.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
         """Stops serving and closes the worlds; a second call does nothing.
@@ -119,6 +125,7 @@ class Server:
           Whether all environments were closed. Not, if one was still in a step, if `close` of one
           raised, or if a process had to be killed; `errors` says what happened.
         """
+        grace = arguments.seconds("grace", grace, least=0.0)
         if self._finalizer.detach() is not None:
             self._is_clean = self._serving.stop(grace)
             _log.info("stopped serving at %s", self.address)
@@ -207,12 +214,12 @@ def serve(
         are called.
       extensions: functions by message class. Each answers extensions of its class: it is
         called with the message and the joined `World`, or None, and returns a message.
-      step_timeout: seconds that a step in a `Game` waits for the other agents; None for no
-        limit.
+      step_timeout: seconds that a step in a `Game` waits for the other agents, more than 0; None
+        for no limit.
       max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
       max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
       idle_world_seconds: seconds after which a world is destroyed if it has no agents and the
-        connection that created it has ended; None to keep it.
+        connection that created it has ended; 0 for at once, None to keep it.
       send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
         shows paths and code of this machine; None sends it to clients on this machine only.
       limits: what a request may contain, so that a small one cannot take much memory, and what
@@ -236,13 +243,13 @@ def serve(
       The running Server.
 
     Raises:
-      SpecError: plaintext on an address that other machines can reach, without `insecure`;
-        what makes an environment is not callable, or makes none; a text that names nothing, or
-        what is not installed; an environment that cannot be served; `credentials` without a
-        certificate, or with a file that cannot be read; a token of other characters than printable
-        ASCII; `idle_world_seconds` is negative or not finite; `dial` together with `address`, or
-        with what a client cannot use; or what `processes` need is not given: the transport http2,
-        no other credentials than a Tls, and environments that another process can import.
+      SpecError: an argument is of another type or out of range; plaintext on an address that other
+        machines can reach, without `insecure`; what makes an environment is not callable, or makes
+        none; a text that names nothing, or what is not installed; an environment that cannot be
+        served; `credentials` without a certificate, or with a file that cannot be read; a token of
+        other characters than printable ASCII; `dial` together with `address`, or with what a client
+        cannot use; or what `processes` need is not given: the transport http2, no other credentials
+        than a Tls, and environments that another process can import.
       TypeError: a method of an environment that exists already returns no specs.
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
@@ -253,8 +260,8 @@ def serve(
         credentials=credentials,
         token=token,
         insecure=insecure,
-        default_actions=default_actions or {},
-        extensions=extensions or {},
+        default_actions={} if default_actions is None else default_actions,
+        extensions={} if extensions is None else extensions,
         step_timeout=step_timeout,
         max_connections=max_connections,
         max_worlds=max_worlds,
@@ -268,8 +275,9 @@ def serve(
         callable_names=callable_names,
         settable_names=settable_names,
     )
+    arguments.instance("properties", properties, Properties, "a Properties", none="None")
     serving = _InThisProcess if processes is None else Workers
-    return Server(serving(options, properties or Properties()))
+    return Server(serving(options, Properties() if properties is None else properties))
 
 
 def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:

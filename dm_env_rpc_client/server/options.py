@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf import message as protobuf_message
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.factories import Factory, Hosted, factories_of
 from dm_env_rpc_client.server.instances import Instance
@@ -15,13 +16,15 @@ from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.listeners import check_may_dial, check_processes
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 from dm_env_rpc_client.transports.tokens import bearer
 
 ANYWHERE = "localhost:0"
+
+_THIS_MACHINE = "None for clients on this machine"
 
 UNNAMED = ""
 """The name of an environment that is the only one of its server."""
@@ -62,22 +65,12 @@ class ServeOptions:
     settable_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        self._check_values()
         self._check_connecting()
         factories = self.factories()
-        for option in ("callable_names", "settable_names"):
-            names = getattr(self, option)
-            if isinstance(names, str) or not all(map(_is_name, names)):
-                raise SpecError(f"{option} must be a sequence of names, got {names!r}")
-        seconds, processes = self.idle_world_seconds, self.processes
-        if seconds is not None and not 0 <= seconds < float("inf"):
-            raise SpecError(
-                "idle_world_seconds must be finite and at least 0, or None to keep worlds, got "
-                f"{seconds}"
-            )
+        processes = self.processes
         if processes is None:
             return
-        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-            raise SpecError(f"processes must be a number from 1 on, or None, got {processes!r}")
         existing = [each.name for each in factories.values() if isinstance(each, Instance)]
         if isinstance(self.environment, World | Game):
             existing.append(f"a {type(self.environment).__name__}")
@@ -89,7 +82,33 @@ class ServeOptions:
         if self.dial is None:
             check_processes(self.address, self.credentials, self.transport)
 
+    def _check_values(self) -> None:
+        """Checks types and ranges, and has numbers be those of Python."""
+        for option in ("callable_names", "settable_names"):
+            names = arguments.names(option, getattr(self, option))
+            if not all(map(str.isidentifier, names)):
+                raise arguments.refused(option, "a sequence of names", names)
+        arguments.mapping("default_actions", self.default_actions)
+        arguments.mapping("extensions", self.extensions, expected="a mapping of classes")
+        arguments.flag("send_tracebacks", self.send_tracebacks, none=_THIS_MACHINE)
+        arguments.instance("limits", self.limits, Limits, "a Limits")
+        numbers = {
+            "step_timeout": arguments.seconds(
+                "step_timeout", self.step_timeout, none=arguments.NO_LIMIT
+            ),
+            "idle_world_seconds": arguments.seconds(
+                "idle_world_seconds", self.idle_world_seconds, least=0.0, none="None to keep worlds"
+            ),
+            "max_connections": arguments.count("max_connections", self.max_connections),
+            "max_worlds": arguments.count("max_worlds", self.max_worlds),
+            "dial_environments": arguments.count("dial_environments", self.dial_environments),
+            "processes": arguments.count("processes", self.processes, none="None for this one"),
+        }
+        for option, number in numbers.items():
+            object.__setattr__(self, option, number)
+
     def _check_connecting(self) -> None:
+        check_transport(self.transport)
         dialed = self.dialed
         if dialed is None:
             check_may_listen(self.address, self.credentials, self.insecure)
@@ -133,7 +152,3 @@ class ServeOptions:
     def required_token(self) -> str | None:
         """What clients have to send; None for nothing."""
         return self.token if self.dial is None else None
-
-
-def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and name.isidentifier()

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 
 MAX_MESSAGE_BYTES = (1 << 31) - 1
@@ -54,7 +55,7 @@ class Limits:
       held_bytes: what all settings that a server keeps for its worlds may take together.
 
     Raises:
-      SpecError: a limit is not a positive integer, or `message_bytes` is above 2 GiB, the
+      SpecError: a limit is not an integer from 1 on, or `message_bytes` is above 2 GiB, the
         largest message of protobuf.
     """
 
@@ -77,9 +78,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not int or value < 1:
-                raise SpecError(f"Limits: {field.name} must be a positive integer, got {value!r}")
+            value = arguments.count(f"{field.name} of Limits", getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
         if self.message_bytes > MAX_MESSAGE_BYTES:
             raise SpecError(
                 f"Limits: message_bytes is {self.message_bytes}; protobuf's messages have at most "

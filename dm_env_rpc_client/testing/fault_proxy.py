@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.http2.client.target import Target
 
@@ -107,17 +108,11 @@ class FaultProxy:
         bandwidth: float | None = None,
         seed: int = 0,
     ):
-        if latency < 0 or jitter < 0:
-            raise SpecError(f"latency and jitter are seconds from 0 on, got {latency} and {jitter}")
-        if (slice_bytes is not None and slice_bytes < 1) or (
-            bandwidth is not None and bandwidth <= 0
-        ):
-            raise SpecError(
-                "slice_bytes is at least 1 and bandwidth more than 0, or None for no limit; got "
-                f"{slice_bytes} and {bandwidth}"
-            )
-        self.latency, self.jitter = latency, jitter
-        self.slice_bytes, self.bandwidth = slice_bytes, bandwidth
+        self.latency = arguments.seconds("latency", latency, least=0.0)
+        self.jitter = arguments.seconds("jitter", jitter, least=0.0)
+        none = arguments.NO_LIMIT
+        self.slice_bytes = arguments.count("slice_bytes", slice_bytes, none=none)
+        self.bandwidth = arguments.amount("bandwidth", bandwidth, none=none)
         self.bytes_to_server = self.bytes_to_client = 0
         self._addresses = _resolve(address)
         self._random = random.Random(seed)

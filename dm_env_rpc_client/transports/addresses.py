@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import NamedTuple
 
+from dm_env_rpc_client.arguments import shown
 from dm_env_rpc_client.errors import SpecError
 
 
@@ -16,6 +17,21 @@ class HostPort(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def check_is_text(address: object, what: str) -> None:
+    """Raises SpecError if an address is not text, or empty.
+
+    Args:
+      address: what was given.
+      what: what the error calls it, such as "a server address".
+    """
+    if isinstance(address, str) and address:
+        return
+    hint = ""
+    if isinstance(address, int) and not isinstance(address, bool):
+        hint = f"; did you mean 'localhost:{address}'?"
+    raise SpecError(f"{what} looks like 'localhost:50051', got {shown(address)}{hint}")
 
 
 def is_loopback(address: str) -> bool:

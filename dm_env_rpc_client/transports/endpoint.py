@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, get_args
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.addresses import check_is_text
 from dm_env_rpc_client.transports.credentials import (
     Credentials,
+    check_credentials,
     check_encryption,
     is_local_credentials,
 )
@@ -80,9 +83,10 @@ class Endpoint:
     incoming: Incoming | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self, token: str | None) -> None:
-        check_transport(self.transport)
-        if not self.address or not isinstance(self.address, str):
-            raise SpecError(f"a server address looks like 'localhost:50051', got {self.address!r}")
+        check_is_text(self.address, "a server address")
+        metadata = check_connecting(
+            self.credentials, self.insecure, self.metadata, token, self.transport
+        )
         if self.incoming is None:
             check_encryption(self.address, self.credentials, self.insecure)
         if self.transport == "grpc" and ".localhost" in self.address and self.stays_on_loopback:
@@ -90,14 +94,6 @@ class Endpoint:
                 f"{self.address}: the transport 'grpc' cannot check which address a name has; use "
                 "'localhost', an IP address or transport='http2', or pass insecure=True"
             )
-        # A copy, so that a list that changes later does not change the endpoint.
-        metadata = check_metadata(self.metadata)
-        if token is not None:
-            added = bearer(token)
-            metadata = metadata or ()
-            if added[0] in dict(metadata):
-                raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
-            metadata = (*metadata, added)
         object.__setattr__(self, "metadata", metadata)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
@@ -114,8 +110,36 @@ class Endpoint:
         return is_plain and not self.insecure
 
 
+def check_connecting(
+    credentials: Credentials | None,
+    insecure: bool,
+    metadata: Metadata | None,
+    token: str | None,
+    transport: Transport,
+) -> Metadata | None:
+    """Checks the arguments of a client that do not depend on the address.
+
+    The arguments are those of `Endpoint`.
+
+    Returns:
+      The metadata, with the token; a copy, which a list that changes later does not change.
+
+    Raises:
+      SpecError: one is of another type, or invalid.
+    """
+    check_transport(transport)
+    check_credentials(credentials)
+    arguments.flag("insecure", insecure)
+    checked = check_metadata(metadata)
+    if token is None:
+        return checked
+    added = bearer(token)
+    checked = checked or ()
+    if added[0] in dict(checked):
+        raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
+    return (*checked, added)
+
+
 def check_transport(transport: str) -> None:
     """Raises SpecError if there is no such transport."""
-    if transport not in get_args(Transport):
-        names = ", ".join(map(repr, get_args(Transport)))
-        raise SpecError(f"no transport {transport!r}; choose one of {names}")
+    arguments.one_of("transport", transport, get_args(Transport))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
@@ -28,9 +28,19 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
     """
     if metadata is None:
         return None
+    is_text = isinstance(metadata, str | bytes)
+    if is_text or isinstance(metadata, Mapping) or not isinstance(metadata, Collection):
+        hint = "; pass list(metadata.items())" if isinstance(metadata, Mapping) else ""
+        raise SpecError(
+            f"metadata must be a sequence of pairs (key, value), or None, got "
+            f"{type(metadata).__name__}{hint}"
+        )
     for number, pair in enumerate(metadata, 1):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise SpecError("metadata is a sequence of pairs: (key, value)")
+            raise SpecError(
+                f"metadata must be a sequence of pairs (key, value); pair {number} is "
+                f"{type(pair).__name__}"
+            )
         key, value = pair
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise SpecError(

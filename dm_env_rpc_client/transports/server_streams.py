@@ -10,8 +10,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.addresses import check_is_text, is_loopback
+from dm_env_rpc_client.transports.credentials import check_server_credentials
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
 
 
@@ -131,13 +133,20 @@ class Listener(Protocol):
 
 
 def check_may_listen(address: str, credentials: object | None, insecure: bool) -> None:
-    """Raises SpecError if other machines can reach `address` and plaintext is not allowed there.
+    """Checks where and how a server is to listen.
 
     Args:
       address: `host:port` or `unix:path`.
       credentials: TLS credentials; None for plaintext.
       insecure: whether plaintext is allowed on any address.
+
+    Raises:
+      SpecError: an argument is of another type; or other machines can reach the address, and
+        plaintext is not allowed there.
     """
+    check_is_text(address, "an address to listen at")
+    check_server_credentials(credentials)
+    arguments.flag("insecure", insecure)
     if credentials is None and not insecure and not is_loopback(address):
         raise SpecError(
             f"plaintext is allowed on loopback addresses only, and other machines can reach "

@@ -31,7 +31,8 @@ def bearer(token: str) -> tuple[str, str]:
       SpecError: it is not text of printable ASCII characters without spaces.
     """
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise SpecError("a token is text of printable ASCII characters without spaces")
+        given = "" if isinstance(token, str) else f", got {type(token).__name__}"
+        raise SpecError(f"a token is text of printable ASCII characters without spaces{given}")
     return _KEY, _SCHEME + token
 
 

@@ -132,7 +132,7 @@ class TestObservationStack:
     @pytest.mark.parametrize(
         ("kwargs", "text"),
         [
-            ({"count": 0}, "at least 1"),
+            ({"count": 0}, "count must be an integer from 1 on, got 0"),
             ({"names": ["lidar*"]}, r"no observation matches 'lidar\*'; observations: \['camera"),
             ({"names": "camera"}, "a list of names"),
         ],

@@ -15,7 +15,9 @@ from google.rpc import code_pb2
 from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
+    Limits,
     SpecError,
+    Tls,
     connect,
     create_world,
     destroy_world,
@@ -104,8 +106,19 @@ def test_batches_take_every_keyword_that_says_how_to_connect() -> None:
     own = {"restart", "python", "adaptor_class", "extensions", "requested_observations"}
     connecting = {field.name for field in dataclasses.fields(ConnectOptions)}
     assert BatchKeywords.__annotations__.keys() == own | connecting
-    given: Any = {name: f"given {name}" for name in connecting}
-    assert dataclasses.asdict(MakeOptions.of(**given).connect) == given
+    given: Any = {
+        "timeout": 1.0,
+        "request_timeout": 2.0,
+        "credentials": Tls(),
+        "insecure": True,
+        "metadata": [("key", "value")],
+        "token": "secret",
+        "transport": "grpc",
+        "limits": Limits(strings=1),
+        "record": "file.mcap",
+    }
+    assert given.keys() == connecting
+    assert vars(MakeOptions.of(**given).connect) == given
 
 
 def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> None:

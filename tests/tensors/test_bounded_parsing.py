@@ -161,7 +161,7 @@ def test_any_bytes_are_parsed_as_protobuf_does_or_refused(data: bytes) -> None:
 
 def test_the_limits_are_checked() -> None:
     for wrong in (0, -1, 1.5, True, "1"):
-        with pytest.raises(SpecError, match="strings must be a positive integer"):
+        with pytest.raises(SpecError, match="strings of Limits must be an integer from 1 on"):
             Limits(strings=wrong)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="at most 2147483647 bytes"):
         Limits(message_bytes=1 << 31)

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium.proxy import GymnasiumProxy, describe, restarted
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
-from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, AutoObservations, BaseAdaptor
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, BaseAdaptor
 from dm_env_rpc_client.environment.made_again import is_made_again
+from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
@@ -66,8 +68,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         seeds.
 
     Raises:
-      SpecError: there is no space for a spec, the reward is not a scalar, or
-        `render_observation` is not an image.
+      SpecError: an argument is of another type, there is no space for a spec, the reward is not a
+        scalar, or `render_observation` is not an image.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012
@@ -81,6 +83,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         render_observation: str | None = None,
         seed_setting: str | None = "seed",
     ):
+        arguments.flag("unwrap_single", unwrap_single)
+        check_form(seed_setting, render_mode, render_observation)
         self._env = env
         self._seed_setting = seed_setting
         self._takes_settings = "settings" in inspect.signature(env.reset).parameters
@@ -263,6 +267,8 @@ def make_remote(
     Raises:
       As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server then.
     """
+    arguments.flag("unwrap_single", unwrap_single)
+    check_form(seed_setting, render_mode, render_observation)
     keywords: dict[str, Any] = {
         **make_kwargs,
         "requested_observations": requested_observations,
@@ -291,6 +297,15 @@ def make_remote(
     except BaseException:
         env.close()
         raise
+
+
+def check_form(
+    seed_setting: str | None, render_mode: str | None, render_observation: str | None = None
+) -> None:
+    """Raises SpecError if a name is not text; the arguments are those of `GymnasiumEnv`."""
+    arguments.text("seed_setting", seed_setting, none="None to send no seeds")
+    arguments.text("render_mode", render_mode, none="None")
+    arguments.text("render_observation", render_observation, none="None for the first image")
 
 
 def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:

@@ -11,6 +11,7 @@ from dm_env import specs
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import batch_rows
@@ -18,6 +19,7 @@ from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
     "VECTOR_DESCRIPTION",
+    "checked_mode",
     "describe_vector",
     "encoded_extras",
     "encoded_frames",
@@ -30,6 +32,19 @@ VECTOR_DESCRIPTION = "gymnasium.vector"
 _FRAME = "gymnasium.frame"
 
 _OBSERVATION, _EXTRAS = "observation", "gymnasium"
+
+
+def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
+    """Returns an autoreset mode, which may be given by its value; SpecError if there is none."""
+    if autoreset_mode is None:
+        return None
+    try:
+        return AutoresetMode(autoreset_mode)
+    except ValueError:
+        modes = ", ".join(f"{mode} ({mode.value!r})" for mode in AutoresetMode)
+        raise arguments.refused(
+            "autoreset_mode", f"one of {modes}", autoreset_mode, "None for that of the server"
+        ) from None
 
 
 def describe_vector(

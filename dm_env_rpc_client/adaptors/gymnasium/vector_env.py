@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium.batches import (
     ActionBatch,
     ObservationBatch,
@@ -20,7 +21,7 @@ from dm_env_rpc_client.adaptors.gymnasium.batches import (
     ProxyObservationBatch,
 )
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
-from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward_spec
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_form, check_reward_spec
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
     begin,
@@ -30,7 +31,10 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     reset_settings,
 )
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION
-from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
+from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
+    VECTOR_DESCRIPTION,
+    checked_mode,
+)
 from dm_env_rpc_client.adaptors.gymnasium.vector_rows import Results, VectorRows
 from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
@@ -95,7 +99,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         truncated, with the last observation and `info["restarted"]`.
 
     Raises:
-      SpecError: the environments do not have the same specs, or there is no space for them.
+      SpecError: an argument is of another type or out of range, and nothing was sent or started; or
+        the environments do not have the same specs, or there is no space for them.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
@@ -120,12 +125,13 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         **make_kwargs: Unpack[BatchKeywords],
     ):
         super().__init__()
-        wish = None if autoreset_mode is None else AutoresetMode(autoreset_mode)
+        wish = checked_mode(autoreset_mode)
         self._mode = wish or AutoresetMode.NEXT_STEP
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
-        self._copy = copy
-        self._unwrap_single = unwrap_single
+        self._copy = arguments.flag("copy", copy)
+        self._unwrap_single = arguments.flag("unwrap_single", unwrap_single)
         self._seed_setting = seed_setting
+        check_form(seed_setting, render_mode)
         self._open = functools.partial(
             open_worlds,
             address,

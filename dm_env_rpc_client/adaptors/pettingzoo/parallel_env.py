@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.adaptors.gymnasium.proxy import reset_settings
 from dm_env_rpc_client.adaptors.pettingzoo.description import (
@@ -27,7 +28,7 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.players import Players
 from dm_env_rpc_client.environment.many.pool import NO_ACTION
-from dm_env_rpc_client.environment.restarting import Restart, Supervision
+from dm_env_rpc_client.environment.restarting import Restart, Supervision, restart_of
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.errors import (
     AgentsFailedError,
@@ -84,8 +85,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
       render_mode: sent as the create setting `render_mode`. A mode that the server does not have,
         or "human", is a warning, and `render` returns None.
       restart: how often the world is begun again, with the same settings, if its server or a stream
-        is lost; None for never. Not for a world of others, which `world_name` names: it may be
-        gone, or go on without these agents.
+        is lost; None or False for never, True for `Restart()`. Not for a world of others, which
+        `world_name` names: it may be gone, or go on without these agents.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`. With
         `requested_observations` every world is treated as "any other".
 
@@ -98,7 +99,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
       world_name: the name of the world, for other players to join.
 
     Raises:
-      SpecError: an agent is not one of the environment; the server does not say which agents there
+      SpecError: an argument is of another type or out of range, and nothing was sent or started; an
+        agent is not one of the environment; the server does not say which agents there
         are; there is no space for a spec; or both `restart` and `world_name` are given.
       Otherwise as `dm_env_rpc_client.make`. No world is left on the server.
     """
@@ -114,10 +116,25 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         *,
         world_name: str | None = None,
         render_mode: str | None = None,
-        restart: Restart | None = None,
+        restart: Restart | bool | None = None,
         **make_kwargs: Unpack[PlayersKeywords],
     ):
-        if restart is not None and world_name is not None:
+        supervised = restart_of(restart)
+        arguments.instance(
+            "world_name", world_name, str, "the name of a world", none="None to create one"
+        )
+        arguments.text("render_mode", render_mode, none="None")
+        if not isinstance(agents, Mapping) and (
+            isinstance(agents, str) or not isinstance(agents, Collection | None)
+        ):
+            expected = "a sequence of agents, or a mapping from agents to settings"
+            raise arguments.refused("agents", expected, agents, "None for all of the environment")
+        for name, settings in (
+            ("create_world_settings", create_world_settings),
+            ("join_world_settings", join_world_settings),
+        ):
+            arguments.mapping(name, settings, expected="a mapping of names to values")
+        if supervised is not None and world_name is not None:
             raise SpecError(
                 "restart begins a world again that was created here, and world_name "
                 f"{world_name!r} is one of others; pass one of the two"
@@ -131,7 +148,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self.render_mode: str | None = None
         self.notes: Sequence[str] = ()
         self._is_closed = False
-        self._supervision = None if restart is None else Supervision(restart)
+        self._supervision = None if supervised is None else Supervision(supervised)
         self._latest: Mapping[Hashable, Any] = {}
         self._open = functools.partial(Players, address, world_name, creating, **make_kwargs)
         may_be_own = "requested_observations" not in make_kwargs

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tree
 from dm_env import specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.wrappers.wrapper import Wrapper
 from dm_env_rpc_client.errors import SpecError
 
@@ -38,9 +39,7 @@ class ActionRepeat(Wrapper):
     """
 
     def __init__(self, environment: dm_env.Environment, count: int):
-        if count < 1:
-            raise SpecError(f"an action is taken at least once, got count={count!r}")
-        self._count = count
+        self._count = arguments.count("count", count)
         super().__init__(environment)
 
     def adopt_specs(self) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.wrappers.wrapper import Wrapper, by_name, map_named
 from dm_env_rpc_client.errors import SpecError
 
@@ -40,11 +41,9 @@ class ObservationStack(Wrapper):
         count: int = 4,
         names: Sequence[str] | None = None,
     ):
-        if count < 1:
-            raise SpecError(f"at least 1 observation is stacked, got count={count!r}")
         if isinstance(names, str):
             raise SpecError(f"names is a list of names, got {names!r}")
-        self._count = count
+        self._count = arguments.count("count", count)
         self._patterns = names
         super().__init__(environment)
 

@@ -14,6 +14,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.bridges.env_c_api.actions import StickyActions
 from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.context import Status
@@ -122,12 +123,18 @@ class EnvCApiEnvironment(dm_env.Environment):
         request_timeout: float | None = REQUEST_SECONDS,
         limits: Limits = DEFAULT,
     ):
-        _check_range("frames_per_step", frames_per_step, 1)
-        _check_range("start_attempts", start_attempts, 1)
-        _check_range("first_episode", first_episode)
-        if isinstance(observations, str):
-            raise SpecError(f"observations is a list of names, got {observations!r}")
-        self._frames_per_step = int(frames_per_step)
+        self._frames_per_step = _int32("frames_per_step", frames_per_step, 1)
+        start_attempts = _int32("start_attempts", start_attempts, 1)
+        first_episode = _int32("first_episode", first_episode)
+        none = "None for all"
+        arguments.names("observations", observations, expected="a list of names", none=none)
+        arguments.text("events_observation", events_observation, none="None")
+        arguments.flag("nested_tensors", nested_tensors)
+        arguments.flag("isolated", isolated)
+        none = arguments.NO_LIMIT
+        request_timeout = arguments.seconds("request_timeout", request_timeout, none=none)
+        arguments.instance("limits", limits, Limits, "a Limits")
+        arguments.mapping("shapes", shapes, expected="a mapping of names to shapes")
         self._events_observation = events_observation
         self._episodes = itertools.count(first_episode)
         self._seeds = _seeds(episode_seeds)
@@ -312,17 +319,16 @@ class EnvCApiEnvironment(dm_env.Environment):
             seed = next(self._seeds)
         except StopIteration:
             raise SpecError(f"episode_seeds has no seed for episode {episode}") from None
-        _check_range("the episode", episode)
-        _check_range("the seed", seed)
+        episode, seed = _int32("the episode", episode), _int32("the seed", seed)
         self._actions.reset()
-        frame = self._run(runner.start, episode, int(seed))
+        frame = self._run(runner.start, episode, seed)
         return dm_env.restart(self._observe(frame))
 
-    def _run(self, call: Callable[..., Frame], *arguments: Any) -> Frame:
+    def _run(self, call: Callable[..., Frame], *given: Any) -> Frame:
         """Starts or advances; after an exception no episode is running."""
         self._is_running, self._events = False, ()
         try:
-            frame = call(*arguments)
+            frame = call(*given)
         except BaseException as error:
             self._failure = error
             raise
@@ -352,9 +358,9 @@ class EnvCApiEnvironment(dm_env.Environment):
         return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._is_nested else flat
 
 
-def _check_range(what: str, value: Any, minimum: int = int(_INT32.min)) -> None:
-    if not isinstance(value, int | np.integer) or not minimum <= value <= _INT32.max:
-        raise SpecError(f"{what} is {value!r}; expected an integer from {minimum} to {_INT32.max}")
+def _int32(name: str, value: Any, least: int = int(_INT32.min)) -> int:
+    number: int = arguments.count(name, value, least=least, most=int(_INT32.max))
+    return number
 
 
 def _checked_shape(name: str, shape: Any) -> tuple[int, ...]:
@@ -373,8 +379,7 @@ def _seeds(episode_seeds: Any) -> Iterator[int]:
         random = np.random.default_rng()
         return iter(lambda: int(random.integers(_INT32.max)), None)
     if isinstance(episode_seeds, int | np.integer):
-        _check_range("the first seed", episode_seeds)
-        return itertools.count(int(episode_seeds))
+        return itertools.count(_int32("the first seed", episode_seeds))
     if isinstance(episode_seeds, str) or not isinstance(episode_seeds, Iterable):
         raise SpecError(
             f"episode_seeds is {episode_seeds!r}; expected an integer, an iterable of them, or None"

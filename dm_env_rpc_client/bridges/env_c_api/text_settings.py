@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
 
@@ -21,6 +22,7 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     Raises:
       SpecError: a value is of another type, or two values have the same name.
     """
+    arguments.mapping("settings", settings, expected="a mapping of names to values")
     flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
     return {name: _text(name, value) for name, value in flat.items()}
 

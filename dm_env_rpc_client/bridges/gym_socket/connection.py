@@ -33,8 +33,8 @@ class PacketConnection:
 
     Args:
       address: the address of the server.
-      timeout: seconds until the connection must be established.
-      request_timeout: seconds that each answer may take.
+      timeout: seconds until the connection must be established; None for no limit.
+      request_timeout: seconds that each answer may take; None for no limit.
       dialect: the server's dialect.
       limits: limits on what the server sends.
 
@@ -49,8 +49,8 @@ class PacketConnection:
     def __init__(
         self,
         address: HostPort,
-        timeout: float,
-        request_timeout: float,
+        timeout: float | None,
+        request_timeout: float | None,
         dialect: packet_codec.Dialect,
         limits: Limits,
     ):

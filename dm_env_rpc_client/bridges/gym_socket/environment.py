@@ -9,6 +9,7 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets, samples, spaces
 from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
@@ -36,8 +37,9 @@ class GymSocketEnvironment(dm_env.Environment):
       address: `host:port` of the server.
       env_name: the server's name for the environment; "" for a session without an
         environment, which can only `upload`.
-      timeout: seconds until the connection must be established.
-      request_timeout: seconds that each answer may take, the one to `env_name` included.
+      timeout: seconds until the connection must be established; None for no limit.
+      request_timeout: seconds that each answer may take, the one to `env_name` included; None for
+        no limit.
       dialect: "first", the dialect of the protocol document, or "latest", in which Monitor
         has an answer and Universe has packets. Both ends must use the same dialect.
       observation_dtype: the dtype of every Box in the observations, instead of the rule above.
@@ -59,8 +61,8 @@ class GymSocketEnvironment(dm_env.Environment):
         address: str,
         env_name: str,
         *,
-        timeout: float = 10.0,
-        request_timeout: float = 60.0,
+        timeout: float | None = 10.0,
+        request_timeout: float | None = 60.0,
         dialect: packet_codec.Dialect = "first",
         observation_dtype: npt.DTypeLike | None = None,
         action_dtype: npt.DTypeLike | None = None,
@@ -68,13 +70,19 @@ class GymSocketEnvironment(dm_env.Environment):
         limits: Limits | None = None,
     ):
         packet_codec.check_dialect(dialect)
+        timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
+        request_timeout = arguments.seconds(
+            "request_timeout", request_timeout, none=arguments.NO_LIMIT
+        )
+        arguments.flag("insecure", insecure)
+        arguments.instance("env_name", env_name, str, "the name of an environment")
         host_port = addresses.parse_host_port(address)
         if not (insecure or addresses.is_loopback(address)):
             raise SpecError(
                 f"{address} is not a loopback address, and gym-socket-api has no encryption; pass "
                 "insecure=True to send plaintext, or use a tunnel"
             )
-        limits = limits or Limits()
+        limits = packet_codec.check_limits(limits)
         if len(env_name.encode(errors="replace")) > limits.name:
             raise SpecError(f"the environment name has more than {limits.name} bytes")
         self.address = address

@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.bridges.gym_socket import packets
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import bounded_json
@@ -62,11 +63,19 @@ class Limits:
       field: any other field. If the space of a byte list is known, its size is the limit.
       space: the JSON of a space. Two numbers for each pixel of a 210x160x3 screen take more
         than the megabyte of a field.
+
+    Raises:
+      SpecError: a size is not an integer from 1 on.
     """
 
     name: int = 256
     field: int = 1 << 20
     space: int = 2 << 20
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = arguments.count(f"{field.name} of Limits", getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
 
 
 class ObservationBounds(NamedTuple):
@@ -136,10 +145,16 @@ def _read_field(reader: Reader, limit: int, where: str) -> bytes:
     return reader.read(length)
 
 
+def check_limits(limits: Limits | None) -> Limits:
+    """Returns limits, the defaults for None; SpecError if they are of another class."""
+    expected = "a Limits of dm_env_rpc_client.bridges.gym_socket"
+    arguments.instance("limits", limits, Limits, expected, none="None for the defaults")
+    return Limits() if limits is None else limits
+
+
 def check_dialect(dialect: str) -> None:
     """Raises SpecError if there is no such dialect."""
-    if dialect not in ("first", "latest"):
-        raise SpecError(f"gym-socket-api has no dialect {dialect!r}; choose 'first' or 'latest'")
+    arguments.one_of("dialect", dialect, ("first", "latest"))
 
 
 def encode_action(action: Any, where: str = "the action") -> bytes:

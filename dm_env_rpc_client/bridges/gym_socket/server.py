@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Mapping
 from types import TracebackType
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, session_runner
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
@@ -79,8 +80,13 @@ class Server:
         return len(self._sessions)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
-        return self._stopped.wait(timeout)
+        """Waits until the server stops; returns whether it stopped.
+
+        Args:
+          timeout: seconds, of which 0 is for a look; None for no limit.
+        """
+        none = arguments.NO_LIMIT
+        return self._stopped.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
         """Stops serving and ends every session; a second time does nothing.
@@ -93,6 +99,7 @@ class Server:
         Returns:
           Whether all environments were closed in time, and without an error.
         """
+        grace = arguments.seconds("grace", grace, least=0.0)
         if self._finalizer.detach() is None:
             return self._is_clean
         failures = self._failures
@@ -214,8 +221,8 @@ def serve(
     configure_universe: server_session.ConfigureHandler | None = None,
     wrap_universe: server_session.WrapHandler | None = None,
     max_connections: int = 64,
-    handshake_timeout: float = 5.0,
-    idle_timeout: float = 600.0,
+    handshake_timeout: float | None = 5.0,
+    idle_timeout: float | None = 600.0,
     limits: Limits | None = None,
 ) -> Server:
     """Serves dm_env or Gymnasium environments to gym-socket-api clients.
@@ -256,9 +263,9 @@ def serve(
       wrap_universe: called with the environment, the wrapper's name and its settings;
         returns the wrapped environment. None refuses the packet.
       max_connections: the maximum number of clients; further ones are refused.
-      handshake_timeout: seconds that a client may take to name its environment.
+      handshake_timeout: seconds that a client may take to name its environment; None for no limit.
       idle_timeout: seconds that a client may take to send its next packet, or to read an
-        answer.
+        answer; None for no limit.
       limits: limits on what a client sends.
 
     Returns:
@@ -269,7 +276,9 @@ def serve(
         cannot be pickled for a process; or an argument is invalid.
       OSError: the server cannot listen at the address.
     """
-    packet_codec.check_dialect(dialect)
+    arguments.flag("insecure", insecure)
+    arguments.path("monitor_directory", monitor_directory, none="None to refuse the packet")
+    arguments.mapping("environments", environments, expected="a mapping of names to callables")
     host_port = addresses.parse_host_port(address)
     if not (insecure or addresses.is_loopback(address)):
         raise SpecError(
@@ -278,10 +287,11 @@ def serve(
         )
     if upload is not None and monitor_directory is None:
         raise SpecError("upload needs monitor_directory, the folder that contains what it uploads")
-    limits = limits or Limits()
+    limits = packet_codec.check_limits(limits)
     for name in environments:
-        if not name or len(name.encode()) > limits.name:
-            raise SpecError(f"environment name {name!r} is not 1 to {limits.name} bytes long")
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= limits.name:
+            raise SpecError(f"environment name {name!r} is not text of 1 to {limits.name} bytes")
+        arguments.function(f"environment {name!r}", environments[name], expected="a callable")
     options = server_session.Options(
         dialect=dialect,
         processes=processes,

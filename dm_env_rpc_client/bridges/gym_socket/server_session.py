@@ -16,6 +16,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.bridges.gym_socket import monitor, packet_codec, packets, samples, spaces
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.errors import SpecError
@@ -33,18 +34,34 @@ WrapHandler = Callable[[dm_env.Environment, str, Any], dm_env.Environment]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to serve; see the arguments of `serve`."""
+    """How to serve; see the arguments of `serve`.
+
+    Raises:
+      SpecError: one is of another type or out of range.
+    """
 
     dialect: packet_codec.Dialect = "first"
     processes: bool = False
     max_connections: int = 64
     limits: Limits = dataclasses.field(default_factory=Limits)
-    handshake_timeout: float = 5.0
-    idle_timeout: float = 600.0
+    handshake_timeout: float | None = 5.0
+    idle_timeout: float | None = 600.0
     monitor_directory: pathlib.Path | None = None
     upload: UploadHandler | None = None
     configure_universe: ConfigureHandler | None = None
     wrap_universe: WrapHandler | None = None
+
+    def __post_init__(self) -> None:
+        packet_codec.check_dialect(self.dialect)
+        arguments.flag("processes", self.processes)
+        count = arguments.count("max_connections", self.max_connections)
+        object.__setattr__(self, "max_connections", count)
+        for name in ("handshake_timeout", "idle_timeout"):
+            seconds = arguments.seconds(name, getattr(self, name), none=arguments.NO_LIMIT)
+            object.__setattr__(self, name, seconds)
+        for name in ("upload", "configure_universe", "wrap_universe"):
+            none = "None to refuse the packet"
+            arguments.function(name, getattr(self, name), none=none)
 
 
 _SUCCESS = packet_codec.encode_error("")

@@ -66,7 +66,7 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
         session.close()
 
 
-def receive(stream: TcpStream, read: Callable[[], T], timeout: float) -> T | None:
+def receive(stream: TcpStream, read: Callable[[], T], timeout: float | None) -> T | None:
     """Reads a message; None if the client left, sent nothing in time or broke the protocol."""
     stream.deadline = Deadline.after(timeout)
     try:
@@ -83,7 +83,7 @@ def refuse(stream: TcpStream, message: str) -> None:
     _send(stream, packet_codec.encode_error(message), REFUSE_SECONDS)
 
 
-def _send(stream: TcpStream, data: bytes, timeout: float) -> bool:
+def _send(stream: TcpStream, data: bytes, timeout: float | None) -> bool:
     """Sends `data` and returns whether the connection is still usable."""
     stream.deadline = Deadline.after(timeout)
     try:

@@ -142,19 +142,21 @@ class Listener:
         self._socket.close()
 
 
-def connect(address: HostPort, timeout: float) -> TcpStream:
+def connect(address: HostPort, timeout: float | None) -> TcpStream:
     """Connects to a server.
 
     Raises:
       ConnectionLostError: the connection was refused or failed; the text gives the reason.
-      DeadlineExceededError: no connection was established within `timeout` seconds.
+      DeadlineExceededError: no connection was established within `timeout` seconds; or, without a
+        timeout, in the time that the operating system tries.
     """
     try:
         connected = socket.create_connection(address, timeout)
     except TimeoutError:
+        within = "" if timeout is None else f" within {timeout:g} s"
         raise DeadlineExceededError(
-            f"could not connect to {address} within {timeout:g} s: no response; check that this is "
-            "the address of a gym-socket-api server"
+            f"could not connect to {address}{within}: no response; check that this is the address "
+            "of a gym-socket-api server"
         ) from None
     except (OSError, UnicodeError) as error:
         raise ConnectionLostError(

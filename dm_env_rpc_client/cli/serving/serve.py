@@ -268,7 +268,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
 
 def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
     """Has another interpreter serve, in this process."""
-    from dm_env_rpc_client.launch.processes import other_python
+    from dm_env_rpc_client.launch.processes import other_python, server_variables
     from dm_env_rpc_client.launch.standalone import FILE
 
     options.check_listening_address(host.place, host)
@@ -280,7 +280,5 @@ def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
         command = [str(python), FILE, environment, "--address", host.place]
         command += ["--insecure"] if host.insecure else []
         command += ["--cert", str(tls.cert), "--key", str(tls.key)] if tls else []
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if token is not None:
-        variables["DM_ENV_RPC_TOKEN"] = token
+    variables = server_variables({} if token is None else {"DM_ENV_RPC_TOKEN": token})
     os.execve(python, command, variables)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.environment.base_adaptor import AutoObservations, Extensions
+from dm_env_rpc_client.environment.base_adaptor import Extensions
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Rejoin
+from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.step_codec import StepCodec

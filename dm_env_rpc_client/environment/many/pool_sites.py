@@ -9,12 +9,14 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.launch.specs import launcher_of
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = [
@@ -57,7 +59,8 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
       SpecError: there are fewer environments than addresses, or no addresses.
     """
     each = listed(addresses)
-    count = len(each) if num_envs is None else num_envs
+    given = arguments.count("num_envs", num_envs, none="None for one at each address")
+    count = len(each) if given is None else given
     if not each or count < len(each):
         raise SpecError(
             f"expected at least one environment at each address, got {count} environments for "
@@ -94,6 +97,10 @@ class PoolSites:
                 launches[number] = address
             elif number not in self._sites:
                 self._sites[number] = open_site(address, options, self._users[number])
+
+        for address in launches.values():  # All of them are checked before one is started.
+            if not isinstance(address, IncomingSockets):
+                launcher_of(address, options.connect, python=options.python)
 
         def launch(number: int) -> None:
             self._sites[number] = open_site(launches[number], options)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
@@ -30,11 +31,12 @@ def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any
     elif isinstance(settings, Mapping):
         each = [settings] * count
     else:
-        each = list(settings)
+        is_iterable = isinstance(settings, Iterable) and not isinstance(settings, str)
+        each = list(settings) if is_iterable else []
     if len(each) != count or not all(isinstance(own, Mapping) for own in each):
         raise SpecError(
             f"{what} are a mapping, a sequence of {count} mappings (one for each environment) or "
-            f"a function from an index to a mapping, got {settings!r}"
+            f"a function from an index to a mapping, got {arguments.shown(settings)}"
         )
     return each
 

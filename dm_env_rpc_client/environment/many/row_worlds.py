@@ -14,6 +14,7 @@ from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 from google.rpc import code_pb2
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
 
-__all__ = ["RowWorlds", "StreamWorlds", "described", "open_worlds"]
+__all__ = ["RowWorlds", "StreamWorlds", "checked_batches", "described", "open_worlds"]
 
 _log = logging.getLogger(__name__)
 
@@ -160,6 +161,12 @@ def _consumer(consume: RowConsumer) -> Consumer:
     return Consumer(consume.put, consume.put_mid_steps)
 
 
+def checked_batches(num_batches: int | None) -> int | None:
+    """Returns in how many batches environments are; SpecError if it is not an integer from 0 on."""
+    none = "None for one in each process of a server"
+    return arguments.count("num_batches", num_batches, least=0, none=none)
+
+
 def open_worlds(
     addresses: Addresses,
     num_envs: int | None,
@@ -189,8 +196,7 @@ def open_worlds(
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
     options = MakeOptions.of(**make_kwargs)
-    if num_batches is not None and num_batches < 0:
-        raise SpecError(f"expected a number of batches from 0 on, got {num_batches}")
+    num_batches = checked_batches(num_batches)
     places = spread(addresses, num_envs)
     count = len(places)
     creating = for_each(count, create_world_settings, "create_world_settings")

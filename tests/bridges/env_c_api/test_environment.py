@@ -121,15 +121,18 @@ def test_a_value_of_another_shape_is_an_error(
         ({"shapes": {"anything": "ab"}}, "positive integers"),
         ({"events_observation": "camera"}, "'camera', which is an observation already"),
         ({"events_observation": "body"}, "exclude each other"),
-        ({"observations": "camera"}, "observations is a list of names, got 'camera'"),
+        (
+            {"observations": "camera"},
+            "must be a list of names, or None for all, got 'camera'",
+        ),
         ({"observations": ["radar"]}, "there is no observation 'radar'; there are 'camera'"),
         ({"settings": {"width\0": "1"}}, "null character"),
-        ({"frames_per_step": 0}, "frames_per_step is 0; expected an integer from 1"),
-        ({"start_attempts": 0}, "start_attempts is 0"),
-        ({"episode_seeds": 2**31}, "the first seed is 2147483648"),
+        ({"frames_per_step": 0}, "frames_per_step must be an integer from 1 to 2147483647, got 0"),
+        ({"start_attempts": 0}, "start_attempts must be .*, got 0"),
+        ({"episode_seeds": 2**31}, "the first seed must be .*, got 2147483648"),
         ({"episode_seeds": 1.5}, r"episode_seeds is 1\.5; expected an integer"),
         ({"episode_seeds": "12"}, "episode_seeds is '12'"),
-        ({"first_episode": 0.5}, r"first_episode is 0\.5"),
+        ({"first_episode": 0.5}, r"first_episode must be .*, got 0\.5"),
     ],
 )
 def test_arguments_that_cannot_be(

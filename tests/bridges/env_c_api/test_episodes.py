@@ -80,9 +80,9 @@ def test_episodes_and_seeds(make: MakeEnvironment, isolated: bool) -> None:
     ("kwargs", "message"),
     [
         ({"episode_seeds": [5]}, "episode_seeds has no seed for episode 1"),
-        ({"episode_seeds": [5, 2**31]}, "the seed is 2147483648; expected an integer from"),
-        ({"episode_seeds": [5, "six"]}, "the seed is 'six'"),
-        ({"first_episode": 2**31 - 1}, "the episode is 2147483648"),
+        ({"episode_seeds": [5, 2**31]}, "the seed must be an integer from .*, got 2147483648"),
+        ({"episode_seeds": [5, "six"]}, "the seed must be .*, got 'six'"),
+        ({"first_episode": 2**31 - 1}, "the episode must be .*, got 2147483648"),
     ],
 )
 def test_seeds_that_cannot_be(make: MakeEnvironment, kwargs: dict[str, Any], message: str) -> None:

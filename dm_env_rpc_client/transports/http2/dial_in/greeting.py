@@ -12,7 +12,9 @@ import json
 import ssl
 from typing import Any
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.transports.addresses import check_is_text
 from dm_env_rpc_client.transports.credentials import ServerCredentials, check_encryption
 from dm_env_rpc_client.transports.tls import Tls
 from dm_env_rpc_client.transports.tokens import bearer
@@ -47,11 +49,13 @@ class Dial:
     environments: int = 1
 
     def __post_init__(self) -> None:
+        check_is_text(self.address, "the address of dial")
+        arguments.flag("insecure", self.insecure)
         check_encryption(self.address, self.client_credentials, self.insecure)
         if self.token is not None:
             bearer(self.token)
-        if not _is_number(self.environments):
-            raise SpecError(f"dial_environments is a number from 1 on, got {self.environments!r}")
+        environments = arguments.count("dial_environments", self.environments)
+        object.__setattr__(self, "environments", environments)
 
     @property
     def client_credentials(self) -> ssl.SSLContext | Tls | None:
@@ -60,8 +64,8 @@ class Dial:
         if credentials is None or isinstance(credentials, ssl.SSLContext | Tls):
             return credentials
         raise SpecError(
-            f"a server that dials {self.address} takes a Tls or an ssl.SSLContext, got "
-            f"{type(credentials).__name__}"
+            f"a server that dials {self.address} takes a Tls or an ssl.SSLContext as credentials, "
+            f"got {type(credentials).__name__}; pass Tls(ca='ca.crt')"
         )
 
     def of_worker(self, index: int, processes: int) -> Dial:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     DeadlineExceededError,
@@ -135,7 +136,14 @@ class IncomingSockets(AcceptingThread):
         return sum(each.environments for each in list(self._waiting.values()))
 
     def wait_for(self, environments: int, timeout: float | None) -> bool:
-        """Waits until so many environments wait; returns whether they do."""
+        """Waits until so many environments wait; returns whether they do.
+
+        Args:
+          environments: how many.
+          timeout: seconds, of which 0 is for a look; None for no limit.
+        """
+        timeout = arguments.seconds("timeout", timeout, least=0.0, none=arguments.NO_LIMIT)
+        environments = arguments.count("environments", environments, least=0)
         return self._changed.wait_for(
             lambda: self._is_closed or self.waiting >= environments, timeout
         )

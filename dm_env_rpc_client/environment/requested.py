@@ -1,0 +1,86 @@
+"""What adaptors are asked for: which observations, in which form, with which extensions."""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
+
+__all__ = ["AutoObservations", "check_adapting", "visible_names"]
+
+
+class AutoObservations(enum.Flag):
+    """Which observations to request if they are not listed by name.
+
+    The regular ones are always requested. `reward` and `discount` are requested for the fields
+    of the TimeStep; they are also observations only if selected here.
+    """
+
+    REQUEST_REGULAR_OBSERVATIONS = 0
+    REQUEST_REWARD = 1
+    REQUEST_DISCOUNT = 2
+    REQUEST_ALL_OBSERVATIONS = REQUEST_REWARD | REQUEST_DISCOUNT
+
+
+def check_adapting(given: Mapping[str, Any]) -> None:
+    """Checks the arguments of adaptors that depend on no specs.
+
+    Args:
+      given: those that were given, by name; names of other arguments are ignored, since a subclass
+        may take more.
+
+    Raises:
+      SpecError: one is of another type.
+    """
+    if "adaptor_class" in given:
+        arguments.function("adaptor_class", given["adaptor_class"], expected="a class")
+    for name in ("nested_tensors", "unwrap_single"):
+        if name in given:
+            arguments.flag(name, given[name])
+    requested = given.get("requested_observations")
+    if not isinstance(requested, AutoObservations):
+        arguments.names(
+            "requested_observations",
+            requested,
+            expected="a list of names, an AutoObservations",
+            none="None for the default",
+        )
+    extensions = given.get("extensions")
+    if not callable(extensions):
+        expected = "a mapping of names to objects, or a function that makes one"
+        arguments.mapping("extensions", extensions, expected=expected, none="None")
+    arguments.function("rejoin", given.get("rejoin"), none="None for that of the world")
+
+
+def visible_names(
+    observations: SpecManager, requested: Sequence[str] | AutoObservations
+) -> set[str]:
+    """Returns the names of the observations that are in a TimeStep.
+
+    Args:
+      observations: those that there are.
+      requested: names and patterns, or which of the usual ones.
+
+    Raises:
+      UnknownNameError: there is no observation of a name or pattern.
+    """
+    names = observations.names()
+    if isinstance(requested, AutoObservations):
+        hidden = set()
+        if AutoObservations.REQUEST_REWARD not in requested:
+            hidden.add(REWARD)
+        if AutoObservations.REQUEST_DISCOUNT not in requested:
+            hidden.add(DISCOUNT)
+        return set(names) - hidden
+    visible: set[str] = set()
+    for pattern in requested:
+        matches = {pattern} & names or set(fnmatch.filter(names, pattern))
+        if not matches:
+            observations.field(pattern)  # Raises an error that lists the names.
+        visible |= matches
+    return visible

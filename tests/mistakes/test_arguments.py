@@ -1,0 +1,198 @@
+"""Arguments of another type or out of range: errors when they are given, not hours later.
+
+Servers to launch and addresses are such that a test fails if anything is started or sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client import Restart, SpecError, Tls, recording
+from dm_env_rpc_client.environment.make_options import MakeOptions
+from tests.launch.processes import ECHO, kill
+from tests.mistakes.doors import DOORS, NOWHERE, never
+from tests.mistakes.mistake import Mistake
+from tests.support.stopwatch import time_limit
+
+# Also what type checkers refuse.
+rpc: Any = dm_env_rpc_client
+
+
+class Wrong(NamedTuple):
+    """A wrong argument: its kind as in `Door`, and what `Mistake` has."""
+
+    kind: str
+    name: str
+    value: Any
+    given: str
+    advice: str
+
+
+NEVER = "a Restart, or True for Restart(), or None or False for never"
+SECONDS = "a number of seconds, or None for no limit"
+POSITIVE = "finite and more than 0, or None for no limit"
+TLS = "must be a Tls, an ssl.SSLContext or grpc.ssl_channel_credentials(...), or None for plaintext"
+NAMES = "must be a list of names, an AutoObservations, or None for the default"
+EXTENSIONS = "must be a mapping of names to objects, or a function that makes one, or None"
+VALUES = "must be a mapping of names to values"
+
+WRONG: list[Wrong] = [
+    Wrong("m", "restart", 5, "got 5", NEVER),
+    Wrong("m", "restart", "yes", "got 'yes'", NEVER),
+    Wrong("m", "restart", Restart, "got the class Restart", NEVER),
+    Wrong("c", "request_timeout", "5", "got '5'", SECONDS),
+    Wrong("c", "request_timeout", True, "got True", SECONDS),
+    Wrong("c", "request_timeout", 0, "got 0", POSITIVE),
+    Wrong("cl", "timeout", [5], "got [5]", SECONDS),
+    Wrong("cl", "timeout", -1, "got -1", POSITIVE),
+    Wrong("cl", "timeout", math.nan, "got nan", POSITIVE),
+    Wrong("cl", "timeout", math.inf, "got inf", POSITIVE),
+    Wrong("cl", "timeout", 1e10, "got 10000000000.0", "at most 2147483 seconds (24 days), or None"),
+    Wrong("cl", "timeout", np.float32(0), "got np.float32(0.0)", POSITIVE),
+    Wrong("cl", "limits", 5, "got 5", "must be a Limits, or None for the defaults"),
+    Wrong("cl", "limits", {"strings": 1}, "got {'strings': 1}", "must be a Limits"),
+    Wrong("cl", "credentials", "ca.crt", "got 'ca.crt'", "credentials=Tls(ca='ca.crt')"),
+    Wrong("cl", "credentials", Tls, "got the class Tls", TLS),
+    Wrong("cl", "credentials", 7, "got int", TLS),
+    Wrong("cl", "insecure", "no", "got 'no'", "must be True or False"),
+    Wrong("cl", "insecure", 1, "got 1", "must be True or False"),
+    Wrong("cl", "insecure", None, "got None", "must be True or False"),
+    Wrong("cl", "metadata", {"a": "b"}, "got dict", "pairs (key, value), or None"),
+    Wrong("cl", "metadata", "a=b", "got str", "must be a sequence of pairs (key, value)"),
+    Wrong("cl", "metadata", [5], "pair 1 is int", "must be a sequence of pairs (key, value)"),
+    Wrong("cl", "token", 5, "got int", "printable ASCII characters without spaces"),
+    Wrong("cl", "token", "", "a token is text", "printable ASCII characters without spaces"),
+    Wrong("cl", "transport", "quic", "'quic'", "choose one of 'auto', 'grpc', 'http2'"),
+    Wrong("cl", "transport", None, "None", "choose one of 'auto', 'grpc', 'http2'"),
+    Wrong("r", "record", 5, "got 5", "must be a path, or a Recorder, or None"),
+    Wrong("r", "record", "", "got ''", "must be a path"),
+    Wrong("m", "python", 3.8, "got 3.8", "must be a path, or None for the interpreter of this"),
+    Wrong("m", "adaptor_class", "Mine", "got 'Mine'", "must be a class"),
+    Wrong("m", "extensions", [1], "got [1]", EXTENSIONS),
+    Wrong("a", "requested_observations", "reward", "got 'reward'", NAMES),
+    Wrong("a", "requested_observations", 3, "got 3", NAMES),
+    Wrong("a", "requested_observations", [3], "got [3]", NAMES),
+    Wrong("a", "nested_tensors", "no", "got 'no'", "must be True or False"),
+    Wrong("a", "unwrap_single", 0, "got 0", "must be True or False"),
+    Wrong("w", "create_world_settings", [("rows", 6)], "got [('rows', 6)]", VALUES),
+    Wrong("w", "create_world_settings", "rows=6", "got 'rows=6'", VALUES),
+    Wrong("w", "join_world_settings", 5, "got 5", VALUES),
+    Wrong("s", "create_world_settings", 5, "got 5", "are a mapping, a sequence of"),
+    Wrong("s", "create_world_settings", "rows=6", "got 'rows=6'", "are a mapping, a sequence of"),
+    Wrong("s", "num_envs", "4", "got '4'", "must be an integer from 1 on, or None"),
+    Wrong("s", "num_envs", 2.5, "got 2.5", "must be an integer from 1 on, or None"),
+    Wrong("s", "num_envs", True, "got True", "must be an integer from 1 on, or None"),
+    Wrong("s", "num_batches", -1, "got -1", "must be an integer from 0 on, or None for one in"),
+    Wrong("s", "num_batches", "2", "got '2'", "must be an integer from 0 on"),
+    Wrong("s", "copy", "no", "got 'no'", "must be True or False"),
+]  # fmt: skip
+
+
+def cases() -> Iterator[Any]:
+    for door, (_, kinds) in DOORS.items():
+        for wrong in WRONG:
+            is_taken = set(kinds) & set(wrong.kind)
+            if wrong.name == "timeout" and door == "create_secure_channel_and_connect":
+                is_taken = {"c"}
+            if door == "Remote-v0" and wrong.name == "extensions":
+                is_taken = {"m"}
+            if is_taken:
+                yield pytest.param(door, wrong, id=f"{door}-{wrong.name}={wrong.value!r:.20}")
+
+
+@pytest.mark.parametrize(("door", "wrong"), list(cases()))
+def test_every_door_refuses_it_before_anything_is_sent_or_started(door: str, wrong: Wrong) -> None:
+    mistake = Mistake(
+        lambda: DOORS[door].open(**{wrong.name: wrong.value}),
+        SpecError, wrong.name, wrong.given, wrong.advice,
+    )  # fmt: skip
+    with time_limit(5.0):
+        mistake.check()
+
+
+def test_no_error_shows_what_may_be_a_secret() -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQ"
+    for given in (
+        {"credentials": key}, {"token": ["hunter2"]}, {"metadata": ["hunter2"]},
+        {"metadata": "hunter2"}, {"credentials": "hunter2"}, {"token": b"hunter2"},
+    ):  # fmt: skip
+        with pytest.raises(SpecError) as caught:
+            rpc.make(never, **given)
+        assert "hunter2" not in str(caught.value)
+        assert "MIIEvQ" not in str(caught.value)
+
+
+def test_a_value_that_is_large_or_has_no_repr_is_shown_in_short() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    for given in (Silent(), "x" * 10_000, list(range(10_000)), np.zeros((1000, 1000))):
+        with pytest.raises(SpecError) as caught:
+            rpc.make(never, restart=given)
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [(True, Restart()), (False, None), (None, None), (Restart(2), Restart(2))],
+)
+def test_true_is_a_restart(given: Any, meant: Restart | None) -> None:
+    assert MakeOptions.of(restart=given).restart == meant
+
+
+@pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+def test_an_environment_restarts_that_was_made_with_true() -> None:
+    with rpc.make(ECHO, restart=True) as env:
+        env.reset()
+        kill(env.server)
+        assert env.step({"value": 1}).last()
+        assert env.step({"value": 1}).first()
+        assert env.restarts == 1
+
+
+@pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+def test_an_environment_of_asyncio_restarts_that_was_made_with_true() -> None:
+    async def run() -> int:
+        async with await rpc.make_async(ECHO, restart=True) as env:
+            await env.reset()
+            kill(env.server)
+            assert (await env.step({"value": 1})).last()
+            assert (await env.step({"value": 1})).first()
+            return int(env.restarts)
+
+    assert asyncio.run(run()) == 1
+
+
+def test_false_restarts_nothing() -> None:
+    with rpc.make(ECHO, restart=False) as env:
+        env.reset()
+        kill(env.server)
+        with pytest.raises(rpc.ConnectionLostError):
+            env.step({"value": 1})
+
+
+def test_a_mistake_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    for wrong in ({"timeout": -1}, {"restart": 5}, {"requested_observations": 3}):
+        with pytest.raises(SpecError):
+            rpc.make(NOWHERE, record=path, **wrong)
+    proxy: Any = recording.proxy
+    with pytest.raises(SpecError):
+        proxy(NOWHERE, path, transport="quic")
+    assert not path.exists()
+
+
+def test_each_argument_has_a_row() -> None:
+    rows = {wrong.name for wrong in WRONG}
+    others = {"return", "address", "addresses", "adaptor_kwargs", "make_kwargs"}
+    for function in (rpc.make, rpc.connect, rpc.BatchedEnvironment.__init__):
+        assert function.__annotations__.keys() - others <= rows, function
