@@ -28,11 +28,7 @@ Which one says what is in `docs/reference/errors.md`.
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 import sys
-import urllib.parse
-import urllib.request
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -401,42 +397,3 @@ class RestartWarning(UserWarning):
 
     `warnings.simplefilter("ignore", RestartWarning)` is for programs that expect it.
     """
-
-
-def install_command(extra: str) -> str:
-    """Returns the command that installs an extra, from where this package was installed from.
-
-    Args:
-      extra: its name, such as "cli".
-    """
-    name = "dm-env-rpc-client"
-    try:
-        recorded = importlib.metadata.distribution(name).read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:
-        recorded = None
-    # https://packaging.python.org/en/latest/specifications/direct-url/
-    origin = json.loads(recorded or "{}")
-    url = str(origin.get("url", ""))
-    if not url:
-        return f"pip install '{name}[{extra}]'"
-    if origin.get("dir_info", {}).get("editable"):
-        folder = urllib.request.url2pathname(urllib.parse.urlsplit(url).path)
-        return f"pip install -e '{folder}[{extra}]'"
-    if "vcs_info" in origin:
-        revision = origin["vcs_info"].get("requested_revision")
-        url = f"{origin['vcs_info']['vcs']}+{url}" + (f"@{revision}" if revision else "")
-    if "subdirectory" in origin:
-        url += f"#subdirectory={origin['subdirectory']}"
-    return f"pip install '{name}[{extra}] @ {url}'"
-
-
-def without_extra(error: ModuleNotFoundError, needs: str, extra: str) -> ModuleNotFoundError:
-    """Returns the error of an import for which an extra is missing.
-
-    Args:
-      error: what the import has raised.
-      needs: who needs the extra, such as "recordings need".
-      extra: its name, such as "record".
-    """
-    text = f"{error}; {needs} the extra: {install_command(extra)}"
-    return ModuleNotFoundError(text, name=error.name)

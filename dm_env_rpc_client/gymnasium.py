@@ -7,7 +7,10 @@ What is registered is in `adaptors/gymnasium/`. Needs the extra `gymnasium`.
 
 from __future__ import annotations
 
-import gymnasium
+from dm_env_rpc_client.extras import importing
+
+with importing("gymnasium", "Remote-v0 needs"):
+    import gymnasium
 
 __all__: list[str] = []
 

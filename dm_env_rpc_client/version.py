@@ -4,6 +4,13 @@ import sys
 
 __version__ = "0.1.0"
 
+PUBLISHED = False
+"""Whether a package index has this package.
+
+Errors, the documentation and new projects say accordingly how to install it: from an index, or from
+a clone.
+"""
+
 if sys.platform not in ("linux", "darwin"):
     # Sockets, signals, forks and limits of processes are those of POSIX.
     raise ImportError(

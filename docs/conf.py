@@ -6,11 +6,14 @@ Pages load nothing from other hosts, and neither does the build, unless it is ca
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import inspect
 import re
+import runpy
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from sphinx.application import Sphinx
 from sphinx.roles import XRefRole
 
 _DOCS = Path(__file__).parent
+_installing = runpy.run_path(str(_DOCS / "install_texts.py"))["installing"]
 sys.path.insert(0, str(_DOCS.parent))
 
 # Sphinx reads what is below this folder only; Git ignores the copy.
@@ -81,6 +85,38 @@ def _name(
     return [nodes.literal(rawtext, text)], []
 
 
+def _with_values(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str | None, *rest: Any
+) -> tuple[str | None, Any] | None:
+    """Shows what a default is, in the place of a constant's name: `timeout=10.0`."""
+    if signature is None:
+        return None
+    function = inspect.unwrap(thing.__init__ if isinstance(thing, type) else thing)
+    names = getattr(function, "__globals__", {})
+    signature = re.sub(
+        r"(?<==)(\s?)(_?[A-Z][A-Z0-9_]+)(?=[,)])",
+        lambda found: found[1] + _value(found[2], names.get(found[2])),
+        signature,
+    )
+    for made in getattr(thing, "__dataclass_fields__", {}).values():
+        if made.init and made.default_factory is not dataclasses.MISSING:
+            signature = signature.replace("<factory>", repr(made.default_factory()), 1)
+    signature = re.sub(r"MappingProxyType\(({.*?})\)", r"\1", signature)
+    return re.sub(r"<function \w+>|lambda ?: \.\.\.", "...", signature), *rest
+
+
+def _value(name: str, value: Any) -> str:
+    """The text of a constant: a number or text, or what makes an equal object; or its name."""
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return repr(kind(value))
+    if isinstance(value, Mapping):
+        return repr(dict(value))
+    if dataclasses.is_dataclass(value) and value == type(value)():
+        return f"{type(value).__name__}()"
+    return name
+
+
 def _without_docstrings_of_modules(app: Sphinx, what: str, *rest: Any) -> None:
     """The pages of the API have introductions of their own."""
     if what == "module":
@@ -131,6 +167,11 @@ def _with_options(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- options -->", "\n".join(lines))
 
 
+def _with_installing(app: Sphinx, name: str, source: list[str]) -> None:
+    """Says how to install the package from where it is."""
+    source[0] = _installing(source[0], dm_env_rpc_client.version.PUBLISHED)
+
+
 def _with_notebooks(app: Sphinx, name: str, source: list[str]) -> None:
     """Has links to the notebooks of the repository lead to their copies."""
     source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./notebooks/", r"](\1notebooks/", source[0])
@@ -146,8 +187,10 @@ def _with_dashes(app: Sphinx, tree: nodes.document) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     roles.register_local_role("name", _name)  # type: ignore[arg-type]
+    app.connect("autodoc-process-signature", _with_values)
     app.connect("autodoc-process-docstring", _without_docstrings_of_modules)
     app.connect("missing-reference", _link_to_dm_env)
     app.connect("doctree-read", _with_dashes)
+    app.connect("source-read", _with_installing)
     app.connect("source-read", _with_options)
     app.connect("source-read", _with_notebooks)

@@ -43,6 +43,10 @@ def missing(tag: str | None) -> list[str]:
         found.append(
             "pyproject.toml: `repository` of the metadata hook is empty, so README has no links"
         )
+    if "\nPUBLISHED = True\n" not in (ROOT / "dm_env_rpc_client" / "version.py").read_text():
+        found.append(
+            "version.py: PUBLISHED is not True, so errors, guides and projects install from a clone"
+        )
     newest = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if newest is None or not re.fullmatch(rf"{re.escape(version)}, \d{{4}}-\d\d-\d\d", newest[1]):
         title = newest[1] if newest else "nothing"

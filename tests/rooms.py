@@ -1,11 +1,11 @@
 """The rooms of the package, their sizes and the arrows between them: `python -m tests.rooms`.
 
 A room is a folder directly in the package. The files beside the rooms are the front door, and
-`errors`, `plain_text` and `version`, which any room may use; they are listed, too, and counted
-apart. An arrow A -> B says that some file of A imports some file of B, imports for type checkers
-alone left out; the stub `__init__.pyi` counts as the imports of `__init__`. A circle is a set of
-files that import one another, imports for type checkers included. `test_layering.py` holds the
-package to `MAY_IMPORT`.
+`errors`, `extras`, `plain_text` and `version`, which any room may use; they are listed, too, and
+counted apart. An arrow A -> B says that some file of A imports some file of B, imports for type
+checkers alone left out; the stub `__init__.pyi` counts as the imports of `__init__`. A circle is a
+set of files that import one another, imports for type checkers included. `test_layering.py` holds
+the package to `MAY_IMPORT`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
         "_proto", "arguments", "bridges", "client", "compliance", "environment", "errors",
-        "extensions", "launch", "plain_text", "protocol", "recording", "server", "system",
-        "tensors", "transports", "version",
+        "extensions", "extras", "launch", "plain_text", "protocol", "recording", "server",
+        "system", "tensors", "transports", "version",
     },
-    "notebook": {"arguments", "environment", "errors", "extensions", "server", "tensors"},
-    "gymnasium": set(),
+    "notebook": {
+        "arguments", "environment", "errors", "extensions", "extras", "server", "tensors",
+    },
+    "gymnasium": {"extras"},
     "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
     "adaptors": {
-        "arguments", "environment", "errors", "extensions", "protocol", "server", "system",
-        "tensors", "version",
+        "arguments", "environment", "errors", "extensions", "extras", "protocol", "server",
+        "system", "tensors", "version",
     },
     "distributed": {
-        "arguments", "environment", "errors", "plain_text", "server", "system", "tensors",
+        "arguments", "environment", "errors", "extras", "plain_text", "server", "system",
+        "tensors",
         "transports",
     },
     "testing": {
@@ -60,15 +63,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "_proto", "arguments", "client", "errors", "launch", "plain_text", "protocol", "tensors",
         "transports",
     },
-    "launch": {"arguments", "client", "errors", "system"},
+    "launch": {"arguments", "client", "errors", "extras", "system"},
     "client": {"arguments", "errors", "protocol", "recording", "system", "tensors", "transports"},
-    "recording": {"arguments", "errors", "protocol", "tensors", "transports", "version"},
-    "bridges": {"arguments", "errors", "system", "tensors", "transports"},
+    "recording": {
+        "arguments", "errors", "extras", "protocol", "tensors", "transports", "version",
+    },
+    "bridges": {"arguments", "errors", "extras", "system", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"_proto", "arguments", "errors", "system", "version"},
     "tensors": {"_proto", "arguments", "errors", "plain_text"},
-    "system": {"errors", "plain_text"},
+    "system": {"errors", "extras", "plain_text"},
     "arguments": {"errors"},
+    "extras": {"version"},
     "errors": {"plain_text"},
     "plain_text": set(),
     "version": set(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.metadata
 import pickle
 from typing import Any
 
@@ -151,44 +150,6 @@ def test_a_lost_connection_knows_the_code_it_was_lost_with() -> None:
     assert ConnectionLostError("lost").code is None
     error = ConnectionLostError("lost", "UNAVAILABLE")
     assert (str(error), error.code) == ("lost", "UNAVAILABLE")
-
-
-AT = "'dm-env-rpc-client[cli] @ {}'".format
-ORIGINS: list[tuple[str | None, str]] = [
-    (None, "'dm-env-rpc-client[cli]'"),
-    ('{"url": "file:///a%20b/it", "dir_info": {"editable": true}}', "-e '/a b/it[cli]'"),
-    ('{"url": "file:///a/it", "dir_info": {}}', AT("file:///a/it")),
-    ('{"url": "https://host/it-0.1.whl", "archive_info": {}}', AT("https://host/it-0.1.whl")),
-    (
-        '{"url": "https://host/it", "subdirectory": "x", "vcs_info": {"vcs": "git"}}',
-        AT("git+https://host/it#subdirectory=x"),
-    ),
-    (
-        '{"url": "https://host/it", "vcs_info": {"vcs": "git", "requested_revision": "v1"}}',
-        AT("git+https://host/it@v1"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("origin", "what"), ORIGINS)
-def test_extras_are_installed_from_where_the_package_came_from(
-    monkeypatch: pytest.MonkeyPatch, origin: str | None, what: str
-) -> None:
-    class Installed:
-        def read_text(self, name: str) -> str | None:
-            assert name == "direct_url.json"
-            return origin
-
-    monkeypatch.setattr(importlib.metadata, "distribution", {"dm-env-rpc-client": Installed()}.get)
-    assert errors.install_command("cli") == f"pip install {what}"
-
-
-def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def distribution(name: str) -> Any:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
-    assert errors.install_command("cli") == "pip install 'dm-env-rpc-client[cli]'"
 
 
 def test_a_traceback_that_cannot_be_parsed_is_left_out() -> None:

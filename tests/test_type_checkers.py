@@ -13,11 +13,20 @@ import pytest
 pytest.importorskip("basedpyright")
 
 RIGHT = """
+from collections.abc import Mapping
+from typing import Any
+
 from typing_extensions import assert_type
 
 import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, Connection, DmEnvAdaptor, connect, make
 from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
+
+
+class Counting(DmEnvAdaptor):
+    def reset(self, settings: Mapping[str, Any] | None = None) -> Any:
+        return super().reset(settings)
+
 
 with make("localhost:50051", {"seed": 1}, request_timeout=3, nested_tensors=False) as env:
     assert_type(env, DmEnvAdaptor)
@@ -48,6 +57,8 @@ connect("localhost:50051", tokn="secret")
 serve(Catch, proceses=2)
 with make("localhost:50051") as env:
     env.rest()
+    env.reset(seed=1)
+    print(env.action_space)
 with BatchedEnvironment("localhost:50051", 4) as batch:
     batch.stepp({"paddle": 1})
 with connect("localhost:50051") as connection:
@@ -56,7 +67,7 @@ from dm_env_rpc_client import conect
 dm_env_rpc_client.conect("localhost:50051")
 """
 
-LINES = [7, 8, 9, 10, 11, 12, 13, 15, 17, 19, 20, 21]
+LINES = [7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 19, 21, 22, 23]
 
 
 def mypy(program: Path) -> list[int]:

@@ -10,23 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers.vector import DictInfoToList
-from stable_baselines3.common.vec_env import VecEnv
 
-from dm_env_rpc_client.adaptors.gymnasium.calls.remote import (
-    call_rows,
-    may_be_called,
-    set_rows,
-)
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.row_settings import Settings
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.extras import importing
+
+with importing("sb3", "RemoteSb3VecEnv needs"):
+    import gymnasium
+    from gymnasium.vector import AutoresetMode
+    from gymnasium.wrappers.vector import DictInfoToList
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from dm_env_rpc_client.adaptors.gymnasium.calls.remote import (
+        call_rows,
+        may_be_called,
+        set_rows,
+    )
+    from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

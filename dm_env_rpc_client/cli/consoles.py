@@ -18,6 +18,7 @@ import rich.markup
 import rich.progress
 import rich.segment
 import rich.table
+import rich.text
 import typer
 
 from dm_env_rpc_client.plain_text import one_line, printable
@@ -68,6 +69,13 @@ def table(
     for row in rows:
         made.add_row(*map(cell, row))
     return made
+
+
+class Download(rich.progress.DownloadColumn):
+    """How much of a download is there; nothing if nothing is downloaded."""
+
+    def render(self, task: rich.progress.Task) -> rich.text.Text:
+        return rich.text.Text() if task.total is None else super().render(task)
 
 
 def progress(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from dm_env_rpc_client.extras import importing, is_told
+
 
 def main() -> None:
     """Runs the command line."""
@@ -12,8 +14,9 @@ def main() -> None:
     # grpc would also write to stderr what it raises.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from dm_env_rpc_client.cli.app import app
-        from dm_env_rpc_client.cli.failures import end_in_order, log_in_one_line
+        with importing("cli", "dm-env-rpc needs"):
+            from dm_env_rpc_client.cli.app import app
+            from dm_env_rpc_client.cli.failures import end_in_order, log_in_one_line
 
         end_in_order()
         log_in_one_line()
@@ -23,12 +26,10 @@ def main() -> None:
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        if not is_told(error):
             raise
-        from dm_env_rpc_client.errors import install_command
-
-        command = install_command("cli")
-        sys.exit(f"dm-env-rpc needs the package {error.name}; install it with: {command}")
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
 
 
 def _open_closed_streams() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from dm_env_rpc_client.cli.consoles import cell, console
+from dm_env_rpc_client.extras import is_told
 from dm_env_rpc_client.plain_text import one_line
 from dm_env_rpc_client.system.objects import raised_by
 
@@ -60,6 +61,14 @@ def end_in_order() -> None:
         # nohup ignores SIGHUP, and that is kept.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
+
+
+def what_stops() -> str:
+    """How a user stops this command: Ctrl-C, or SIGTERM where a shell has SIGINT be ignored.
+
+    A shell without job control does so for what it starts in the background.
+    """
+    return "SIGTERM" if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else "Ctrl-C"
 
 
 @contextlib.contextmanager
@@ -153,9 +162,11 @@ def _show_traceback(error: BaseException) -> None:
 def _describe(error: BaseException) -> tuple[str, int]:
     from dm_env_rpc_client.errors import (
         ON_THE_SERVER,
+        ConnectionLostError,
         DeadlineExceededError,
         DmEnvRpcClientError,
         LaunchError,
+        ProtocolError,
         SpecError,
     )
 
@@ -166,10 +177,12 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return "", REFUSED  # The reader, such as `head`, has closed the pipe.
     if isinstance(error, _ParserError):
         return _parser_message(error), WRONG_USAGE
-    if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
+    if is_told(error):
         return str(error), WRONG_USAGE  # An extra is not installed.
     # Before Python 3.11 the text of an error contains the server's traceback.
     text = str(error).partition(f"\n{ON_THE_SERVER}")[0]
+    if isinstance(error, ConnectionLostError) and isinstance(error.__cause__, ProtocolError):
+        return text, REFUSED  # As for the requests that were told the cause itself.
     for kinds, message, code in (
         (KeyboardInterrupt, "interrupted", INTERRUPTED),
         (Terminated, "terminated", TERMINATED),
@@ -188,7 +201,7 @@ def _has_output(error: BaseException) -> bool:
 
     if isinstance(error, ConnectionLostError):
         return error.server_end is not None
-    return isinstance(error, LaunchError)
+    return isinstance(error, LaunchError) or isinstance(error.__cause__, LaunchError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from dm_env_rpc_client import version
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.extras import DISTRIBUTION, install_command, origin
 
 STANDALONE_EXAMPLES = examples(
     "dm-env-rpc standalone > dm_env_rpc_server.py",
@@ -57,8 +61,12 @@ def init(*, project: _Project) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{cell(folder)} is not an empty folder")
     folder.mkdir(parents=True, exist_ok=True)
+    texts = _installing()
     for template in sorted((Path(__file__).parent / "projects" / kind).iterdir()):
-        shutil.copy(template, folder / template.name.removesuffix(".in"))
+        text = template.read_text()
+        for name, value in texts.items():
+            text = text.replace(name, value)
+        (folder / template.name.removesuffix(".in")).write_text(text)
     if kind == "standalone":
         from dm_env_rpc_client.launch.standalone import FILE
 
@@ -66,6 +74,27 @@ def init(*, project: _Project) -> None:
     if kind == "cpp":
         (folder / "protocol.binpb").write_bytes(_protocol())
     console.print(f"{cell(folder)} has a server to change; its README.md has the commands")
+
+
+def _installing() -> dict[str, str]:
+    """Returns how a project and its image install this package, by the names in the templates."""
+    name = f"{DISTRIBUTION}[cli]"
+    if version.PUBLISHED:
+        image = f'RUN pip install --no-cache-dir "{name}"'
+        return {"@INSTALL@": f'pip install "{name}"', "@INSTALL_IN_IMAGE@": image, "@WHEEL@": ""}
+    found = origin()
+    where = shlex.quote(found.what) if found else "CLONE_OF_DM_ENV_RPC_CLIENT"
+    wheel = f"/tmp/{DISTRIBUTION.replace('-', '_')}-*.whl"
+    lines = (
+        "# `pip wheel` makes the file: see README.md.",
+        f"COPY {os.path.basename(wheel)} /tmp/",
+        f'RUN pip install --no-cache-dir "$(echo {wheel})[cli]"',
+    )
+    return {
+        "@INSTALL@": install_command("cli") if found else f"pip install '{where}[cli]'",
+        "@INSTALL_IN_IMAGE@": "\n".join(lines),
+        "@WHEEL@": f"pip wheel --no-deps --wheel-dir . {where}\n",
+    }
 
 
 def _protocol() -> bytes:

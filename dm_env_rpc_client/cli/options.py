@@ -22,10 +22,10 @@ import typer
 from typer.models import ArgumentInfo
 from typing_extensions import Self
 
-from dm_env_rpc_client.cli.consoles import cell, progress, waiting
-from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.consoles import Download, cell, progress, waiting
+from dm_env_rpc_client.cli.failures import WRONG_USAGE, UsageError
 from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, attribute_texts
-from dm_env_rpc_client.system.launch_text import is_launch
+from dm_env_rpc_client.system.launch_text import DOCKER, PROCESS, is_launch
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
 if TYPE_CHECKING:
@@ -148,23 +148,29 @@ class Server(Access):
         if not is_launch(self.address):
             yield self
             return
-        from rich.progress import DownloadColumn
-
         from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS
         from dm_env_rpc_client.environment.sites import launched
+        from dm_env_rpc_client.errors import LaunchError
 
         # The flags are for servers that others started.
         access = Access() if self.address == CATCH else self
         seconds = CONNECT_SECONDS if self.timeout == CONNECT_SECONDS else self.timeout
         with contextlib.ExitStack() as stack:
-            with progress(DownloadColumn()) as bar:
+            with progress(Download()) as bar:
                 task = bar.add_task("starting the server", total=None)
 
                 def show(what: str, done: int, total: int) -> None:
                     bar.update(task, description=cell(what), completed=done, total=total or None)
 
                 found = launched(self.address, seconds, show, **access.secured())
-                address = stack.enter_context(found)
+                try:
+                    address = stack.enter_context(found)
+                except LaunchError as error:
+                    # Of another package, or of python:, this one's server has refused the text.
+                    own = not self.address.startswith((PROCESS, DOCKER))
+                    if own and error.exit_code == WRONG_USAGE:
+                        raise UsageError(str(error)) from error
+                    raise
             yield dataclasses.replace(self, **access.flags(), address=address)
 
     def check_address(self) -> None:
@@ -328,11 +334,16 @@ def check_listening_address(address: str, access: Access) -> None:
     )
 
 
+def _has_scheme(address: str) -> bool:
+    scheme, _, rest = address.partition(":")
+    return f"{scheme}:" in _SCHEMES and bool(rest)
+
+
 def _check(address: str, is_plain: bool, form: str, refusal: str, lowest_port: int = 1) -> None:
     from dm_env_rpc_client.transports.addresses import is_loopback
 
     found = _HOST_PORT.fullmatch(address)
-    is_valid = lowest_port <= int(found[1]) < 65536 if found else address.startswith(_SCHEMES)
+    is_valid = lowest_port <= int(found[1]) < 65536 if found else _has_scheme(address)
     if not is_valid:
         raise UsageError(f"{form}; got {address!r}")
     if is_plain and not is_loopback(address):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dm_env_rpc_client.errors import without_extra
+from dm_env_rpc_client.extras import importing
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 """Options of actors, if there are none."""
@@ -21,10 +21,8 @@ def import_ray() -> Any:
     Raises:
       ModuleNotFoundError: it is not installed; says how to install it.
     """
-    try:
+    with importing("ray", "RayRollouts and RayServers need"):
         import ray
-    except ModuleNotFoundError as error:
-        raise without_extra(error, "this needs", "ray") from error
     return ray
 
 

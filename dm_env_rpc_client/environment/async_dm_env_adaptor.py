@@ -31,6 +31,7 @@ from dm_env_rpc_client.environment.base_adaptor import (
     BaseAdaptor,
     Extensions,
 )
+from dm_env_rpc_client.environment.gymnasium_names import takes_settings
 from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.restarting import Restart, Supervision
 from dm_env_rpc_client.errors import (
@@ -115,6 +116,7 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
     def connection(self, connection: AsyncConnection) -> None:
         self._assigned = connection
 
+    @takes_settings
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
         connection = await self._ready()

@@ -16,6 +16,7 @@ from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
+from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames
 from dm_env_rpc_client.environment.made_again import MadeAgain
 from dm_env_rpc_client.environment.requested import (
     AutoObservations,
@@ -78,7 +79,7 @@ _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
 """What the codec makes from the answer to a step."""
 
 
-class BaseAdaptor(MadeAgain):
+class BaseAdaptor(DmEnvNames, MadeAgain):
     """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`.
 
     Attributes:

@@ -12,6 +12,7 @@ from dm_env import specs
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames, takes_settings
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings, for_each
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchedEnvironment"]
 
 
-class BatchedEnvironment(MadeByArguments, Environment):
+class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
     """Steps N remote environments at once, from one thread.
 
     Every field of a TimeStep and every action is stacked along a new first axis. Each
@@ -68,6 +69,10 @@ class BatchedEnvironment(MadeByArguments, Environment):
         the environments do not have the same specs.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
+
+    _gymnasium_call = (
+        'gymnasium.make_vec("dm_env_rpc_client.gymnasium:Remote-v0", num_envs=..., address=...)'
+    )
 
     def __init__(
         self,
@@ -123,6 +128,7 @@ class BatchedEnvironment(MadeByArguments, Environment):
         """How often environments were started again, which takes `restart`."""
         return self._worlds.restarts
 
+    @takes_settings
     def reset(self, settings: Settings | None = None) -> dm_env.TimeStep:
         """Begins a new sequence in every environment.
 

@@ -17,6 +17,7 @@ from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     UNROLL_AHEAD,
 )
+from dm_env_rpc_client.environment.gymnasium_names import takes_settings
 from dm_env_rpc_client.environment.joined_adaptor import Joined, JoinedAdaptor, Rejoin
 from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.typed_environment import Environment
@@ -74,6 +75,7 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         extension has the name of an attribute.
     """
 
+    @takes_settings
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence.
 

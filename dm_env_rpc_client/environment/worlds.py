@@ -240,7 +240,7 @@ def make(
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
       timeout: seconds until there must be a connection, or until a launched server must answer,
-        which has 30 if nothing is said; None for no limit.
+        which has 60 if nothing is said; None for no limit.
       request_timeout: seconds that each answer may take; None for no limit.
       credentials: TLS credentials; None for plaintext.
       insecure: allow plaintext to an address other than loopback.

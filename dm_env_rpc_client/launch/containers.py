@@ -9,7 +9,6 @@ If that process is killed, its guard (`system.children.Guard`) removes the conta
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import logging
 import os
@@ -22,7 +21,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
-from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
+from dm_env_rpc_client.errors import LaunchError, SpecError
+from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.processes import START_SECONDS, UNBUFFERED, check_process
@@ -97,10 +97,10 @@ def from_docker(
       SpecError: an argument is of another type or out of range, the image does not say at which
         port it listens, an option is set here, or a text is one that no program can be given, see
         `from_process`.
-      ImportError: the extra is not installed.
+      ModuleNotFoundError: the extra is not installed.
     """
-    if importlib.util.find_spec("docker") is None:
-        raise ImportError(f"from_docker needs the extra: {install_command('docker')}")
+    with importing("docker", "from_docker needs"):
+        import docker  # noqa: F401
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     connect_options = ConnectOptions(**connecting)
     arguments.text("image", image, expected="the name of an image")

@@ -8,15 +8,13 @@ guide is `docs/how-to/notebooks.md`.
 
 # Read `explorer.py` first.
 
-from dm_env_rpc_client.errors import without_extra
+from dm_env_rpc_client.extras import importing
 
-try:
+with importing("notebook", "notebooks need"):
     from dm_env_rpc_client.notebook.explorer import Explorer, explore
     from dm_env_rpc_client.notebook.formatters import (
         load_ipython_extension,
         unload_ipython_extension,
     )
-except ModuleNotFoundError as error:
-    raise without_extra(error, "notebooks need", "notebook") from error
 
 __all__ = ["Explorer", "explore", "load_ipython_extension", "unload_ipython_extension"]

@@ -149,6 +149,7 @@ class Pipeline:
     def __init__(self, address: str):
         self.address = address
         self.poisoned_by: BaseException | None = None
+        self._answered_wrongly = False
         self.server_end: LaunchError | None = None
         self.fifo: collections.deque[Pending] = collections.deque()
         # Two counters, so that each has one writer: the sending and the reading thread.
@@ -212,6 +213,7 @@ class Pipeline:
         if not self.fifo:
             # The answer to a request that failed with the pipeline is not the server's fault.
             self.check_usable()
+            self._answered_wrongly = True
             raise ProtocolError(
                 f"the server at {self.address} sent an answer of {len(message)} bytes while no "
                 "request was pending"
@@ -222,6 +224,7 @@ class Pipeline:
         except DmEnvRpcError as error:
             pending.finish(None, error)
         except ProtocolError as error:
+            self._answered_wrongly = True
             pending.finish(None, error)
             raise
         else:
@@ -281,6 +284,9 @@ class Pipeline:
         if isinstance(cause, ConnectionLostError):
             text = f"{where} was lost{while_waiting}: {cause.message}"
             return ConnectionLostError(text, cause.code, self.server_end)
+        if isinstance(cause, ProtocolError) and not self._answered_wrongly:
+            # The stream has ended, or was never one: that says it all.
+            return ConnectionLostError(str(cause), server_end=self.server_end)
         reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
         return ConnectionLostError(
             f"{where} can no longer tell which answer belongs to which request after {reason}; "

@@ -10,9 +10,9 @@ It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 # end, those of the rows of a batched world, too. `replaying.py` and `proxying.py` are servers;
 # `parquet.py` and `minari.py` export.
 
-from dm_env_rpc_client.errors import without_extra
+from dm_env_rpc_client.extras import importing
 
-try:
+with importing("record", "recordings need"):
     from dm_env_rpc_client.recording.episode import Episode
     from dm_env_rpc_client.recording.episodes import Recording, episodes, read
     from dm_env_rpc_client.recording.proxying import Proxy, proxy
@@ -20,8 +20,6 @@ try:
     from dm_env_rpc_client.recording.recorder import Recorder
     from dm_env_rpc_client.recording.replaying import replay
     from dm_env_rpc_client.recording.serving import Serving
-except ModuleNotFoundError as error:
-    raise without_extra(error, "recordings need", "record") from error
 
 __all__ = [
     "Entry",

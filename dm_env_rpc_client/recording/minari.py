@@ -13,7 +13,8 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.errors import RecordingError, SpecError, without_extra
+from dm_env_rpc_client.errors import RecordingError, SpecError
+from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.episodes import all_episodes
@@ -21,12 +22,10 @@ from dm_env_rpc_client.recording.exported_sizes import exported_sizes
 from dm_env_rpc_client.recording.reading import Scan
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
-try:
+with importing("minari", "Minari, for Python from 3.11 on, needs"):
     import minari
     from gymnasium import spaces
     from minari.data_collector import EpisodeBuffer
-except ModuleNotFoundError as error:
-    raise without_extra(error, "Minari, for Python from 3.11 on, needs", "minari") from error
 
 _MOST_DISCRETE = np.iinfo(np.int64).max
 """Gymnasium's `Discrete` counts with int64."""

@@ -11,7 +11,8 @@ import numpy as np
 from dm_env import StepType, specs
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.errors import RecordingError, without_extra
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.episodes import episodes
@@ -19,11 +20,9 @@ from dm_env_rpc_client.recording.exported_sizes import TIMESTEP_PART, exported_s
 from dm_env_rpc_client.recording.reading import check_reading
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
-try:
+with importing("parquet", "Parquet needs"):
     import pyarrow as pa
     import pyarrow.parquet
-except ModuleNotFoundError as error:
-    raise without_extra(error, "Parquet needs", "parquet") from error
 
 
 def export_parquet(

@@ -1,7 +1,8 @@
 """Serves an environment: `python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`, until SIGTERM.
 
 `dm-env-rpc serve` does the same with more options; this needs no extra. Exit codes are the same: 0
-if all environments were closed, 143 or 130 if SIGTERM or SIGINT ended it otherwise.
+if all environments were closed, 143 or 130 if SIGTERM or SIGINT ended it otherwise, and 2 if there
+is no such environment.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def _main(reference: str, address: str) -> None:
         try:
             server = serve(reference, address)
         except SpecError as error:
-            sys.exit(f"error: {error}")
+            sys.stderr.write(f"error: {error}\n")
+            sys.exit(2)  # As `dm-env-rpc serve`: what is to be served is named wrongly.
         with server:
             # At once, also to a file or a pipe: who has started this may read it.
             print(f"serving {reference} at {server.address}", flush=True)  # noqa: T201
@@ -41,4 +43,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.stderr.write("usage: python -m dm_env_rpc_client.server MODULE:NAME ADDRESS\n")
+        sys.exit(2)
     _main(*sys.argv[1:])

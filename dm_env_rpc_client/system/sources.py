@@ -14,8 +14,10 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dm_env_rpc_client.errors import SpecError, install_command
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.plain_text import did_you_mean
+from dm_env_rpc_client.system.launch_text import DOCKER, PROCESS, PYTHON
 from dm_env_rpc_client.system.objects import load_object
 
 WHAT_THERE_IS = (
@@ -67,13 +69,27 @@ def find_source(reference: str, insecure: bool) -> Source:
         if re.fullmatch(r"[\w/-]+-v\d+", reference):
             meant = f"; did you mean 'gymnasium://{reference}'?"
         raise SpecError(f"there is no environment {reference!r}{meant or '; ' + WHAT_THERE_IS}")
-    factory = load_object(reference, "an environment")
+    try:
+        factory = load_object(reference, "an environment")
+    except SpecError as error:
+        if reference.startswith((PROCESS, DOCKER, PYTHON)):
+            raise _is_address(reference) from error
+        raise
     if not callable(factory):
         raise SpecError(
             f"{reference} is not callable; it is an instance of {type(factory).__name__}: name "
             "what returns an environment when it is called, such as its class"
         )
     return Source(reference.partition(":")[2], factory)
+
+
+def _is_address(reference: str) -> SpecError:
+    scheme, _, rest = reference.partition(":")
+    is_factory = f"{scheme}:" == PYTHON and all(rest.partition(":"))
+    return SpecError(
+        f"{reference} is an address that starts a server, for what connects to one; serve takes "
+        f"{rest if is_factory else 'MODULE:FACTORY'}"
+    )
 
 
 def _call(function: str, *arguments: Any, **settings: Any) -> Any:

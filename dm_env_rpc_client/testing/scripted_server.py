@@ -19,6 +19,7 @@ from dm_env_rpc_client.protocol.envelopes import (
     answer_field,
 )
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.grpc.server import add_port
 from dm_env_rpc_client.transports.listening import listen
 
 Request = EnvironmentRequest
@@ -69,9 +70,7 @@ class ScriptedServer:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )
-        bind = self._server.add_insecure_port
-        if credentials is not None:
-            bind = functools.partial(self._server.add_secure_port, server_credentials=credentials)
+        bind = functools.partial(add_port, self._server, credentials)
         self.address = listen(bind, "localhost:0")
         self._server.start()
 

@@ -74,7 +74,8 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
         return ConnectionLostError(f"{ended} {details}" if details else ended, code)
     if code == "UNIMPLEMENTED":
         return ProtocolError(
-            f"the server at {address} is not a dm_env_rpc server: it has no {PROCESS} ({text})"
+            f"the server at {address} does not speak dm_env_rpc: it answers UNIMPLEMENTED ({text}) "
+            f"to {PROCESS}; check the address, and that it is the port of the environment"
         )
     return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,32 @@ PAGES_WITH_SNIPPETS = ["README.md", *(name for name in GUIDES if snippets(docume
 def prose(text: str) -> str:
     """The lines that are not code between fences."""
     return "".join(text.split("```")[::2])
+
+
+installing = runpy.run_path(str(ROOT / "docs" / "install_texts.py"))["installing"]
+FROM_CLONE = re.compile(r"pip install '?\.|\.whl\[")
+FROM_INDEX = re.compile(r"pip install [\"']?dm-env-rpc-client|^dm-env-rpc-client\[", re.MULTILINE)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_pages_say_how_to_install_what_is_published(published: bool) -> None:
+    right, wrong = (FROM_INDEX, FROM_CLONE) if published else (FROM_CLONE, FROM_INDEX)
+    saying = set()
+    for name in GUIDES:
+        page = installing(document(name), published)
+        saying |= {name} & {name for _ in right.finditer(page)}
+        assert wrong.findall(page) == [], name
+        assert not re.search("<!-- (clone|index)", page), name
+    assert saying >= {
+        "docs/index.md", "docs/how-to/containers.md", "docs/tutorials/first-environment.md",
+        "docs/tutorials/first-server.md", "docs/tutorials/ppo.md",
+    }  # fmt: skip
+
+
+def test_a_page_without_the_site_says_what_works_in_a_clone() -> None:
+    for name in GUIDES:
+        shown = re.sub(r"<!-- (clone |index\n.*?)-->\n", "", document(name), flags=re.DOTALL)
+        assert shown == installing(document(name), published=False)
 
 
 def stand_ins(name: str) -> Mapping[str, str]:

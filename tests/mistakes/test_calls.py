@@ -116,9 +116,9 @@ COMMANDS: dict[str, tuple[int, list[str]]] = {
     "serve gymnasum://CartPole-v1": (2, ["unknown scheme gymnasum://; did you mean 'gymnasium'?"]),
     "serve tests.mistakes.test_calls:Abstract": (2, ["Abstract is abstract; it lacks"]),
     "run python:gymnasium:CartPole": (
-        3, ["\nerror: 'gymnasium' has no 'CartPole'"],
+        2, ["\nerror: 'gymnasium' has no 'CartPole'"],
     ),
-    "run gymnasium://CartPol-v1": (3, ["\nerror: cannot make gymnasium://CartPol-v1: "]),
+    "run gymnasium://CartPol-v1": (2, ["\nerror: cannot make gymnasium://CartPol-v1: "]),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import __version__
+from dm_env_rpc_client.version import PUBLISHED, __version__
 from tests.constraints import ROOT, make_environment
 from tests.release import missing, unexpected
 from tests.snippets import snippets
@@ -44,6 +44,7 @@ def test_what_is_missing_for_a_release_is_said() -> None:
     assert f"git: expected the tag v{__version__}, got v0.0.0" in missing("v0.0.0")
     assert not any("tag" in line for line in missing(f"v{__version__}"))
     assert not any("CITATION" in line for line in missing(None))
+    assert any("PUBLISHED" in line for line in missing(None)) is not PUBLISHED
 
 
 def test_what_does_not_belong_into_a_wheel_is_found(tmp_path: Path) -> None:

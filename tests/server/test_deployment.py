@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
+import dm_env_rpc_client
 from dm_env_rpc_client import Tls, make
 from tests.support.certificates import Authority
 from tests.support.groups import need
@@ -185,8 +186,14 @@ def test_the_container_has_a_user_without_rights_and_no_secrets(dockerfile: Dock
     stages = (*dockerfile.built, *dockerfile.run)
     copied = [value for name, value in stages if name == "COPY"]
     assert not any(word in value for value in copied for word in (".key", "token", "secret"))
+    assert "requirements.txt *.whl ./" in copied
     for name in ("ENTRYPOINT", "HEALTHCHECK"):
         assert dockerfile.value(name).rstrip().endswith("]"), "signals need the exec form"
+
+
+def test_the_requirements_name_the_wheel_that_a_clone_makes() -> None:
+    name = f"dm_env_rpc_client-{dm_env_rpc_client.__version__}-py3-none-any.whl"
+    assert blocks("text")[0] == f"./{name}[cli]\n"
 
 
 @pytest.mark.slow
@@ -198,9 +205,9 @@ def test_what_the_dockerfile_installs_is_enough(
     """In an environment of its own, which gets what the first stage installs."""
     installed = folder / "engine"
     venv.create(installed, with_pip=True)
-    wanted = blocks("text")[0].strip()
-    assert wanted == "dm-env-rpc-client[cli]"
-    (folder / "requirements.txt").write_text(f"dm-env-rpc-client[cli] @ {ROOT.as_uri()}\n")
+    (folder / "requirements.txt").write_text(blocks("text")[0])
+    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", ".", str(ROOT)]
+    subprocess.run(wheel, cwd=folder, check=True)
     made, filled = (value for name, value in dockerfile.built if name == "RUN")
     assert made == "python -m venv /opt/engine"
     install = filled.replace("/opt/engine", str(installed)).split()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import pytest
 
+from dm_env_rpc_client import make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.listening import listen
 
@@ -27,7 +29,7 @@ def test_a_port_that_is_taken_in_the_meantime_is_left_for_another() -> None:
     def add_port(address: str) -> int:
         asked.append(address)
         if len(asked) == 2:
-            raise RuntimeError("taken")
+            raise OSError("taken")
         return int(address.rpartition(":")[2])
 
     bound = listen(add_port, "localhost:0")
@@ -39,7 +41,14 @@ def test_a_port_that_is_taken_in_the_meantime_is_left_for_another() -> None:
 
 def test_there_is_an_end_to_trying() -> None:
     def add_port(address: str) -> int:
-        raise RuntimeError("taken")
+        raise OSError("taken")
 
     with pytest.raises(OSError, match="cannot listen on localhost:0: taken"):
         listen(add_port, "localhost:0")
+
+
+def test_the_address_of_an_abstract_socket_is_the_one_that_was_given() -> None:
+    name = f"unix-abstract:listening-{os.getpid()}"
+    with serve(Catch, name, transport="grpc") as server, make(server.address) as env:
+        assert server.address == name
+        assert env.reset().first()

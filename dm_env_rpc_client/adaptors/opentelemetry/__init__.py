@@ -7,6 +7,9 @@ That is the API alone; the SDK and its exporters are yours. The guide is
 # Read `instrumentor.py` first: it switches reports on, which `protocol/telemetry.py` defines.
 # `instruments.py` holds the metrics, `reports.py` what is told of each request.
 
-from dm_env_rpc_client.adaptors.opentelemetry.instrumentor import DmEnvRpcInstrumentor
+from dm_env_rpc_client.extras import importing
+
+with importing("otel", "metrics and traces need"):
+    from dm_env_rpc_client.adaptors.opentelemetry.instrumentor import DmEnvRpcInstrumentor
 
 __all__ = ["DmEnvRpcInstrumentor"]

@@ -12,4 +12,10 @@ observations, infos = env.reset(seed=1)
 
 import lazy_loader
 
+from dm_env_rpc_client.extras import importing
+
+with importing("pettingzoo", "the adaptors of PettingZoo need"):
+    import gymnasium as _gymnasium  # noqa: F401
+    import pettingzoo as _pettingzoo  # noqa: F401
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import tree
 from dm_env import specs
 
+from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames, takes_settings
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
 
 Array = npt.NDArray[Any]
 
 
-class Wrapper(dm_env.Environment):
+class Wrapper(DmEnvNames, dm_env.Environment):
     """An environment that passes everything on to another one.
 
     A subclass overrides `adopt_specs`, `convert_action` and `convert_timestep`. The wrapped
@@ -64,6 +65,7 @@ class Wrapper(dm_env.Environment):
         """
         return timestep
 
+    @takes_settings
     def reset(self, settings: Any = None) -> dm_env.TimeStep:
         """Begins a new sequence.
 

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType
-from dm_env_rpc_client.errors import SpecError, install_command
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.extras import importing
 
 VERSIONS = ("1.4", "2.0", "2.1", "2.2")
 """The supported versions of the interface."""
@@ -120,16 +121,12 @@ def layout(version: str) -> Layout:
     """Returns the layout of a version.
 
     Raises:
-      SpecError: the version is unknown, or cffi is not installed.
+      SpecError: the version is unknown.
+      ModuleNotFoundError: cffi is not installed; says how to install it.
     """
     declarations = _declarations(version)
-    try:
+    with importing("c", "libraries with the C interface need"):
         import cffi
-    except ImportError as error:
-        raise SpecError(
-            "EnvCApi libraries are called through cffi, which is not installed; "
-            f"{install_command('c')}"
-        ) from error
     ffi = cffi.FFI()
     ffi.cdef(declarations)
     return Layout(

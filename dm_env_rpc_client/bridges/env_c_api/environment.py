@@ -97,6 +97,7 @@ class EnvCApiEnvironment(dm_env.Environment):
 
     Raises:
       SpecError: an argument is invalid, or the library refuses a setting.
+      ModuleNotFoundError: the extra `c` is not installed.
       LibraryError: the library reports that it failed, with its message.
       ProtocolError: the library breaks the interface.
       ConnectionLostError, DeadlineExceededError: the child process died, or did not respond

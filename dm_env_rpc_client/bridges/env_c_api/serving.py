@@ -38,8 +38,8 @@ def environment_factory(
       **kwargs: further arguments of `EnvCApiEnvironment`.
 
     Raises:
-      SpecError: there is no such file, the version is unknown, cffi is not installed, or the
-        type of a setting is invalid.
+      SpecError: there is no such file, the version is unknown, or the type of a setting is invalid.
+      ModuleNotFoundError: the extra `c` is not installed.
     """
     layout(version)
     defaults = text_settings(settings)

@@ -13,6 +13,7 @@ import socket
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
 from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
+from dm_env_rpc_client.transports.listening import cannot_listen
 
 _BUFFER_BYTES = 1 << 16
 
@@ -120,7 +121,10 @@ class Listener:
 
     def __init__(self, address: HostPort):
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        self._socket = socket.create_server(tuple(address), family=family)
+        try:
+            self._socket = socket.create_server(tuple(address), family=family)
+        except OSError as error:
+            raise cannot_listen(str(address), error) from error
         self.is_closed = False
         self.address = HostPort(address.host, self._socket.getsockname()[1])
 

@@ -13,7 +13,8 @@ from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, print_text
 from dm_env_rpc_client.cli.failures import DEFECT, UsageError, ending
 from dm_env_rpc_client.cli.group import examples
-from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.extras import importing
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.cli.playing.panel import Binding
@@ -107,14 +108,10 @@ def _check_terminal() -> None:
 
 
 def _check_extra() -> None:
-    """Imports what only `play` needs; UsageError if it is missing."""
-    try:
+    """Imports what only `play` needs; ModuleNotFoundError if it is missing."""
+    with importing("play", "play needs"):
         # Asks the terminal whether it shows images.
         import dm_env_rpc_client.cli.playing.app  # noqa: F401
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in ("textual", "textual_image", "PIL"):
-            raise
-        raise UsageError(f"play needs the extra: {install_command('play')}") from None
 
 
 def _has_properties(server: options.Server) -> bool:

@@ -12,6 +12,7 @@ import typer
 
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console, print_json, progress
+from dm_env_rpc_client.cli.failures import what_stops
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
@@ -185,7 +186,7 @@ def _serve(
         if as_json:
             print_json({"address": running.address})
         else:
-            console.print(f"{cell(what)} [bold]{running.address}[/]; Ctrl-C stops")
+            console.print(f"{cell(what)} [bold]{running.address}[/]; {what_stops()} stops")
         try:
             if progress is None or as_json or not console.is_terminal:
                 running.wait()

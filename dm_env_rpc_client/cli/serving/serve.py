@@ -12,7 +12,7 @@ import typer
 
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console, print_json
-from dm_env_rpc_client.cli.failures import Terminated, UsageError
+from dm_env_rpc_client.cli.failures import Terminated, UsageError, what_stops
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
@@ -253,7 +253,8 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
             else:
                 console.print(
                     f"serving {cell(what.environment or what.c_library)} "
-                    f"{'to' if host.dial else 'at'} [bold]{server.address}[/]; Ctrl-C stops"
+                    f"{'to' if host.dial else 'at'} [bold]{server.address}[/]; "
+                    f"{what_stops()} stops"
                 )
             if shows_table and isinstance(server, Server):
                 reports.show_table(server)
@@ -268,13 +269,17 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
 
 def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
     """Has another interpreter serve, in this process."""
+    from dm_env_rpc_client.errors import LaunchError
     from dm_env_rpc_client.launch.processes import other_python, server_variables
     from dm_env_rpc_client.launch.standalone import FILE
 
     options.check_listening_address(host.place, host)
     if environment is None or ":" not in environment or "://" in environment:
         raise UsageError(f"--python serves a MODULE:FACTORY of its own, got {environment!r}")
-    command = [*other_python(str(python), environment), host.place]
+    try:
+        command = [*other_python(str(python), environment), host.place]
+    except LaunchError as error:
+        raise UsageError(str(error)) from error
     tls, token = host.credentials, host.token
     if host.insecure or tls or token:
         command = [str(python), FILE, environment, "--address", host.place]

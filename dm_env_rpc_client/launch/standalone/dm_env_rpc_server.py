@@ -22,6 +22,7 @@ import argparse
 import base64
 import collections
 import contextlib
+import errno
 import hmac
 import importlib
 import inspect
@@ -2427,12 +2428,21 @@ def _is_loopback(where: Any) -> bool:
 serve = Server
 
 
+def _is_stale(path: str) -> bool:
+    """Whether a path is the socket of a server that was killed."""
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) == errno.ECONNREFUSED
+
+
 def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
     """Returns a listening socket, and its address; only if `is_open` for other machines."""
     host, _, port = address.rpartition(":")
     if address.startswith("unix:"):
         where: Any = address[5:]
-        if os.path.exists(where) and stat.S_ISSOCK(os.stat(where).st_mode):
+        if _is_stale(where):
             os.unlink(where)
         listener = socket.socket(socket.AF_UNIX)
     else:
@@ -2449,23 +2459,34 @@ def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
         listener.listen(512)
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {address}: {error}") from error
+        if error.errno is None:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        advice = ""
+        if error.errno == errno.EADDRINUSE:
+            advice = "; another program listens there"
+            if address.startswith("unix:"):
+                advice += ", or it is a file: choose another path"
+            else:
+                advice += ": end it, or choose another port (0 is any free one)"
+        text = f"cannot listen on {address}: {os.strerror(error.errno)}{advice}"
+        raise OSError(error.errno, text) from error
     if not address.startswith("unix:"):
         address = f"{host}:{listener.getsockname()[1]}"
     return listener, address
 
 
 def _imported(reference: str) -> Any:
-    """Returns what MODULE:NAME names; SystemExit, which says why not, in which Python."""
+    """Returns what MODULE:NAME names; SystemExit if there is none, after saying why."""
     module, _, name = reference.partition(":")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
         return found
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         traceback.print_exc()
-        sys.exit(f"cannot import {reference} in {_PYTHON}: {error}")
+        sys.stderr.write(f"cannot import {reference} in {_PYTHON}: {error}\n")
+        sys.exit(2)
 
 
 def main(arguments: Optional[List[str]] = None) -> int:

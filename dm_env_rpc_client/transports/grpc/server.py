@@ -13,7 +13,7 @@ import grpc
 
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports import status
-from dm_env_rpc_client.transports.listening import listen
+from dm_env_rpc_client.transports.listening import listen, try_to_bind
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     ListenerOptions,
@@ -72,7 +72,7 @@ class GrpcListener(Listener):
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}), _OwnHandler())
         )
-        self.address = listen(functools.partial(self._add_port, credentials), address)
+        self.address = listen(functools.partial(add_port, self._server, credentials), address)
         self._stopped = InterruptibleEvent()
         self._server.start()
 
@@ -90,10 +90,26 @@ class GrpcListener(Listener):
         self._server.stop(None)
         self._stopped.set()
 
-    def _add_port(self, credentials: grpc.ServerCredentials | None, address: str) -> int:
+
+def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, address: str) -> int:
+    """Has a server of grpcio listen on one more address, and returns the port.
+
+    Args:
+      server: the server, which has not been started.
+      credentials: None for plaintext.
+      address: as gRPC writes it.
+
+    Raises:
+      OSError: the address is taken, or this machine does not have it.
+    """
+    try:
         if credentials is None:
-            return self._server.add_insecure_port(address)
-        return self._server.add_secure_port(address, credentials)
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        # grpcio says the cause to its log only.
+        try_to_bind(address)
+        raise OSError(str(error)) from error
 
 
 class _OwnHandler(grpc.GenericRpcHandler):

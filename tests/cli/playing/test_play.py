@@ -161,7 +161,8 @@ for missing in ("textual_image", "PIL", "textual"):
     sys.modules[missing] = None
     try:
         play._check_extra()
-    except failures.UsageError as error:
+    except ModuleNotFoundError as error:
+        assert failures.is_told(error)
         print(error)
     for name in [*sys.modules]:
         if name.startswith(missing) or ".playing." in name:

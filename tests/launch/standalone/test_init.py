@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.testing
 
+from dm_env_rpc_client import extras, version
+from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.init import init
 from tests.launch.standalone.interpreters import OLDEST, interpreter
 from tests.support.groups import skip
@@ -66,6 +69,37 @@ def test_a_project_is_built_tested_checked_and_stepped(kind: str, tmp_path: Path
         scripts = Path(sys.executable).parent
         variables["PATH"] = f"{tmp_path}/bin:{scripts}:{os.environ['PATH']}"
     run(kind, tmp_path / "project", variables)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_project_installs_the_package_from_where_it_is(
+    published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "PUBLISHED", published)
+    made = typer.testing.CliRunner().invoke(app, ["init", str(tmp_path / "it")])
+    assert made.exit_code == 0, made.output
+    lines = (tmp_path / "it/README.md").read_text().splitlines()
+    install, *wheel = (shlex.split(line)[1:] for line in lines if line.startswith("pip "))
+    image = (tmp_path / "it/Dockerfile").read_text()
+    assert "@" not in image
+    if published:
+        assert (install, wheel) == (["install", "dm-env-rpc-client[cli]", "pytest"], [])
+        assert '\nRUN pip install --no-cache-dir "dm-env-rpc-client[cli]"\n' in image
+        assert ".whl" not in image
+        return
+    assert install == [*shlex.split(extras.install_command("cli"))[1:], "pytest"]
+    found = extras.origin()
+    assert found is not None
+    assert wheel == [["wheel", "--no-deps", "--wheel-dir", ".", found.what]]
+    assert "\nCOPY dm_env_rpc_client-*.whl /tmp/\n" in image
+    (command,) = re.findall(r"^RUN pip install --no-cache-dir (.*)$", image, re.MULTILINE)
+    # As a shell reads it, beside the file.
+    (tmp_path / "dm_env_rpc_client-0-py3-none-any.whl").touch()
+    command = command.replace("/tmp/", f"{tmp_path}/")
+    said = subprocess.run(
+        ["sh", "-c", f"echo {command}"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"{tmp_path}/dm_env_rpc_client-0-py3-none-any.whl[cli]\n"
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import errno
 import os
 import select
 import socket
-import stat
 from typing import Any
 
 from dm_env_rpc_client.transports.addresses import parse_host_port
+from dm_env_rpc_client.transports.listening import unix_path
 
 _CLIENT_IS_GONE = (errno.ECONNABORTED, errno.EPROTO)
 
@@ -45,12 +45,12 @@ class ListeningSockets:
         """Listens on one address, and returns the port; 0 for a unix socket.
 
         Raises:
-          RuntimeError: that is not possible. All sockets are closed then, because the caller has
-            to begin again with another port.
+          OSError: that is not possible. All sockets are closed then, because the caller has to
+            begin again with another port.
         """
         try:
             if address.startswith("unix:"):
-                self._add_unix(address.removeprefix("unix:").removeprefix("//"))
+                self._add_unix(unix_path(address))
                 return 0
             host, port = parse_host_port(address)
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -60,9 +60,9 @@ class ListeningSockets:
                 # The further addresses of a name have the port that the first one got.
                 port = listening.getsockname()[1]
             return port
-        except OSError as error:
+        except OSError:
             self.close()
-            raise RuntimeError(str(error)) from error
+            raise
 
     def accept(self, descriptor: int) -> tuple[socket.socket, Any] | None:
         """Returns a connection and the address of its client; None if there is none.
@@ -138,21 +138,5 @@ class ListeningSockets:
         self._poll.register(listening, select.EPOLLIN)
 
     def _add_unix(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(os.stat(path).st_mode) and _is_stale(path):
-                os.unlink(path)  # Left by a server that was killed.
         self._open(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
         self._paths.append(path)
-
-
-def _is_stale(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A server that does not accept at the moment lets a blocking socket wait.
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False

@@ -214,7 +214,7 @@ BROKEN = {
     "a trailer of two lines": (last(*frames.OK, ("a", "b\r\nc")), "header 2 with several lines"),
     "no such method": (
         first(*frames.RESPONSE, ("grpc-status", "12"), end=True),
-        "not a dm_env_rpc server",
+        "the server at .* does not speak dm_env_rpc: .*check the address",
     ),
     "no such page": (first((":status", "404"), end=True), "HTTP status 404"),
 }

@@ -1,0 +1,104 @@
+"""What an environment of dm_env says to code that takes it for one of Gymnasium.
+
+The names of Gymnasium are attributes that raise AttributeError, so that `hasattr` says they are not
+there. A `__getattr__` would make every other attribute slower.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from dm_env_rpc_client.plain_text import did_you_mean
+
+__all__ = ["DmEnvNames", "takes_settings"]
+
+_Reset = TypeVar("_Reset", bound=Callable[..., Any])
+
+_MEANT = {
+    "action_space": "action_spec()",
+    "observation_space": "observation_spec()",
+    "single_action_space": "action_spec()",
+    "single_observation_space": "observation_spec()",
+    "reward_range": "reward_spec()",
+    "seed": "settings of the world or of a reset",
+    "np_random": "settings of the world or of a reset",
+    "render": "observations",
+    "render_mode": "observations",
+    "metadata": "",
+    "spec": "",
+    "unwrapped": "",
+}
+"""Names of Gymnasium, and what an environment of dm_env has in their place."""
+
+
+class DmEnvNames:
+    """A base of environments of dm_env, whose errors about names of Gymnasium say what to do."""
+
+    _gymnasium_call = 'gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)'
+    """Makes the same with the interface of Gymnasium."""
+
+    def __dir__(self) -> Iterable[str]:
+        own = vars(self)
+        return [name for name in super().__dir__() if name in own or not _is_missing(self, name)]
+
+
+class _Missing:
+    """An attribute that there is not. One that an object has of its own takes its place."""
+
+    def __init__(self, name: str, meant: str):
+        self._name = name
+        self._meant = meant
+
+    def __get__(self, instance: Any, owner: type[DmEnvNames]) -> Any:
+        place = f", which has {self._meant} in its place" if self._meant else ""
+        raise AttributeError(
+            f"{owner.__name__!r} object has no attribute {self._name!r}: it is an environment of "
+            f"dm_env{place}; for the interface of Gymnasium use {owner._gymnasium_call}",
+            name=self._name,
+            obj=instance,
+        )
+
+
+def _is_missing(environment: DmEnvNames, name: str) -> bool:
+    return isinstance(inspect.getattr_static(type(environment), name, None), _Missing)
+
+
+# Not in the class, where type checkers would take them for attributes that there are.
+for _name, _there in _MEANT.items():
+    setattr(DmEnvNames, _name, _Missing(_name, _there))
+
+
+def takes_settings(reset: _Reset) -> _Reset:
+    """Has a `reset` say what to do about keyword arguments that it does not take.
+
+    They are not in its own signature, where subclasses would have to take them, too.
+    """
+
+    @functools.wraps(reset)
+    def call(self: DmEnvNames, settings: Any = None, **unexpected: Any) -> Any:
+        if unexpected:
+            raise _unexpected(type(self), next(iter(unexpected)))
+        return reset(self, settings)
+
+    @functools.wraps(reset)
+    async def call_async(self: DmEnvNames, settings: Any = None, **unexpected: Any) -> Any:
+        if unexpected:
+            raise _unexpected(type(self), next(iter(unexpected)))
+        return await reset(self, settings)
+
+    return cast("_Reset", call_async if inspect.iscoroutinefunction(reset) else call)
+
+
+def _unexpected(kind: type[DmEnvNames], name: str) -> TypeError:
+    text = f"{kind.__name__}.reset() got an unexpected keyword argument {name!r}"
+    if name not in ("seed", "options"):
+        return TypeError(f"{text}{did_you_mean(name, ['settings'])}")
+    settings = '{"seed": 1}' if name == "seed" else "{...}"
+    return TypeError(
+        f"{text}: it is an environment of dm_env, whose resets take settings, such as "
+        f"reset({settings}), if the server knows them; for the interface of Gymnasium use "
+        f"{kind._gymnasium_call}"
+    )

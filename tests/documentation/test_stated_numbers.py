@@ -1,0 +1,258 @@
+"""Numbers that a docstring, a guide or a help text states are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer.main
+
+import dm_env_rpc_client
+from dm_env_rpc_client import Limits, server
+from dm_env_rpc_client.cli import health
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.distributed import ray_package
+from dm_env_rpc_client.environment import base_adaptor
+from dm_env_rpc_client.launch import containers, launched, processes
+from dm_env_rpc_client.protocol import pipeline
+from dm_env_rpc_client.recording import connection_recording
+from dm_env_rpc_client.recording.files import container
+from dm_env_rpc_client.server import batch, error_log
+from dm_env_rpc_client.server.processes import worker, workers
+from dm_env_rpc_client.system import busy_wait, children
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.displays import images
+from dm_env_rpc_client.transports import streams
+from dm_env_rpc_client.transports.http2.client import keepalive
+from dm_env_rpc_client.transports.http2.dial_in import dialer, greeting
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+
+
+def default(function: Callable[..., Any], name: str) -> Any:
+    return inspect.signature(function).parameters[name].default
+
+
+class Stated(NamedTuple):
+    """A place that states a number.
+
+    Attributes:
+      where: a page; or `module:name` of what has the docstring, `module:` for that of a module.
+      pattern: the words around the number, which is its group.
+      value: the number in the code.
+      is_bound: whether the number may be larger than that.
+    """
+
+    where: str
+    pattern: str
+    value: float
+    is_bound: bool = False
+
+
+CONNECTING = default(dm_env_rpc_client.connect, "timeout")
+FROZEN = keepalive.KEEPALIVE_SECONDS + keepalive.KEEPALIVE_TIMEOUT_SECONDS
+TIMEOUTS = "docs/how-to/timeouts.md"
+RECORDING = "docs/how-to/record-and-replay.md"
+RECORDED = "recording.connection_recording:"
+
+STATED = [
+    Stated("environment.worlds:make", r"until a launched server must answer, which has (\d+) if",
+           processes.START_SECONDS),
+    Stated("client.connection:connect", r"frozen or unreachable within (\d+) s;", FROZEN, True),
+    Stated("launch.processes:from_process", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
+    Stated("launch.containers:from_docker", r"or with `target` (\d+)", containers._STANDALONE_PORT),
+    Stated("launch.launched:Launch.logs", r"(\d+) KiB", launched.LOG_BYTES >> 10),
+    Stated("launch.launched:Launch.end", r"at most (\d+) s", launched._END_SECONDS),
+    Stated("distributed.ray_package:end", r"within (\d+) seconds", ray_package._END_SECONDS),
+    Stated("transports.services.health_check:check_health", r"at most (\d+) bytes",
+           health._LONGEST_NAME),
+    Stated("tensors.bounded_parsing:", r"up to (\d+) KiB are parsed without",
+           bounded_parsing.SMALL_BYTES >> 10),
+    Stated("tensors.displays.images:is_image", r"up to (\d+) channels", images._MOST_PLANES),
+    Stated(RECORDED, r"every (\d+) ms", connection_recording._TAKE_SECONDS * 1e3),
+    Stated(RECORDED, r"after (\d+) ms", connection_recording.FLUSH_SECONDS * 1e3),
+    Stated(RECORDED, r"(\d+) MiB wait", connection_recording.MAX_WAITING_BYTES / MIB),
+    Stated(TIMEOUTS, r"has to be there within (\d+) seconds", CONNECTING),
+    Stated(TIMEOUTS, r"`make`, `connect`: until there is a connection \| (\d+) s", CONNECTING),
+    Stated(TIMEOUTS, r"frozen or unreachable \| (\d+) s", FROZEN, True),
+    Stated(TIMEOUTS, r"lost its network is noticed within (\d+) seconds", FROZEN, True),
+    Stated(TIMEOUTS, r"a launched server, until it answers \| (\d+) s", processes.START_SECONDS),
+    Stated(TIMEOUTS, r"until servers dial in \| (\d+) s",
+           default(dm_env_rpc_client.make, "timeout")),
+    Stated(TIMEOUTS, r"until all players have stepped \| (\d+) s",
+           default(server.serve, "step_timeout")),
+    Stated(TIMEOUTS, r"until it is destroyed \| (\d+) s",
+           default(server.serve, "idle_world_seconds")),
+    Stated("docs/how-to/launch.md", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
+    Stated("docs/how-to/dial-in.md", r"pauses of up to (\d+) seconds",
+           dialer._LONGEST_PAUSE_SECONDS),
+    Stated("docs/how-to/dial-in.md", r"have at most (\d+) bytes", greeting._MAX_LINE_BYTES),
+    Stated("docs/how-to/serve.md", r"if that lasts for (\d+) s", workers._STOPPED_SECONDS),
+    Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch.MAX_ROWS),
+    Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",
+           streams.MAX_MESSAGE_BYTES / MIB),
+    Stated("docs/how-to/batches.md", r"no probe for (\d+) s is taken for lost", FROZEN),
+    Stated("docs/how-to/many-environments.md", r"allows (\d+) clients by default",
+           default(server.serve, "max_connections")),
+    Stated("docs/how-to/containers.md", r"close their environments within (\d+) s",
+           worker._EXIT_SECONDS),
+    Stated(RECORDING, r"(\d+) MiB wait", connection_recording.MAX_WAITING_BYTES / MIB),
+    Stated(RECORDING, r"after ([\d.]+) s, or when", connection_recording.FLUSH_SECONDS),
+    Stated(RECORDING, r"or when it has (\d+) MiB", container._CHUNK_BYTES / MIB),
+    Stated(RECORDING, r"`Limits.chunk_bytes` \((\d+) MiB\)", Limits().chunk_bytes / MIB),
+    Stated("docs/explanations/how-a-step-travels.md", r"`unroll` of up to ([\d,]+) steps",
+           base_adaptor.UNROLL_AHEAD),
+    Stated("docs/explanations/how-a-step-travels.md", r"answers have more than (\d+) MiB",
+           base_adaptor.AHEAD_BYTES / MIB),
+    Stated("docs/explanations/performance.md", r"is noticed within (\d+) seconds", FROZEN, True),
+    Stated("docs/explanations/performance.md", r"stands still for (\d+) seconds is not lost",
+           keepalive.KEEPALIVE_SECONDS),
+    Stated("docs/explanations/reliability.md", r"within (\d+) s", FROZEN, True),
+    Stated("CHANGELOG.md", r"A launched server has (\d+) s until it must answer",
+           processes.START_SECONDS),
+    Stated("CHANGELOG.md", r"`Server.errors` holds the last (\d+) exceptions",
+           error_log.KEPT_ERRORS),
+]  # fmt: skip
+
+
+def text_of(where: str) -> str:
+    """A page, or a docstring, in one line."""
+    if where.endswith(".md"):
+        text: str | None = (ROOT / where).read_text()
+    else:
+        module, _, name = where.partition(":")
+        thing: Any = importlib.import_module(f"dm_env_rpc_client.{module}")
+        for part in name.split(".") if name else ():
+            thing = getattr(thing, part)
+        text = inspect.getdoc(thing)
+    return " ".join((text or "").split())
+
+
+@pytest.mark.parametrize("stated", STATED, ids=lambda each: f"{each.where} {each.pattern}")
+def test_a_number_is_the_one_of_the_code(stated: Stated) -> None:
+    found = re.findall(stated.pattern, text_of(stated.where))
+    assert found, "the words have changed: change the pattern, too"
+    for number in (float(text.replace(",", "")) for text in found):
+        assert number >= stated.value if stated.is_bound else number == stated.value
+
+
+OTHER = {
+    # Of all a message may take, and of protobuf.
+    ("tensors.limits:Limits", "64 MiB"),
+    ("tensors.limits:Limits", "2 GiB"),
+    # grpcio's, measured: the scorecard has it.
+    ("client.connection:connect", "80 s"),
+    ("client.connection:connect", "20 s"),
+    # RFC 9113, section 6.5.2.
+    ("transports.http2.protocol.header_decoder:HeaderDecoder", "32 bytes"),
+}
+"""Numbers with a unit that are no constants of this package."""
+
+AMOUNT = re.compile(r"(?<![\w.-])\d[\d.,]* ?(?:s|ms|seconds?|minutes?|KiB|MiB|GiB|bytes)\b")
+
+
+def public_docstrings() -> Iterator[tuple[str, str]]:
+    """Yields `module:name` and the docstring of each public function, method and class."""
+    package = ROOT / "dm_env_rpc_client"
+    for path in sorted(package.rglob("*.py")):
+        module = ".".join(path.relative_to(package).with_suffix("").parts)
+        if re.search(r"^_proto|standalone", module):
+            continue
+        bodies = [("", ast.parse(path.read_text()).body)]
+        while bodies:
+            prefix, body = bodies.pop()
+            for node in body:
+                if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if node.name.startswith("_"):
+                    continue
+                yield f"{module}:{prefix}{node.name}", ast.get_docstring(node) or ""
+                if isinstance(node, ast.ClassDef):
+                    bodies.append((f"{prefix}{node.name}.", node.body))
+
+
+def test_no_docstring_states_an_amount_that_is_not_compared() -> None:
+    seen, missing = 0, []
+    for where, docstring in public_docstrings():
+        text = " ".join(docstring.split())
+        compared = [
+            found.span()
+            for stated in STATED
+            if stated.where == where
+            for found in re.finditer(stated.pattern, text)
+        ]
+        for amount in AMOUNT.finditer(text):
+            seen += 1
+            if (where, amount[0]) in OTHER:
+                continue
+            if not any(begin <= amount.start() < end for begin, end in compared):
+                missing.append((where, amount[0]))
+    assert seen > 8
+    assert missing == []
+
+
+def test_half_a_millisecond_is_what_a_wait_looks_for_input() -> None:
+    assert "half a millisecond" in text_of("docs/explanations/how-a-step-travels.md")
+    assert busy_wait.SPIN_SECONDS == 0.5e-3
+
+
+def test_constants_that_are_the_same_number_are_equal() -> None:
+    """What one text says of several functions."""
+    connecting = [
+        dm_env_rpc_client.connect, dm_env_rpc_client.connect_async, dm_env_rpc_client.make,
+        dm_env_rpc_client.make_async, dm_env_rpc_client.Connection.reopen,
+        dm_env_rpc_client.AsyncConnection.reopen,
+    ]  # fmt: skip
+    assert {default(each, "timeout") for each in connecting} == {CONNECTING}
+    launching = [processes.from_process, processes.from_python, containers.from_docker]
+    assert {default(each, "timeout") for each in launching} == {processes.START_SECONDS}
+    assert base_adaptor.UNROLL_AHEAD == pipeline.MAX_REQUESTS_IN_FLIGHT
+
+
+def test_every_row_of_the_guide_to_timeouts_with_a_number_is_compared() -> None:
+    rows = re.findall(r"^\| .*\| \d[^|]*\|.*$", (ROOT / TIMEOUTS).read_text(), re.MULTILINE)
+    assert len(rows) > 5
+    patterns = [stated.pattern for stated in STATED if stated.where == TIMEOUTS]
+    others = [row for row in rows if not any(re.search(each, row) for each in patterns)]
+    assert [row.partition(" |")[0] for row in others] == ["| a command of the shell"]
+
+
+def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    for sub_name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name}{sub_name} ")
+        else:
+            yield f"{name}{sub_name}", command
+
+
+def test_the_timeouts_of_commands_are_those_of_the_guide() -> None:
+    defaults = {
+        name: option.default
+        for name, command in commands(typer.main.get_command(app))
+        for option in command.params
+        if "--timeout" in option.opts
+    }
+    assert len(defaults) > 7
+    (row,) = re.findall(r"\| a command of the shell \| (\d+) s; `(\w+)` (\d+) s", text_of(TIMEOUTS))
+    usual, other, seconds = row
+    assert defaults == {name: float(seconds if name == other else usual) for name in defaults}
+    assert other in defaults
+
+
+def test_what_the_help_shows_as_a_default_is_one() -> None:
+    """Where the option itself has none, and the code takes the default of something else."""
+    shown = {
+        (name, option.opts[0]): option.show_default
+        for name, command in commands(typer.main.get_command(app))
+        for option in command.params
+        if isinstance(option.show_default, str)
+    }
+    assert {name for name, _ in shown} == {"inspect", "replay", "export"}
+    assert set(shown.values()) == {f"{Limits().chunk_bytes // MIB} MiB"}

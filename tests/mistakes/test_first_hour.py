@@ -1,0 +1,557 @@
+"""What goes wrong in the first hour: a missing extra, a taken port, the wrong server or word."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import errno
+import functools
+import inspect
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import (
+    AsyncDmEnvAdaptor,
+    BatchedEnvironment,
+    ConnectionLostError,
+    DmEnvAdaptor,
+    DmEnvRpcClientError,
+    EnvironmentsFailedError,
+    ProtocolError,
+    connect,
+    connect_async,
+    dm_env_rpc_pb2,
+    listen,
+    make,
+    make_async,
+)
+from dm_env_rpc_client.adaptors.wrappers import ActionRepeat
+from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.cli import consoles
+from dm_env_rpc_client.extras import install_command
+from dm_env_rpc_client.launch import standalone
+from dm_env_rpc_client.recording import proxy, replay
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.testing import ScriptedServer, answering
+from dm_env_rpc_client.transports.endpoint import Transport
+from tests.cli.terminals import on_a_terminal
+from tests.mistakes.mistake import Mistake
+from tests.support.forks import run_command
+from tests.support.hidden import hide
+from tests.support.programs import run_python
+from tests.support.stopwatch import patience
+
+MISSING: dict[str, list[tuple[str, str]]] = {
+    "stable_baselines3": [("import dm_env_rpc_client.adaptors.sb3", "sb3")],
+    "gymnasium": [
+        ("import dm_env_rpc_client.adaptors.sb3", "sb3"),
+        ("import dm_env_rpc_client.adaptors.vector", "gymnasium"),
+        ("import dm_env_rpc_client.adaptors.gymnasium", "gymnasium"),
+        ("from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv", "gymnasium"),
+        ("from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import as_environment", "gymnasium"),
+        ("import dm_env_rpc_client.gymnasium", "gymnasium"),
+        ("import dm_env_rpc_client.adaptors.pettingzoo", "pettingzoo"),
+    ],
+    "pettingzoo": [
+        ("import dm_env_rpc_client.adaptors.pettingzoo", "pettingzoo"),
+        ("from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv", "pettingzoo"),
+        ("import dm_env_rpc_client.adaptors.pettingzoo.game", "pettingzoo"),
+    ],
+    "opentelemetry": [("import dm_env_rpc_client.adaptors.opentelemetry", "otel")],
+    "anywidget": [("import dm_env_rpc_client.notebook", "notebook")],
+    "ipywidgets": [("from dm_env_rpc_client.notebook import explore", "notebook")],
+    "mcap": [
+        ("import dm_env_rpc_client.recording", "record"),
+        ("from dm_env_rpc_client import make; make('localhost:1', record='a.mcap')", "record"),
+        ("import dm_env_rpc_client.recording.parquet", "record"),
+    ],
+    "lz4": [("from dm_env_rpc_client.recording import read", "record")],
+    "zstandard": [("from dm_env_rpc_client.recording import replay", "record")],
+    "pyarrow": [("import dm_env_rpc_client.recording.parquet", "parquet")],
+    "minari": [("import dm_env_rpc_client.recording.minari", "minari")],
+    "docker": [
+        ("from dm_env_rpc_client import launch; launch.from_docker('image')", "docker"),
+        ("from dm_env_rpc_client import make; make('docker:image')", "docker"),
+    ],
+    "cffi": [
+        (
+            "from dm_env_rpc_client.bridges import env_c_api as c; c.EnvCApiEnvironment('a', 'b')",
+            "c",
+        ),
+    ],
+    "ray": [
+        ("from dm_env_rpc_client.distributed import RayServers; RayServers('a:b', 1)", "ray"),
+        ("from dm_env_rpc_client.distributed import RayRollouts as R; R(lambda: 0, int)", "ray"),
+    ],
+    "textual": [("from dm_env_rpc_client.cli.playing.play import _check_extra as c; c()", "play")],
+    "textual_image": [
+        ("from dm_env_rpc_client.cli.playing.play import _check_extra as c; c()", "play")
+    ],
+}
+"""What is done without a package, and the extra that its error names."""
+
+TRIED = """
+import json, sys
+said = []
+for line in json.loads(sys.argv[1]):
+    try:
+        exec(line, {})
+    except ImportError as error:
+        said.append([type(error).__name__, error.name, str(error)])
+    else:
+        said.append(["nothing", "", ""])
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("package", MISSING)
+def test_a_missing_package_is_told_with_its_extra(package: str, tmp_path: Path) -> None:
+    done = [line for line, _ in MISSING[package]]
+    hidden = hide(tmp_path, [package])
+    ran = run_python("-c", TRIED, json.dumps(done), environment=hidden, folder=tmp_path)
+    for line, extra, (error, missing, text) in zip(
+        done, (each for _, each in MISSING[package]), json.loads(ran.stdout), strict=True
+    ):
+        assert error == "ModuleNotFoundError", line
+        assert missing.partition(".")[0] == package
+        assert f"No module named '{package}" in text
+        assert f" the extra: {install_command(extra)}" in text, line
+
+
+COMMANDS = {
+    "docker": ("run docker:image", "docker"),
+    "cffi": ("serve --c-library ./a.so:connect", "c"),
+    "gymnasium": ("serve gymnasium://CartPole-v1", "gymnasium"),
+    "pettingzoo": ("serve pettingzoo://classic/rps_v2", "pettingzoo"),
+    "mcap": ("record a.mcap --upstream localhost:1", "record"),
+    "pyarrow": ("export a.mcap a.parquet", "parquet"),
+    "minari": ("export a.mcap --to minari a/b-v0", "minari"),
+    "typer": ("run", "cli"),
+    "rich": ("--help", "cli"),
+}
+
+
+@pytest.mark.parametrize("package", COMMANDS)
+def test_a_command_without_its_package_is_wrong_usage(package: str, tmp_path: Path) -> None:
+    line, extra = COMMANDS[package]
+    command = ("-m", "dm_env_rpc_client", *line.split())
+    ran = run_python(*command, code=2, environment=hide(tmp_path, [package]), folder=tmp_path)
+    (said,) = ran.stderr.splitlines()
+    assert said.startswith("error: ")
+    assert said.endswith(install_command(extra))
+
+
+PLACES = ["localhost", "unix", "unix-grpc", "a file"]
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def taken(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """An address at which another server listens, or a file that is no socket."""
+    path = tmp_path_factory.mktemp("taken") / "it"
+    if request.param == "a file":
+        path.write_text("precious")
+        yield f"unix:{path}"
+        assert path.read_text() == "precious"
+        return
+    address = "localhost:0" if request.param == "localhost" else f"unix:{path}"
+    with serve(Catch, address, transport="grpc" if "grpc" in request.param else "auto") as server:
+        yield server.address
+        # Nothing has taken it away.
+        with make(server.address) as env:
+            assert env.reset().first()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "run.mcap"
+    with serve(Catch) as server, make(server.address, record=str(path)) as env:
+        env.reset()
+    return path
+
+
+LISTENERS: dict[str, Callable[[str, Path], Any]] = {
+    "serve": lambda address, path: serve(Catch, address),
+    "serve over grpc": lambda address, path: serve(Catch, address, transport="grpc"),
+    "serve in processes": lambda address, path: serve(Catch, address, processes=2),
+    "listen": lambda address, path: listen(address),
+    "proxy": lambda address, path: proxy("localhost:1", path.with_name("b.mcap"), address=address),
+    "replay": lambda address, path: replay(path, address),
+    "gym-socket": lambda address, path: gym_socket.serve({"catch": Catch}, address),
+}
+
+
+BOTH = [
+    *((listener, place) for listener in LISTENERS for place in PLACES if listener != "gym-socket"),
+    ("gym-socket", "localhost"),  # It is for TCP only.
+]
+
+
+@pytest.mark.parametrize(("listener", "taken"), BOTH, indirect=["taken"])
+def test_an_address_that_is_taken_is_an_error_with_its_number(
+    listener: str, taken: str, recorded: Path
+) -> None:
+    with pytest.raises(OSError, match="cannot listen on") as caught:
+        LISTENERS[listener](taken, recorded)
+    assert caught.value.errno == errno.EADDRINUSE
+    assert f"cannot listen on {taken}: Address already in use; another program" in str(caught.value)
+    assert f"choose another {'path' if taken.startswith('unix:') else 'port'}" in str(caught.value)
+    # What it was to record to is not in the way of another attempt.
+    assert [path.name for path in recorded.parent.iterdir()] == ["run.mcap"]
+
+
+def test_the_server_in_one_file_says_the_same(taken: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, standalone.FILE, "tests.support.environments:Echo", "--address", taken],
+        capture_output=True, text=True, check=False, timeout=patience(60),
+    )  # fmt: skip
+    with pytest.raises(OSError, match="cannot listen") as caught:
+        serve(Catch, taken)
+    assert ended.stderr.splitlines()[-1] == f"OSError: {caught.value}"
+
+
+OTHERS: dict[str, tuple[str, type[OSError], str]] = {
+    "of another machine": ("203.0.113.1:5000", OSError, "Cannot assign requested address"),
+    "no folder": ("unix:/no-such-folder/it", FileNotFoundError, "No such file or directory"),
+    "too long": (f"unix:/{'x' * 200}", OSError, ""),
+}
+"""Addresses that are none of this machine's."""
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+@pytest.mark.parametrize("case", OTHERS)
+def test_an_address_that_there_is_not_is_named_with_the_cause(case: str, transport: Any) -> None:
+    address, error, cause = OTHERS[case]
+    with pytest.raises(error) as caught:
+        serve(Catch, address, transport=transport, insecure=True)
+    assert f"cannot listen on {address}: {cause}" in str(caught.value)
+
+
+def test_the_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    make_stale = f"import socket; socket.socket(socket.AF_UNIX).bind({str(path)!r})"
+    for run in (
+        functools.partial(serve, Catch, f"unix:{path}"),
+        functools.partial(serve, Catch, f"unix:{path}", transport="grpc"),
+    ):
+        run_python("-c", make_stale)
+        assert path.is_socket()
+        with run() as server, make(server.address) as env:
+            assert env.reset().first()
+        path.unlink(missing_ok=True)
+
+
+IN_PLACE_OF_AN_ADDRESS = [
+    *(
+        (f"{command} python:nomod:X{more}", "cannot import 'nomod': ModuleNotFoundError")
+        for command, more in {
+            "run": "", "inspect": "", "check": "", "health": "", "bench": "", "play": "",
+            "properties list": "", "properties get": " key", "properties set": " key=1",
+            "record a.mcap --upstream": "",
+        }.items()
+    ),
+    ("inspect python:os:nothing", "'os' has no 'nothing'"),
+    ("inspect python:os:sep", "os:sep is not callable"),
+    ("inspect python:bad_syntax:make", "cannot import 'bad_syntax': SyntaxError"),
+    ("inspect python:leaves:make", "cannot import 'leaves': SystemExit"),
+    ("inspect python:X", "looks like MODULE:NAME"),
+    ("inspect python:", "looks like MODULE:NAME"),
+    ("inspect gymnasium://Nope-v0", "cannot make gymnasium://Nope-v0: NameNotFound"),
+    ("inspect gymnasium://", "cannot make gymnasium://: Error: Malformed environment ID"),
+    ("inspect dm_control://cartpole", "error: "),  # Whether the package is there or not.
+    ("inspect bsuite://nope/0", "error: "),
+    ("inspect pettingzoo://nope", "error: "),
+    ("inspect gymnasum://CartPole-v1", "an address looks like localhost:50051"),
+    ("inspect process:", "expected process: and what to start"),
+    ("inspect process:'engine", "cannot split the command"),
+    ("inspect process:engine", "has to be told where to listen, by {port} or {socket}"),
+    ("inspect docker:", "expected docker: and what to start"),
+    ("inspect unix:", "an address looks like localhost:50051"),
+    ("inspect nomod:X", "and a server to start like process:COMMAND"),
+]  # fmt: skip
+"""What names no server and nothing that starts one."""
+
+TO_SERVE = [
+    ("python:nomod:X", "for what connects to one; serve takes nomod:X"),
+    ("python:", "serve takes MODULE:FACTORY"),
+    ("process:./engine", "serve takes MODULE:FACTORY"),
+    ("docker:image", "serve takes MODULE:FACTORY"),
+    ("nomod:X", "cannot import 'nomod'"),
+    ("os:nothing", "'os' has no 'nothing'"),
+    ("os:sep", "os:sep is not callable"),
+    ("bad_syntax:make", "cannot import 'bad_syntax': SyntaxError"),
+    ("leaves:make", "cannot import 'leaves': SystemExit"),
+    ("nomod:X --python /no/such/python", "cannot be started: [Errno 2] No such file"),
+    (f"nomod:X --python {sys.executable}", "cannot import 'nomod'"),
+    ("os:sep --python true", "is no Python"),
+]
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "bad_syntax.py").write_text("def make(:")
+    (folder / "leaves.py").write_text("import sys\n\nsys.exit('no licence')")
+    lines = [line for line, _ in IN_PLACE_OF_AN_ADDRESS]
+    lines += [f"serve {what} --address localhost:0" for what, _ in TO_SERVE]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        ended = pool.map(lambda line: run_command(*line.split(" "), cwd=folder), lines)
+        return dict(zip(lines, ended, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        *IN_PLACE_OF_AN_ADDRESS,
+        *((f"serve {what} --address localhost:0", s) for what, s in TO_SERVE),
+    ],
+)
+def test_a_source_that_cannot_be_read_or_imported_is_wrong_usage(
+    line: str, said: str, commands: dict[str, subprocess.CompletedProcess[str]]
+) -> None:
+    ended = commands[line]
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_server_that_ends_for_another_reason_is_no_wrong_usage(tmp_path: Path) -> None:
+    """Its exit code is its own, and the text has been understood."""
+    (tmp_path / "engine").write_text("#!/bin/sh\nexit 2\n")
+    (tmp_path / "engine").chmod(0o755)
+    ended = run_command("inspect", "process:./engine {port}", cwd=tmp_path)
+    assert ended.returncode == 3
+    assert "ended with exit code 2: ./engine" in ended.stderr
+
+
+def test_nothing_is_said_of_bytes_while_a_server_starts() -> None:
+    written = on_a_terminal("run", "--episodes", "1")
+    assert "starting the server" in written
+    assert "bytes" not in written
+    assert "/?" not in written
+
+
+@pytest.mark.parametrize(("total", "shown"), [(None, False), (2000, True)])
+def test_a_download_is_shown_once_its_size_is_known(total: int | None, shown: bool) -> None:
+    written = io.StringIO()
+    screen = consoles.Console(file=written, force_terminal=True, width=100)
+    with consoles.progress(consoles.Download(), screen=screen) as bar:
+        bar.add_task("pulling", total=total, completed=1000)
+    assert ("1.0/2.0 kB" in written.getvalue()) is shown
+    assert "/?" not in written.getvalue()
+
+
+@pytest.fixture(scope="module")
+def other_service() -> Iterator[str]:
+    """The address of a gRPC server that has another service."""
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("lights.v1.Lights", {"Switch": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None).wait()
+
+
+Ask = Callable[[str, Transport], object]
+
+
+def send(address: str, transport: Transport) -> None:
+    with connect(address, transport=transport) as connection:
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+
+def send_again(address: str, transport: Transport) -> None:
+    """What is asked of a connection that is dead already."""
+    with connect(address, transport=transport) as connection:
+        with contextlib.suppress(DmEnvRpcClientError):
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+
+def send_later(address: str, transport: Transport) -> None:
+    with connect(address, transport=transport) as connection:
+        connection.submit(dm_env_rpc_pb2.CreateWorldRequest()).result()
+
+
+async def send_async(address: str, transport: Transport) -> None:
+    async with await connect_async(address, transport=transport) as connection:
+        await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+
+ASKS: dict[str, Ask] = {
+    "make": lambda address, transport: make(address, transport=transport),
+    "make_async": lambda address, transport: asyncio.run(make_async(address, transport=transport)),
+    "connect": send,
+    "connect, again": send_again,
+    "connect, a future": send_later,
+    "connect_async": lambda address, transport: asyncio.run(send_async(address, transport)),
+}
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+@pytest.mark.parametrize("ask", ASKS)
+def test_another_grpc_service_is_told_as_such_in_the_first_words(
+    ask: str, transport: Transport, other_service: str
+) -> None:
+    with pytest.raises((ConnectionLostError, ProtocolError)) as caught:
+        ASKS[ask](other_service, transport)
+    text = str(caught.value)
+    assert text.startswith(f"the server at {other_service} does not speak dm_env_rpc: it answers ")
+    assert "UNIMPLEMENTED" in text
+    assert "check the address" in text
+    assert "which answer" not in text
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_each_environment_of_a_batch_says_the_same(transport: Any, other_service: str) -> None:
+    with pytest.raises(EnvironmentsFailedError) as caught:
+        BatchedEnvironment(other_service, 2, transport=transport)
+    for failure in caught.value.failures.values():
+        assert str(failure).startswith(f"the server at {other_service} does not speak dm_env_rpc: ")
+
+
+@pytest.mark.parametrize("command", ["run", "inspect", "bench", "properties list"])
+def test_a_command_says_the_same(command: str, other_service: str) -> None:
+    ended = run_command(*command.split(), other_service)
+    assert ended.returncode == 1
+    assert f"the server at {other_service} does not speak dm_env_rpc: " in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_an_answer_of_another_kind_is_still_told_as_a_doubt() -> None:
+    """Then the order of the answers is lost, and a new connection helps."""
+    with (
+        ScriptedServer(answering(dm_env_rpc_pb2.LeaveWorldResponse())) as server,
+        connect(server.address) as connection,
+    ):
+        with pytest.raises(ProtocolError):
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+        with pytest.raises(ConnectionLostError, match=r"no longer tell which answer.*a new one"):
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+
+REMOTE = 'gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)'
+REMOTE_BATCH = (
+    'gymnasium.make_vec("dm_env_rpc_client.gymnasium:Remote-v0", num_envs=..., address=...)'
+)
+
+TAKEN_FOR_GYMNASIUM = {
+    "reset(seed=1)": Mistake(
+        lambda env: env.reset(seed=1), TypeError, ".reset()", "'seed'", 'such as reset({"seed": 1})'
+    ),
+    "reset(options={})": Mistake(
+        lambda env: env.reset(options={}), TypeError, ".reset()", "'options'", "reset({...})"
+    ),
+    "action_space": Mistake(
+        lambda env: env.action_space, AttributeError, "object has no", "'action_space'",
+        "which has action_spec() in its place",
+    ),
+    "observation_space": Mistake(
+        lambda env: env.observation_space.shape, AttributeError, "object has no",
+        "'observation_space'", "which has observation_spec() in its place",
+    ),
+    "single_action_space": Mistake(
+        lambda env: env.single_action_space, AttributeError, "object has no",
+        "'single_action_space'", "which has action_spec() in its place",
+    ),
+    "render()": Mistake(
+        lambda env: env.render(), AttributeError, "object has no", "'render'", "has observations"
+    ),
+    "unwrapped": Mistake(
+        lambda env: env.unwrapped, AttributeError, "object has no", "'unwrapped'", "of dm_env"
+    ),
+}  # fmt: skip
+MISSPELT = {
+    "reset(setings={})": Mistake(
+        lambda env: env.reset(setings={}), TypeError, ".reset()", "'setings'",
+        "did you mean 'settings'?",
+    ),
+}  # fmt: skip
+
+
+def a_batch(address: str) -> Any:
+    return BatchedEnvironment(address, 2)
+
+
+def wrapped(address: str) -> Any:
+    return ActionRepeat(make(address), 2)
+
+
+OF_DM_ENV: list[tuple[Callable[[str], Any], str]] = [
+    (make, REMOTE), (a_batch, REMOTE_BATCH), (wrapped, REMOTE),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def catch() -> Iterator[str]:
+    with serve(Catch) as server:
+        yield server.address
+
+
+@pytest.mark.parametrize(("make_one", "advice"), OF_DM_ENV)
+def test_what_is_taken_for_an_environment_of_gymnasium_says_how_to_get_one(
+    make_one: Callable[[str], Any], advice: str, catch: str
+) -> None:
+    with contextlib.closing(make_one(catch)) as env:
+        for mistake in TAKEN_FOR_GYMNASIUM.values():
+            mistake.check(env)
+            mistake._replace(advice=advice).check(env)
+        for mistake in MISSPELT.values():
+            mistake.check(env)
+        # They are not there, and not offered.
+        assert not hasattr(env, "action_space")
+        assert not {"action_space", "render", "spec", "unwrapped"} & set(dir(env))
+        assert "reset" in dir(env)
+        assert np.all(env.reset({}).first())
+
+
+def test_an_environment_for_asyncio_says_the_same(catch: str) -> None:
+    async def main() -> None:
+        async with await make_async(catch) as env:
+            taken: Any = env
+            for name in ("action_space", "observation_space"):
+                TAKEN_FOR_GYMNASIUM[name]._replace(advice=REMOTE).check(env)
+            for name in ("seed", "options"):
+                with pytest.raises(TypeError) as caught:
+                    await taken.reset(**{name: 1})
+                for part in ("AsyncDmEnvAdaptor.reset()", repr(name), "reset({", REMOTE):
+                    assert part in str(caught.value)
+            assert inspect.iscoroutinefunction(env.reset)
+            assert (await env.reset()).first()
+
+    asyncio.run(main())
+
+
+def test_what_a_subclass_or_an_extension_has_takes_the_place_of_the_hint(catch: str) -> None:
+    class Drawn(DmEnvAdaptor):
+        metadata = {"fps": 5}  # noqa: RUF012
+
+        def render(self) -> str:
+            return "a picture"
+
+    with make(catch, adaptor_class=Drawn, extensions={"spec": "an extension"}) as env:
+        assert (env.render(), env.metadata) == ("a picture", {"fps": 5})
+        assert env.spec == "an extension"  # type: ignore[attr-defined]
+        assert {"metadata", "render", "spec"} <= set(dir(env))
+        assert env.reset(settings={}).first()
+
+
+def test_the_signature_is_the_one_of_the_method() -> None:
+    for kind in (DmEnvAdaptor, AsyncDmEnvAdaptor, BatchedEnvironment):
+        assert list(inspect.signature(kind.reset).parameters) == ["self", "settings"]
+        assert (kind.reset.__doc__ or "").startswith("Begins a new sequence")
