@@ -20,7 +20,7 @@ ONLY_IN = {
         "bridges.gym_socket.tcp",
         "launch.standalone.dm_env_rpc_server",
     ],
-    "pytest": ["testing.pytest_plugin", "compliance.test_compliance"],
+    "pytest": ["testing.pytest_plugin", "compliance.conftest", "compliance.test_all"],
     "typer": ["cli."],
     "rich": ["cli."],
     "textual": ["cli.playing."],

@@ -26,6 +26,8 @@ class Check:
         noticing it. "" if a violation is an error.
       needs: the checks without which this one says nothing; it is skipped if one of them finds
         something.
+      explained_by: the checks of the same rule in a simpler form; if one of them finds something,
+        a violation is not reported a second time.
       otherwise: what is true of the server if the statement does not hold, as the reason with
         which the checks that need it are skipped.
       takes: the clients that it takes; it is skipped on servers that do not take that many.
@@ -38,6 +40,7 @@ class Check:
     clause: str
     leniency: str = ""
     needs: tuple[Check, ...] = ()
+    explained_by: tuple[Check, ...] = ()
     otherwise: str = ""
     takes: Takes = ONE
     function: Callable[[Trial], None] = _no_test

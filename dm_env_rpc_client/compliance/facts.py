@@ -29,6 +29,8 @@ class Facts(NamedTuple):
 
     Attributes:
       connections: how many connections it accepts at the same time; 0 if no limit is known.
+      one_client: why it refuses each request of a second client; "" if it does not, or if that is
+        not known.
       one_agent: why a second client cannot join a world beside the first; "" if it can, or if that
         is not known.
       one_joined: why a second client cannot join a world of its own; "" as above.
@@ -42,6 +44,7 @@ class Facts(NamedTuple):
     """
 
     connections: int = 0
+    one_client: str = ""
     one_agent: str = ""
     one_joined: str = ""
     takes_resets: bool = False
@@ -59,6 +62,8 @@ class Facts(NamedTuple):
           companions: the agents that each world needs beside those.
         """
         needed = takes.connections + companions * (takes.joined - takes.agents + 1)
+        if self.one_client and needed > 1:
+            return f"the server takes one client at a time: {self.one_client}"
         if self.connections and needed > self.connections:
             return (
                 f"this takes {needed} connections at the same time, and the server accepts "

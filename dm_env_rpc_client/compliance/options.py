@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 
 Settings = Mapping[str, Any]
 
+FINDING = "dm_env_rpc finding"
+"""The name of the property of a pytest report that holds a finding of the suite."""
+
 
 class Kind(enum.Enum):
     """What a flag takes, and the type of the field that it fills."""

@@ -6,7 +6,10 @@ import dataclasses
 import enum
 from typing import Any
 
-from dm_env_rpc_client.plain_text import printable
+from dm_env_rpc_client.plain_text import one_line, printable
+
+_SUMMARY = 120
+"""The most characters of an answer, and of what was expected, in a summary."""
 
 
 class Outcome(enum.Enum):
@@ -33,16 +36,24 @@ class ViolationError(Exception):
       received: the answer that came.
       is_unanswered: whether no answer came. That is an error also of a check whose violations are
         warnings: each request has one answer ("Protocol overview").
+      concerns: the names of the checks that test the violated clause, if any check may come across
+        the violation. One of them reports it, if it finds something too.
     """
 
     def __init__(
-        self, expected: str, sent: str = "", received: str = "", is_unanswered: bool = False
+        self,
+        expected: str,
+        sent: str = "",
+        received: str = "",
+        is_unanswered: bool = False,
+        concerns: tuple[str, ...] = (),
     ):
-        super().__init__(expected, sent, received, is_unanswered)
+        super().__init__(expected, sent, received, is_unanswered, concerns)
         self.expected = expected
         self.sent = sent
         self.received = received
         self.is_unanswered = is_unanswered
+        self.concerns = concerns
 
 
 class NotOfferedError(Exception):
@@ -86,18 +97,36 @@ class Result:
         """Returns the result as values of JSON."""
         return {**dataclasses.asdict(self), "outcome": self.outcome.value}
 
+    @property
+    def summary(self) -> str:
+        """What was received and what was expected if the check failed or warned, in one line."""
+        received = one_line(f"got {self.received or 'nothing'}", _SUMMARY)
+        return f"{received}; expected {one_line(self.expected, _SUMMARY)}"
+
+    def as_report(self, before: str = "") -> str:
+        """Returns what the check found, in lines of which the first one says what was received.
+
+        Args:
+          before: text before it.
+        """
+        head = f"{before}got {self.received or 'nothing'}"
+        return printable("\n".join([head, *self._details(f"expected: {self.expected}")]))
+
+    def _details(self, *more: str) -> list[str]:
+        details = [
+            f"clause: {self.clause} ({self.heading!r} in the {self.document})",
+            f"sent: {self.sent or 'nothing'}",
+            *more,
+        ]
+        if self.reason:
+            details.append(f"a warning, because {self.reason}")
+        return [f"  {line}" for line in details]
+
     def __str__(self) -> str:
         if self.outcome is Outcome.PASSED:
             return f"{self.name}: passed"
         if self.outcome is Outcome.SKIPPED:
             return printable(f"{self.name}: skipped: {self.reason}")
-        lines = [
-            f"{self.name}: {self.outcome.value}",
-            f"  clause: {self.clause} ({self.heading!r} in the {self.document})",
-            f"  sent: {self.sent or 'nothing'}",
-            f"  received: {self.received or 'nothing'}",
-            f"  expected: {self.expected}",
-        ]
-        if self.reason:
-            lines.append(f"  a warning, because {self.reason}")
-        return printable("\n".join(lines))
+        received = f"received: {self.received or 'nothing'}"
+        head = f"{self.name}: {self.outcome.value}"
+        return printable("\n".join([head, *self._details(received, f"expected: {self.expected}")]))

@@ -18,6 +18,9 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
+END = "the end of the stream"
+"""How the end of a stream is reported where an answer was due; the words of the server follow."""
+
 _SHOWN = 300
 """The number of characters of a message that are shown."""
 
@@ -33,6 +36,10 @@ _OPTIONAL = {"create_world", "destroy_world", "reset", "reset_world", "extension
 _OF_LINE_1_0 = {field.name for field in line_1_0_pb2.PropertyRequest.DESCRIPTOR.fields}
 
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
+
+# The checks that report what any check can come across; see ViolationError.
+_JOINS = ("a_world_can_be_joined",)
+_KINDS = ("answers_are_of_the_requests_kind",)
 
 
 def describe(message: protobuf_message.Message) -> str:
@@ -111,7 +118,7 @@ class Probe:
         try:
             message = self._stream.read(self._timeout)
         except DmEnvRpcClientError as error:
-            received = f"the end of the stream: {error}"
+            received = f"{END}: {error}"
             raise self.violation(expected, received, is_unanswered=True) from error
         if message is None:
             received = f"no answer within {self._timeout} s"
@@ -124,7 +131,8 @@ class Probe:
         try:
             return envelope.FromString(bytes(message))
         except (protobuf_message.DecodeError, ValueError) as error:
-            raise self.violation(expected, f"not an EnvironmentResponse: {error}") from error
+            received = f"not an EnvironmentResponse: {error}"
+            raise self.violation(expected, received, concerns=_JOINS) from error
 
     def has_answer(self, seconds: float) -> bool:
         """Whether an answer, or the end of the stream, comes within `seconds`."""
@@ -148,7 +156,7 @@ class Probe:
         answered = response.WhichOneof("payload")
         if answered not in (field, "error"):
             found = describe(response) if answered else "an EnvironmentResponse without a payload"
-            raise self.violation(f"{expected}: {_named(field)} or an error", found)
+            raise self.violation(f"{expected}: {_named(field)} or an error", found, concerns=_KINDS)
         self.was_refused |= answered == "error"
         payload = getattr(response, answered)
         if answered == "create_world":
@@ -172,8 +180,13 @@ class Probe:
         """Sends a request and returns its response message or an error Status."""
         return self.answer(self.send(request), expected)
 
-    def accepted(self, field: str, expected: str) -> Any:
+    def accepted(self, field: str, expected: str, concerns: tuple[str, ...] = ()) -> Any:
         """Waits for the answer to a request that the server has no reason to refuse.
+
+        Args:
+          field: the payload field of the request.
+          expected: the answer that the clause demands.
+          concerns: the checks that test whether it is refused, as in ViolationError.
 
         Raises:
           NotOfferedError: the server does not implement the request, which is optional.
@@ -183,26 +196,40 @@ class Probe:
         if isinstance(answer, status_pb2.Status):
             if field in _OPTIONAL and answer.code == code_pb2.UNIMPLEMENTED:
                 raise NotOfferedError(f"the server does not implement {field}: {answer.message}")
-            raise self.violation(expected, answer)
+            raise self.violation(expected, answer, concerns=concerns)
         return answer
 
-    def accept(self, request: envelopes.Request, expected: str) -> Any:
-        """Sends a valid request and returns its response; errors as `accepted`."""
-        return self.accepted(self.send(request), expected)
+    def accept(
+        self, request: envelopes.Request, expected: str, concerns: tuple[str, ...] = ()
+    ) -> Any:
+        """Sends a valid request and returns its response; arguments and errors as `accepted`."""
+        return self.accepted(self.send(request), expected, concerns)
 
-    def refused(self, field: str, expected: str) -> status_pb2.Status:
-        """Waits for the error that a request must get; ViolationError for any other answer."""
+    def refused(
+        self, field: str, expected: str, concerns: tuple[str, ...] = ()
+    ) -> status_pb2.Status:
+        """Waits for the error that a request must get; arguments as for `accepted`.
+
+        Raises:
+          ViolationError: any other answer came, or none.
+        """
         answer = self.answer(field, expected)
         if not isinstance(answer, status_pb2.Status):
-            raise self.violation(expected, answer)
+            raise self.violation(expected, answer, concerns=concerns)
         return answer
 
-    def refuse(self, request: envelopes.Request, expected: str) -> status_pb2.Status:
-        """Sends a request that the server must refuse and returns the error."""
-        return self.refused(self.send(request), expected)
+    def refuse(
+        self, request: envelopes.Request, expected: str, concerns: tuple[str, ...] = ()
+    ) -> status_pb2.Status:
+        """Sends a request that the server must refuse and returns the error; see `refused`."""
+        return self.refused(self.send(request), expected, concerns)
 
     def violation(
-        self, expected: str, received: str | protobuf_message.Message, is_unanswered: bool = False
+        self,
+        expected: str,
+        received: str | protobuf_message.Message,
+        is_unanswered: bool = False,
+        concerns: tuple[str, ...] = (),
     ) -> ViolationError:
         """Returns a ViolationError with the last requests, and marks the stream as not clean."""
         self.is_clean = False
@@ -210,7 +237,7 @@ class Probe:
             received = describe(received)
         shown = max(1, self.pending + (not is_unanswered))
         sent = "; ".join(map(_described, list(self._sent)[-shown:]))
-        return ViolationError(expected, sent, received, is_unanswered)
+        return ViolationError(expected, sent, received, is_unanswered, concerns)
 
     def hurry(self, timeout: float) -> None:
         """Waits for each further answer `timeout` seconds at most."""

@@ -23,6 +23,12 @@ from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
 Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
 
+# The checks that report what any check can come across; see ViolationError.
+_STATES = ("states_follow_each_other",)
+_NUMBERS_OF_STATES = ("states_are_those_of_the_protocol",)
+_VALID_ACTIONS = ("actions_at_their_bounds_are_taken", "what_is_requested_is_returned")
+_LAST_STEPS = ("the_last_step_returns_observations",)
+
 _RUNNING_WITHIN = 3
 """The number of valid steps within which a sequence must be running."""
 
@@ -133,7 +139,10 @@ class ProbeAgent:
         expected: str = "a StepResponse, because the step is valid",
     ) -> dm_env_rpc_pb2.StepResponse:
         """Takes a valid step; ViolationError if it is refused or its state cannot follow."""
-        return self.took(self.probe.accept(self.request(actions, requested), expected))
+        concerns: tuple[str, ...] = ()
+        if actions is None:  # Otherwise the check is about the actions.
+            concerns = _VALID_ACTIONS if self.state is State.RUNNING else _STATES
+        return self.took(self.probe.accept(self.request(actions, requested), expected, concerns))
 
     def try_step(self, actions: Actions, refusal: str) -> None:
         """Takes a step that may be refused; NotOfferedError with `refusal` if it is."""
@@ -155,18 +164,21 @@ class ProbeAgent:
         """Raises ViolationError if a response has others than the requested observations."""
         if set(response.observations) != set(requested):
             raise self.probe.violation(
-                f"observations {sorted(set(requested))}, no more and no less", response
+                f"observations {sorted(set(requested))}, no more and no less",
+                response,
+                concerns=() if self.state is State.RUNNING else _LAST_STEPS,
             )
 
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
         """Records the answer to a step; ViolationError if its state cannot follow."""
+        concerns = _NUMBERS_OF_STATES
         try:
             after = State.of_response(response.state)
+            concerns = _STATES
             lifecycle.advance(self.state, "step", after)
         except ProtocolError as error:
-            raise self.probe.violation(
-                f"a state that can follow {self.state.name}: {error}", response
-            ) from None
+            expected = f"a state that can follow {self.state.name}: {error}"
+            raise self.probe.violation(expected, response, concerns=concerns) from None
         if self._custom is not None:
             self._timestep = dm_env.TimeStep(
                 lifecycle.step_type(self.state, after), None, None, self._unpacked(response)
@@ -211,7 +223,8 @@ class ProbeAgent:
 
     def begin(self, expected: str) -> None:
         """Steps with `first_actions`; ViolationError if that does not begin a sequence."""
-        response = self.took(self.probe.accept(self.request(self.first_actions()), expected))
+        request = self.request(self.first_actions())
+        response = self.took(self.probe.accept(request, expected, _STATES))
         if self.state is not State.RUNNING:
             raise self.probe.violation(f"{expected}, in state RUNNING", response)
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from google.rpc import status_pb2
-
+from dm_env_rpc_client.compliance.capacity import (
+    Connections,
+    Joins,
+    count_connections,
+    count_joins,
+)
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import foundations
-from dm_env_rpc_client.compliance.facts import Facts, Takes
+from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, Outcome, Result, ViolationError
-from dm_env_rpc_client.compliance.probe import Probe
+from dm_env_rpc_client.compliance.probe import END, Probe
 from dm_env_rpc_client.compliance.table import CHECKS, FOUNDATIONS
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 
 _DEFAULTS = Options()
 
+_BY_NAME = {check.name: check for check in CHECKS}
+
 _ALIVE_SECONDS = 2.0
 """How long a server that did not answer may take to accept a connection and to answer on it."""
-
-_COUNTED_SECONDS = 5.0
-"""How long a server may take to answer on a further connection; some never answer it."""
 
 
 class Suite:
@@ -41,19 +44,25 @@ class Suite:
         self._address = address
         self._options = options
         self._results: dict[str, Result] = {}
+        self._running: list[Check] = []
+        # By the name of a check that came across the violation of another clause: that one's check.
+        self._causes: dict[str, Check] = {}
+        # The first check in which the server ended a stream: by kind of request, and its words.
+        self._ends: dict[tuple[str, str], Check] = {}
         self._reported: set[str] = set()
         self._gone: Check | None = None
         # The last check whose request was not answered although the server could still be used.
         self._suspect: Check | None = None
-        self._connections = options.connections
-        self._one_agent = self._one_joined = ""
-        self._answers_leave = False
+        self._connections = Connections(options.connections, answers_leave=False)
+        told = "the options say so" if options.several_agents is False else ""
+        self._joins = Joins(one_agent=told)
 
-    def results(self, check: Check) -> Iterator[Result]:
+    def results(self, check: Check, asked_later: Collection[str] = ()) -> Iterator[Result]:
         """Runs a check, unless it has run already, and what it needs.
 
         Args:
           check: the check.
+          asked_later: the names of checks whose results are left for another call.
 
         Yields:
           The findings because of which the check is skipped, each only once for a suite; then the
@@ -67,7 +76,8 @@ class Suite:
         result = self._result(check)
         found = self._findings(check) if result.outcome is Outcome.SKIPPED else []
         for each in (*found, check):
-            if each.name not in self._reported:
+            is_left = each is not check and each.name in asked_later
+            if not is_left and each.name not in self._reported:
                 self._reported.add(each.name)
                 yield self._results[each.name]
 
@@ -77,16 +87,17 @@ class Suite:
                 continue
             result = self._result(check)
             if check is foundations.the_server_can_be_checked and not result.is_finding:
-                self._count_connections()
+                self._connections = count_connections(self._address, self._options)
             if check is FOUNDATIONS[-1]:
-                self._count_agents()
+                self._count_joins()
 
     def _facts(self) -> Facts:
         """Returns what is known by now."""
         return Facts(
-            self._connections,
-            self._one_agent,
-            self._one_joined,
+            self._connections.most,
+            self._joins.one_client,
+            self._joins.one_agent,
+            self._joins.one_joined,
             takes_resets=self._holds(foundations.a_reset_is_taken),
             survives_errors=self._holds(foundations.the_stream_survives_errors),
             errors_are_no_ops=self._holds(foundations.an_error_changes_no_state),
@@ -121,14 +132,19 @@ class Suite:
     def _findings(self, check: Check) -> list[Check]:
         """Returns the checks whose findings block a check, in the order in which they ran."""
         found: list[Check] = []
-        for need in _needs(check):
-            if self._gone is None:
+        cause = self._causes.get(check.name)
+        for need in (*_needs(check), *([cause] if cause else [])):
+            if self._gone is None and need not in self._running:
                 found += [need] if self._result(need).is_finding else self._findings(need)
         return found if self._gone is None else [self._gone]
 
     def _run(self, check: Check) -> Result:
         started = time.monotonic()
-        result = self._outcome(check)
+        self._running.append(check)
+        try:
+            result = self._outcome(check)
+        finally:
+            self._running.pop()
         return dataclasses.replace(result, seconds=time.monotonic() - started)
 
     def _outcome(self, check: Check) -> Result:
@@ -139,6 +155,8 @@ class Suite:
         except NotOfferedError as error:
             return _result(check, Outcome.SKIPPED, reason=str(error))
         except ViolationError as violation:
+            if self._is_reported_by_another(check, violation):
+                return _result(check, Outcome.SKIPPED, reason=self._blocker(check) or "")
             return self._finding(check, violation, trial.was_answered)
         except SpecError:
             raise
@@ -147,6 +165,32 @@ class Suite:
             return self._finding(check, lost, trial.was_answered)
         self._suspect = None
         return _result(check, Outcome.PASSED)
+
+    def _is_reported_by_another(self, check: Check, violation: ViolationError) -> bool:
+        """Whether another check reports the cause: one that it needs, or that tests this rule."""
+        others = [*check.explained_by, *(_BY_NAME[name] for name in violation.concerns)]
+        if violation.is_unanswered:
+            others = self._known_causes(check, violation)
+        for other in others:
+            if other in self._running:
+                continue
+            if self._result(other).is_finding or self._findings(other):
+                self._causes[check.name] = other
+                return True
+        return False
+
+    def _known_causes(self, check: Check, violation: ViolationError) -> list[Check]:
+        """Returns what may explain that no answer came; runs no check on a server that may be gone.
+
+        Where the server ended the stream, a check counts in which such a request had it say so with
+        the same words.
+        """
+        known = [other for other in check.explained_by if other.name in self._results]
+        if violation.received.startswith(END):
+            request = violation.sent.rpartition("; ")[2].partition(" ")[0]
+            earlier = self._ends.setdefault((request, violation.received), check)
+            known += [earlier] if earlier is not check else []
+        return known if known and self._fault() is None else []
 
     def _finding(self, check: Check, violation: ViolationError, was_answered: bool) -> Result:
         received = violation.received
@@ -192,61 +236,15 @@ class Suite:
             with contextlib.closing(
                 Probe(self._address, timeout, self._options.security())
             ) as probe:
-                if self._answers_leave and not probe.is_answered():
+                if self._connections.answers_leave and not probe.is_answered():
                     return "no answer on a new connection"
         except DmEnvRpcClientError as error:
             return f"no connection: {error}"
         return None
 
-    def _count_connections(self) -> None:
-        """Finds out how many connections the server answers on, up to as many as checks take."""
-        answering: list[Probe] = []
-        timeout = min(self._options.timeout, _COUNTED_SECONDS)
-        # Two agents in worlds of their own, with companions, is the most that a check takes.
-        most = 1 if self._options.connections else 2 * (1 + self._options.companions)
-        with contextlib.ExitStack() as stack, contextlib.suppress(DmEnvRpcClientError):
-            while len(answering) < most:
-                probe = Probe(self._address, timeout, self._options.security())
-                stack.callback(probe.close)
-                # Where the first is not refused a LeaveWorld, a further one has no room.
-                if not probe.is_answered() or (
-                    bool(answering) and probe.was_refused > answering[0].was_refused
-                ):
-                    break
-                answering.append(probe)
-        self._answers_leave = bool(answering)
-        if len(answering) < most and not self._options.connections:
-            self._connections = len(answering)
-
-    def _count_agents(self) -> None:
-        """Finds out whether a second client can join: the world of the first, or one of its own."""
-        options = self._options
-        if options.several_agents is False:
-            self._one_agent = "the options say so"
-        if (
-            options.several_agents  # They are checked, not counted.
-            or self._gone is not None
-            or self._facts().lack(Takes(connections=2), options.companions) is not None
-            or not self._holds(foundations.a_world_can_be_joined)
-        ):
-            return
-        # If it is a violation that this fails, a check will find it.
-        with (
-            contextlib.suppress(ViolationError, NotOfferedError, DmEnvRpcClientError),
-            Trial(self._address, options, self._facts()) as trial,
-        ):
-            name, other = trial.join().world_name, trial.connect()
-            refusal = _refusal(trial, other, name)
-            if refusal:
-                self._one_agent = self._one_agent or refusal
-                other = trial.usable(other)
-                self._one_joined = _refusal(trial, other, trial.create_another_world(other))
-
-
-def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:
-    """Joins, and returns why that was refused; "" if it was not."""
-    answer = probe.ask(trial.join_request(world_name))
-    return (answer.message or "without a reason") if isinstance(answer, status_pb2.Status) else ""
+    def _count_joins(self) -> None:
+        if self._gone is None and self._holds(foundations.a_world_can_be_joined):
+            self._joins = count_joins(self._address, self._options, self._facts())
 
 
 def _is_gone_since(check: Check) -> str:

@@ -14,6 +14,7 @@ from dm_env_rpc_client.compliance.checks import (
     sequences,
     spec_sanity,
     streaming,
+    world_independence,
     world_lifetimes,
     world_resets,
 )
@@ -21,6 +22,7 @@ from dm_env_rpc_client.compliance.checks import (
 _MODULES = (
     foundations,
     world_lifetimes,
+    world_independence,
     joining,
     spec_sanity,
     observations,

@@ -94,11 +94,12 @@ class Trial:
         self._forgotten: list[str] = []
         self._companions: dict[str, list[_Companion]] = {}
         self._all_left = True
+        self._was_answered = False
 
     @property
     def was_answered(self) -> bool:
         """Whether the server has answered on a connection of this check."""
-        return any(probe.was_answered for probe in self._probes)
+        return self._was_answered or any(probe.was_answered for probe in self._probes)
 
     def connect(self) -> Probe:
         """Opens another connection.
@@ -302,14 +303,21 @@ class Trial:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Closes the connections and destroys the worlds so far, so that the trial can go on."""
         try:
             for world_name in list(self._companions):
                 self.dismiss_companions(world_name)
             names = self._remaining_worlds()
             self._destroy_worlds(names, self._leave_worlds(bool(names)))
         finally:
+            self._was_answered = self.was_answered
             for probe in self._probes:
                 probe.close()
+            self._probes.clear()
+            self._forgotten.clear()
 
     def _leave_worlds(self, keeps_one: bool) -> Probe | None:
         """Closes all connections; or all but one that is in order, and returns that one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dm_env_rpc_client.compliance.options import FLAGS, Kind
+from dm_env_rpc_client.compliance.options import FINDING, FLAGS, Kind
 
 if TYPE_CHECKING:
     from dm_env_rpc_client import Connection, DmEnvAdaptor
@@ -48,6 +48,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     for flag in FLAGS.values():
         group.addoption(f"--dm-env-rpc-{flag.name}", help=flag.usage(), **_BY_KIND[flag.kind])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lists what the compliance suite found, each finding once.
+
+    In pytest's own lines the path of this package may leave no room for it.
+    """
+    found = {
+        str(text)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, text in getattr(report, "user_properties", ())
+        if name == FINDING
+    }
+    if found:
+        terminalreporter.section("dm_env_rpc compliance")
+        for text in sorted(found):
+            terminalreporter.write_line(text)
 
 
 @pytest.fixture(scope="session")

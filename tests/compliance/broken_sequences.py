@@ -62,7 +62,7 @@ class SendsNoSpecsWithAReset(Session):
         return pb2.ResetResponse()
 
 
-@breaks("a_reset_between_sequences_changes_nothing")
+@breaks("a_reset_sends_the_specs_again")
 class SendsOtherSpecsWithAResetThanItHas(Session):
     def on_reset(self, request: Any) -> Any:
         response = super().on_reset(request)
@@ -70,10 +70,29 @@ class SendsOtherSpecsWithAResetThanItHas(Session):
         return response
 
 
+@breaks("a_reset_between_sequences_changes_nothing")
+class BeginsASequenceAtASecondReset(Session):
+    resets = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self.resets = 0
+
+    def on_reset(self, request: Any) -> Any:
+        response = super().on_reset(request)
+        self.resets += 1
+        if self.resets > 1:
+            self.begin()
+        return response
+
+
 @breaks("a_reset_ends_the_sequence")
 class StaysInItsSequenceAtAReset(Session):
-    def end_sequence(self) -> None:
-        pass
+    def on_reset(self, request: Any) -> Any:
+        was_running = self.running
+        response = super().on_reset(request)
+        self.running = was_running
+        return response
 
 
 @breaks("invalid_reset_settings_are_refused")

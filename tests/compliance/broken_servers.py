@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.compliance import broken_sequences, broken_streams, broken_tensors
+from tests.compliance import broken_sequences, broken_streams, broken_tensors, broken_worlds
 from tests.compliance.breakage import BROKEN
 
-__all__ = ["BROKEN", "broken_sequences", "broken_streams", "broken_tensors"]
+__all__ = ["BROKEN", "broken_sequences", "broken_streams", "broken_tensors", "broken_worlds"]

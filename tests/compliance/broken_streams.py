@@ -46,8 +46,9 @@ class DoesNotAnswerWhatFails(Session):
         return [] if kind == "error" else [response]
 
 
-@breaks("pipelined_steps_are_answered_in_order")
-class SwapsAnswersOfRequestsInFlight(Session):
+class _ReadsAhead(Session):
+    """Looks for another request before it answers."""
+
     def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
         arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -61,19 +62,45 @@ class SwapsAnswersOfRequestsInFlight(Session):
 
         threading.Thread(target=read, daemon=True).start()
         while (request := arrived.get()) is not None:
-            first = list(self.answers(request))
+            if not self.may_wait(request):
+                yield from self.answers(request)
+                continue
             try:
                 another = arrived.get(timeout=0.02)
             except queue.Empty:
-                yield from first
+                yield from self.answers(request)
                 continue
             if another is None:
                 return
-            yield from self.answers(another)
-            yield from first
+            yield from self.answers_of_two(request, another)
+
+    def may_wait(self, request: Any) -> bool:
+        return True
+
+    def answers_of_two(self, request: Any, another: Any) -> Iterator[Any]:
+        raise NotImplementedError
 
 
-@breaks("a_reset_is_taken")
+@breaks("pipelined_steps_are_answered_in_order")
+class SwapsAnswersOfRequestsInFlight(_ReadsAhead):
+    def answers_of_two(self, request: Any, another: Any) -> Iterator[Any]:
+        first = list(self.answers(request))
+        yield from self.answers(another)
+        yield from first
+
+
+@breaks("pipelined_requests_take_effect_in_order")
+class LeavesAfterTheRequestThatFollows(_ReadsAhead):
+    def may_wait(self, request: Any) -> bool:
+        return bool(request.WhichOneof("payload") == "leave_world")
+
+    def answers_of_two(self, request: Any, another: Any) -> Iterator[Any]:
+        second = list(self.answers(another))
+        yield from self.answers(request)
+        yield from second
+
+
+@breaks("answers_are_of_the_requests_kind")
 class AnswersAResetWithAJoin(Session):
     def sent(self, response: Any, kind: str) -> list[Any]:
         if kind == "reset":
@@ -81,7 +108,7 @@ class AnswersAResetWithAJoin(Session):
         return [response]
 
 
-@breaks("leaving_while_not_joined_is_a_no_op")
+@breaks("answers_are_of_the_requests_kind")
 class AnswersALeaveWithNothingInIt(Session):
     def sent(self, response: Any, kind: str) -> list[Any]:
         return [pb2.EnvironmentResponse() if kind == "leave_world" else response]
@@ -177,18 +204,21 @@ class DestroysWorldsThatDoNotExist(Worlds):
 @breaks("a_destroyed_world_cannot_be_joined")
 class DoesNotReallyDestroy(Worlds):
     def destroy(self, name: str) -> None:
-        self.find(name)
+        world = self.find(name)
+        super().destroy(name)
+        self.worlds[name] = world
 
 
 @breaks("a_joined_connection_cannot_destroy_its_world")
-class DestroysTheCallerOwnWorld(Worlds):
-    def destroy(self, name: str) -> None:
-        self.find(name)
-        del self.worlds[name]
+class DestroysTheCallerOwnWorld(Session):
+    def on_destroy_world(self, request: Any) -> Any:
+        if self.world is None or request.world_name != self.world_name:
+            return super().on_destroy_world(request)
+        del self.worlds.worlds[self.world_name]
+        return pb2.DestroyWorldResponse()
 
 
-@breaks("a_world_with_an_agent_is_destroyed_in_one_of_three_ways")
-class RefusesWhenTheAgentHasLeft(Worlds):
+class _RefusingWorlds(Worlds):
     def __init__(self) -> None:
         super().__init__()
         self.refused: set[str] = set()
@@ -201,6 +231,16 @@ class RefusesWhenTheAgentHasLeft(Worlds):
         if name in self.refused:
             raise RequestError(f"world {name!r} had agents")
         super().destroy(name)
+
+
+@breaks("a_world_with_an_agent_is_destroyed_in_one_of_three_ways")
+class RefusesWhenTheAgentHasLeft(Session):
+    worlds_class = _RefusingWorlds
+
+    def on_destroy_world(self, request: Any) -> Any:
+        if self.world is not None and request.world_name == self.world_name:
+            raise RequestError("joined to it")
+        return super().on_destroy_world(request)
 
 
 @breaks("invalid_create_settings_are_refused")
@@ -222,9 +262,16 @@ class LetsWorldsAffectEachOther(Session):
 
 
 @breaks("an_unknown_world_cannot_be_joined")
-class JoinsAWorldThatDoesNotExist(Worlds):
-    def find(self, name: str) -> World:
-        return self.worlds.get(name) or next(iter(self.worlds.values()), World())
+class JoinsAWorldThatDoesNotExist(Session):
+    def on_join_world(self, request: Any) -> Any:
+        known = self.worlds.worlds
+        is_known = request.world_name in known
+        known.setdefault(request.world_name, World())
+        try:
+            return super().on_join_world(request)
+        finally:
+            if not is_known:
+                del known[request.world_name]
 
 
 @breaks("a_joined_connection_cannot_join_again")
@@ -253,7 +300,7 @@ class RefusesToLeaveWhileNotJoined(Session):
         return super().on_leave_world(request)
 
 
-@breaks("pipelined_requests_take_effect_in_order")
+@breaks("step_and_reset_need_a_join")
 class GoesOnSteppingAfterALeave(Session):
     def check_joined(self) -> None:
         pass

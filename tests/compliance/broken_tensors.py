@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.compliance.playground import (
     PICTURE,
     REWARD,
     SEEN_FORCE,
+    SEEN_PATH,
     STEPS,
     RequestError,
     Session,
@@ -29,52 +31,52 @@ from tests.compliance.playground import (
 class _WithSpecs(Session):
     def specs(self) -> Any:
         specs = super().specs()
-        self.spoil(specs)
+        self.spoil_specs(specs)
         return specs
 
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         raise NotImplementedError
 
 
 @breaks("names_are_unique")
 class NamesTwoActionsAlike(_WithSpecs):
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         specs.actions[GRIP].name = "path"
 
 
 @breaks("no_name_is_the_parent_of_another")
 class NamesAnObservationLikeTheParentOfAnother(_WithSpecs):
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         specs.observations[HEARD].name = "arm"
 
 
 @breaks("at_most_one_dimension_is_variable")
 class HasTwoVariableDimensions(_WithSpecs):
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         specs.actions[PATH].shape[:] = [-1, -1]
 
 
 @breaks("data_types_are_valid")
 class HasADataTypeThatThereIsNoneOf(_WithSpecs):
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         specs.observations[PICTURE].dtype = 0
 
 
 @breaks("bounds_make_sense")
 class HasAMinimumAboveItsMaximum(_WithSpecs):
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         specs.observations[STEPS].min.int64s.array[:] = [100]
 
 
 @breaks("bounds_make_sense")
 class HasABoundThatIsNan(_WithSpecs):
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         specs.actions[PATH].max.doubles.array[:] = [float("nan")]
 
 
 @breaks("bounds_make_sense")
 class HasBoundsOfAnotherNumberThanElements(_WithSpecs):
-    def spoil(self, specs: Any) -> None:
+    def spoil_specs(self, specs: Any) -> None:
         del specs.actions[FORCE].min.floats.array[5]
 
 
@@ -160,6 +162,53 @@ class ObservesInColumnMajorOrder(_Observing):
             tensor.floats.array[:] = list(np.reshape(tensor.floats.array, (2, 3)).T.ravel())
 
 
+@breaks("observations_are_within_their_bounds")
+class ObservesNanWithinBounds(_Observing):
+    def spoil(self, uid: int, tensor: Any) -> None:
+        if uid == SEEN_PATH:
+            tensor.doubles.array[0] = np.nan
+
+
+class _Unbounded(_Observing, _WithSpecs):
+    def spoil_specs(self, specs: Any) -> None:
+        for field in ("min", "max"):
+            specs.observations[SEEN_PATH].ClearField(field)
+
+
+@breaks("observations_without_bounds_are_numbers")
+class ObservesNan(_Unbounded):
+    def spoil(self, uid: int, tensor: Any) -> None:
+        if uid == SEEN_PATH:
+            tensor.doubles.array[-1] = np.nan
+
+
+@breaks("observations_without_bounds_are_numbers")
+class ObservesNanInTheLastStep(_Unbounded):
+    def spoil(self, uid: int, tensor: Any) -> None:
+        if uid == SEEN_PATH and not self.running:
+            tensor.doubles.array[-1] = np.nan
+
+
+@breaks("rewards_and_discounts_are_numbers")
+class RewardsWithNan(_Observing):
+    def spoil(self, uid: int, tensor: Any) -> None:
+        if uid == REWARD:
+            tensor.floats.array[:] = [np.nan]
+
+
+@breaks("rewards_and_discounts_are_numbers")
+class RewardsTheLastStepWithNan(_Observing):
+    def spoil(self, uid: int, tensor: Any) -> None:
+        if uid == REWARD and not self.running:
+            tensor.floats.array[:] = [np.nan]
+
+
+@breaks("rewards_and_discounts_are_numbers")
+class DiscountsWithNan(RewardsWithNan, _WithSpecs):
+    def spoil_specs(self, specs: Any) -> None:
+        specs.observations[REWARD].name = "discount"
+
+
 # Actions.
 
 
@@ -190,7 +239,8 @@ class TakesActionsOfAnotherShape(Session):
         pass
 
     def check_bounds(self, action: Any, value: Any) -> None:
-        pass
+        with contextlib.suppress(ValueError):  # Shapes that do not fit.
+            super().check_bounds(action, value)
 
 
 @breaks("actions_out_of_range_are_refused")
@@ -226,7 +276,7 @@ class DoesNotBroadcast(Session):
     def to_array(self, tensor: Any) -> Any:
         value = tensor_utils.unpack_proto(tensor)
         try:
-            return value.reshape(list(tensor.shape)) if tensor.shape else value[0]
+            return value.reshape(list(tensor.shape))
         except ValueError as error:
             raise RequestError(str(error)) from error
 

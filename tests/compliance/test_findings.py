@@ -19,7 +19,7 @@ from dm_env_rpc_client.compliance import (
     Result,
     Suite,
     run,
-    test_compliance,
+    test_all,
     trial,
 )
 from dm_env_rpc_client.compliance.check import Check
@@ -299,23 +299,30 @@ def test_each_check_says_why_it_has_its_level(check: Any) -> None:
     assert ("An error: " in text) != bool(check.leniency)
 
 
-def test_a_check_as_a_test() -> None:
+def test_a_check_as_a_test(request: pytest.FixtureRequest) -> None:
+    properties: list[tuple[str, object]] = []
+
     def as_test(name: str, address: str, timeout: float = 2.0) -> None:
         (check,) = [check for check in CHECKS if check.name == name]
-        test_compliance.test_compliance(check, address, patient(Options(timeout=timeout)), suites)
+        options = patient(Options(timeout=timeout))
+        test_all.test(check, address, options, suites, request, lambda *of: properties.append(of))
 
     suites: dict[str, Suite] = {}
     with playground.serve() as address:
         as_test("a_world_can_be_joined", address)
         with pytest.raises(pytest.skip.Exception, match="no reset settings"):
             as_test("reset_settings_are_taken", address)
-    ended = pytest.raises(pytest.fail.Exception, match="received: the end of the stream")
+    ended = pytest.raises(
+        pytest.fail.Exception, match=r"^the_server_can_be_checked: got the end of"
+    )
     with ScriptedServer(answering()) as server:
         # What blocks the check is reported by its test; later ones are skipped.
         with ended:
             as_test("leaving_while_not_joined_is_a_no_op", server.address)
         with pytest.raises(pytest.skip.Exception, match="nothing can be checked"):
             as_test("a_step_may_be_empty", server.address)
+    (found,) = properties
+    assert str(found[1]).startswith("failed the_server_can_be_checked: got the end of the stream")
     with pytest.raises(pytest.fail.Exception, match="expected: a connection"):
         as_test("a_world_can_be_joined", "localhost:1", 0.2)
 
@@ -378,8 +385,8 @@ class Measured(Probe):
         self._measure()
         return answer
 
-    def accept(self, request: Any, expected: str) -> Any:
-        answer = super().accept(request, expected)
+    def accept(self, request: Any, expected: str, concerns: tuple[str, ...] = ()) -> Any:
+        answer = super().accept(request, expected, concerns)
         if isinstance(answer, pb2.JoinWorldResponse):
             self.world = request.world_name
         self._measure()
@@ -400,7 +407,7 @@ def test_a_check_takes_as_many_clients_as_it_says(
     monkeypatch.setattr(Measured, "most", Takes(0, 0, 0))
     is_for_one = check.name == "a_world_for_one_agent_refuses_another"
     options = dataclasses.replace(OPTIONS, several_agents=False if is_for_one else None)
-    facts = Facts(0, "", "", *[True] * 6)
+    facts = Facts(0, "", "", "", *[True] * 6)
     Measured.probes.clear()
     with (
         playground.serve(OnePerWorld if is_for_one else playground.Session) as address,

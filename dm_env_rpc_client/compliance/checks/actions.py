@@ -65,6 +65,7 @@ def _sent(
     lacking: str = "",
     *,
     leniency: str = "",
+    explained_by: tuple[Check, ...] = (),
     needs_any_value: bool = False,
 ) -> Callable[[Callable[[TensorField, ProbeAgent], _Cases]], Check]:
     """Makes a check of a function that yields values of an action, sent beside valid ones.
@@ -76,6 +77,7 @@ def _sent(
       clause: of the protocol overview.
       lacking: what the environment lacks if there is no such action; "" if that says nothing.
       leniency: see above.
+      explained_by: as for `Check`.
       needs_any_value: whether all values within the specs have to be valid.
     """
 
@@ -97,7 +99,7 @@ def _sent(
             if lacking and not count:
                 raise NotOfferedError(lacking)
 
-        return overview(heading, clause, leniency, needs)(run)
+        return overview(heading, clause, leniency, needs, explained_by)(run)
 
     return decorate
 
@@ -302,6 +304,7 @@ def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> 
     "Variable lengths",
     "A negative length follows from the number of elements.",
     "no action has a dimension",
+    explained_by=(actions_at_their_bounds_are_taken,),
 )
 def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Sends each dimension of each action as -1 in turn.
@@ -333,6 +336,7 @@ def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _
     "Variable lengths",
     "A variable dimension has any length.",
     "no action has a variable dimension",
+    explained_by=(actions_at_their_bounds_are_taken,),
     needs_any_value=True,
 )
 def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent) -> _Cases:
@@ -351,6 +355,7 @@ def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent)
     "Broadcastable",
     "One element can represent a tensor of any shape.",
     "no action has a shape that one element can fill",
+    explained_by=(actions_at_their_bounds_are_taken,),
     needs_any_value=True,
 )
 def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:

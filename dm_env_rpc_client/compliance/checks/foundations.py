@@ -295,4 +295,4 @@ def a_request_without_payload_is_refused(trial: Trial) -> None:
     if response.WhichOneof("payload") != "error":
         raise probe.violation(expected, response)
     if trial.facts.errors_are_no_ops:
-        probe.accept(dm_env_rpc_pb2.LeaveWorldRequest(), "a LeaveWorldResponse, after the error")
+        probe.ask(dm_env_rpc_pb2.LeaveWorldRequest(), "an answer to a LeaveWorld, after the error")

@@ -10,7 +10,11 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     a_failed_request_is_answered,
     a_world_can_be_joined,
     an_error_changes_no_state,
+    one_answer_for_each_request,
     unknown_actions_are_refused,
+)
+from dm_env_rpc_client.compliance.checks.world_independence import (
+    a_step_changes_its_own_world_only,
 )
 from dm_env_rpc_client.compliance.checks.world_lifetimes import names_of_worlds_are_unique
 from dm_env_rpc_client.compliance.facts import Takes
@@ -20,20 +24,6 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 _of_joining = functools.partial(reference, "JoinWorldRequest/Response")
 _of_leaving = functools.partial(reference, "LeaveWorldRequest/Response")
-
-
-@_of_joining("The name says which world to join.", needs=(a_failed_request_is_answered,))
-def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
-    """Names a world that does not exist, beside one that does.
-
-    An error: a client whose world was destroyed by another gets into a world that it does not mean.
-    """
-    probe = trial.connect()
-    trial.create_world(probe)
-    request = trial.join_request(trial.options.unknown_world_name)
-    probe.refuse(request, "an error, because there is no such world")
-    if trial.facts.errors_are_no_ops:
-        probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because no world was joined")
 
 
 @_of_joining("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
@@ -93,7 +83,7 @@ def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
     "States",
     "Step and Reset need a joined world.",
     leniency="a client joins a world before it steps or resets",
-    needs=(a_world_can_be_joined, a_failed_request_is_answered),
+    needs=(a_world_can_be_joined, a_failed_request_is_answered, one_answer_for_each_request),
 )
 def step_and_reset_need_a_join(trial: Trial) -> None:
     """Sends both before a join, and after a leave.
@@ -115,7 +105,10 @@ def step_and_reset_need_a_join(trial: Trial) -> None:
         probe.refuse(request, f"{expected} any more")
 
 
-@_of_leaving("Leaving while not joined is a no-op.", needs=(a_world_can_be_joined,))
+@_of_leaving(
+    "Leaving while not joined is a no-op.",
+    needs=(a_world_can_be_joined, one_answer_for_each_request),
+)
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
     """Leaves before a join and twice after one.
 
@@ -132,7 +125,8 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
 
 
 @_of_leaving(
-    "An agent that joins again after a leave begins a sequence.", needs=(a_world_can_be_joined,)
+    "An agent that joins again after a leave begins a sequence.",
+    needs=(a_world_can_be_joined, one_answer_for_each_request),
 )
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     """Leaves in the middle of a sequence; after the next join another one begins.
@@ -152,6 +146,7 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
 @overview(
     "Multiagent support",
     "Each connection has its own part in a world, or none.",
+    explained_by=(a_step_changes_its_own_world_only,),
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:

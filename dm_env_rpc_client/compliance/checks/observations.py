@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -147,3 +147,92 @@ def observations_are_within_their_bounds(trial: Trial) -> None:
         )
         if not fits:
             raise agent.probe.violation(f"{field.label} from {minimum} to {maximum}", tensor)
+
+
+def _floats(
+    trial: Trial, lacking: str, is_meant: Callable[[TensorField], bool]
+) -> Iterator[tuple[ProbeAgent, TensorField, np.ndarray, bool]]:
+    """Yields floating point observations without bounds, to the end of a sequence and beyond.
+
+    Those with bounds have a check of their own, which finds NaN too.
+
+    Args:
+      trial: the check.
+      lacking: what the environment lacks if there are none.
+      is_meant: whether the check is about an observation.
+
+    Yields:
+      The agent, the observation, its value, and whether the step was the first of a sequence.
+    """
+    agent = trial.join()
+    fields = {
+        uid: field
+        for uid, field in agent.observations.items()
+        if field.codec.dtype.kind == "f" and _is_unbounded(field) and is_meant(field)
+    }
+    if not fields:
+        raise NotOfferedError(lacking)
+    for number in range(max(_STEPS, trial.options.max_steps)):
+        is_first = agent.state is not State.RUNNING
+        step = agent.step(requested=list(fields))
+        for uid, tensor in step.observations.items():
+            if uid in fields:
+                try:
+                    value = np.asarray(fields[uid].unpack(tensor))
+                except SpecError:
+                    continue  # Another check reports it.
+                yield agent, fields[uid], value, is_first
+        if number >= _STEPS and agent.state is not State.RUNNING:
+            break
+
+
+def _is_unbounded(field: TensorField) -> bool:
+    return all(bound is None for bound in field.bounds)
+
+
+def _is_reward(field: TensorField) -> bool:
+    return field.name in ("reward", "discount")
+
+
+def _check_is_number(agent: ProbeAgent, field: TensorField, value: np.ndarray) -> None:
+    if np.any(np.isnan(value)):
+        index = np.argwhere(np.isnan(value))[0].tolist()
+        where = f" in element {index}" if index else ""
+        raise agent.probe.violation(f"{field.label} without NaN", f"{field.label} with NaN{where}")
+
+
+@overview(
+    "Reward and discount",
+    "A server provides a sensible reward and discount, or none.",
+    needs=(what_is_requested_is_returned,),
+)
+def rewards_and_discounts_are_numbers(trial: Trial) -> None:
+    """Looks for NaN after the first step of a sequence, which has no reward.
+
+    An error: the return of the client's agent is NaN from there on. Infinity is a number.
+    """
+    for agent, field, value, is_first in _floats(
+        trial, "no reward and no discount is a floating point number without bounds", _is_reward
+    ):
+        if not is_first:
+            _check_is_number(agent, field, value)
+
+
+@overview(
+    "Ranges",
+    "Elements are numbers, which a range can hold.",
+    leniency="no document mentions NaN, and in some environments it stands for a missing value",
+    needs=(what_is_requested_is_returned,),
+)
+def observations_without_bounds_are_numbers(trial: Trial) -> None:
+    """Looks for NaN; where there is no bound, infinity is in range.
+
+    A warning: a spec cannot say that there may be NaN, so a client does not expect it, but one that
+    leaves out the element does not notice.
+    """
+    for agent, field, value, _ in _floats(
+        trial,
+        "no observation has floating point elements without bounds",
+        lambda field: not _is_reward(field),
+    ):
+        _check_is_number(agent, field, value)

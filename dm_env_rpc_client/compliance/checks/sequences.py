@@ -6,6 +6,7 @@ import functools
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.checks.actions import actions_at_their_bounds_are_taken
 from dm_env_rpc_client.compliance.checks.foundations import (
     a_failed_request_is_answered,
     a_reset_is_taken,
@@ -24,7 +25,8 @@ _of_states = functools.partial(overview, "States")
 _of_steps = functools.partial(reference, "StepRequest/Response")
 
 _RESET = "ResetRequest/Response"
-_of_resets = functools.partial(reference, _RESET, needs=(a_world_can_be_joined, a_reset_is_taken))
+_NEEDS = (a_world_can_be_joined, a_reset_is_taken)
+_of_resets = functools.partial(reference, _RESET, needs=_NEEDS)
 _WINDOW = 8
 """The number of steps that are pending at once."""
 
@@ -79,7 +81,9 @@ def the_last_step_returns_observations(trial: Trial) -> None:
 
 
 @_of_steps(
-    "Pending steps may be processed in the next sequence.", needs=(a_first_step_may_have_actions,)
+    "Pending steps may be processed in the next sequence.",
+    needs=(a_first_step_may_have_actions,),
+    explained_by=(actions_at_their_bounds_are_taken, states_follow_each_other),
 )
 def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
     """Keeps several steps pending beyond the end of a sequence.
@@ -101,7 +105,23 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
         raise NotOfferedError(_endless(trial))
 
 
-@_of_resets("A pending Reset takes effect between the steps around it.")
+@_of_resets("After a Reset the next step begins a sequence; its actions are ignored.")
+def a_reset_ends_the_sequence(trial: Trial) -> None:
+    """Resets in the middle of a sequence.
+
+    An error: the agent continues a sequence that it takes for ended.
+    """
+    agent = trial.run()
+    agent.reset()
+    agent.begin("a first step after the Reset, whose actions are ignored")
+    agent.check_is_running("the sequence after the Reset has begun")
+
+
+@_of_resets(
+    "A pending Reset takes effect between the steps around it.",
+    needs=(*_NEEDS, a_reset_ends_the_sequence),
+    explained_by=(actions_at_their_bounds_are_taken,),
+)
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     """Sends a step, a Reset and a first step without waiting.
 
@@ -155,7 +175,10 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
     agent.step(requested=agent.observations, expected="a step with the specs of the Reset")
 
 
-@_of_resets("A Reset without settings is a no-op while no sequence is running.")
+@_of_resets(
+    "A Reset without settings is a no-op while no sequence is running.",
+    needs=(*_NEEDS, a_reset_ends_the_sequence, a_reset_sends_the_specs_again),
+)
 def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     """Resets twice before the first sequence and twice after a Reset.
 
@@ -174,18 +197,6 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
         _check_same(agent, between)
     agent.begin("a first step after Resets that changed nothing")
     agent.check_is_running("a sequence has begun")
-
-
-@_of_resets("After a Reset the next step begins a sequence; its actions are ignored.")
-def a_reset_ends_the_sequence(trial: Trial) -> None:
-    """Resets in the middle of a sequence.
-
-    An error: the agent continues a sequence that it takes for ended.
-    """
-    agent = trial.run()
-    agent.reset()
-    agent.begin("a first step after the Reset, whose actions are ignored")
-    agent.check_is_running("the sequence after the Reset has begun")
 
 
 @_of_resets("Settings of a Reset are those for the agent's next sequence.")

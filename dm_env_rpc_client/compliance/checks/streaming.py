@@ -15,7 +15,15 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     one_answer_for_each_request,
     the_stream_survives_errors,
 )
-from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
+from dm_env_rpc_client.compliance.checks.joining import step_and_reset_need_a_join
+from dm_env_rpc_client.compliance.checks.observations import (
+    nothing_is_returned_unless_requested,
+    what_is_requested_is_returned,
+)
+from dm_env_rpc_client.compliance.checks.sequences import (
+    states_follow_each_other,
+    the_last_step_returns_observations,
+)
 from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
@@ -28,9 +36,40 @@ _DEPTH = 16
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 
+@_of_streaming(
+    "Requests sent without waiting are answered in their order.",
+    needs=(
+        nothing_is_returned_unless_requested,
+        what_is_requested_is_returned,
+        the_last_step_returns_observations,
+    ),
+)
+def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
+    """Requests different observations in each of many steps and compares the answers.
+
+    An error: a client takes an answer for that to another request.
+    """
+    agent = trial.run()
+    uids = sorted(agent.specs.observations)
+    asked = [uids[: number % (len(uids) + 1)] for number in range(_DEPTH)]
+    for requested in asked:
+        agent.probe.send(agent.request(requested=requested))
+    for requested in asked:
+        response = agent.took(agent.probe.accepted("step", f"observations {requested}"))
+        if sorted(response.observations) != requested:
+            raise agent.probe.violation(
+                f"the answers in order, the next one with observations {requested}", response
+            )
+
+
 @_of_protocol(
     "An answer is of the request's own kind, or an error.",
-    needs=(one_answer_for_each_request, the_stream_survives_errors),
+    needs=(
+        one_answer_for_each_request,
+        the_stream_survives_errors,
+        pipelined_steps_are_answered_in_order,
+    ),
+    explained_by=(an_error_changes_no_state,),
 )
 def answers_are_of_the_requests_kind(trial: Trial) -> None:
     """Sends one request of each kind without waiting; each may be refused or not.
@@ -55,30 +94,12 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
 
 
 @_of_streaming(
-    "Requests sent without waiting are answered in their order.",
-    needs=(what_is_requested_is_returned,),
-)
-def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
-    """Requests different observations in each of many steps and compares the answers.
-
-    An error: a client takes an answer for that to another request.
-    """
-    agent = trial.run()
-    uids = sorted(agent.specs.observations)
-    asked = [uids[: number % (len(uids) + 1)] for number in range(_DEPTH)]
-    for requested in asked:
-        agent.probe.send(agent.request(requested=requested))
-    for requested in asked:
-        response = agent.took(agent.probe.accepted("step", f"observations {requested}"))
-        if sorted(response.observations) != requested:
-            raise agent.probe.violation(
-                f"the answers in order, the next one with observations {requested}", response
-            )
-
-
-@_of_streaming(
     "Requests sent without waiting are processed in their order.",
-    needs=(an_error_changes_no_state,),
+    needs=(
+        an_error_changes_no_state,
+        step_and_reset_need_a_join,
+        pipelined_steps_are_answered_in_order,
+    ),
 )
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     """Leaves and joins again without waiting: a step in between is refused, others are not.
@@ -98,7 +119,11 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
 
 @_of_streaming(
     "If one of several pending requests fails, the others do not.",
-    needs=(an_error_changes_no_state,),
+    needs=(
+        an_error_changes_no_state,
+        states_follow_each_other,
+        pipelined_steps_are_answered_in_order,
+    ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
     """Sends steps of which every second one requests an unknown observation.
@@ -152,4 +177,4 @@ def an_unknown_extension_is_answered(trial: Trial) -> None:
     probe = trial.connect()
     request = any_pb2.Any(type_url="type.googleapis.com/compliance.Unknown", value=b"\x08\x01")
     probe.ask(request, "an answer to an unknown extension")
-    trial.usable(probe).accept(_LEAVE, "a LeaveWorldResponse, after the extension")
+    trial.usable(probe).ask(_LEAVE, "an answer to a LeaveWorld, after the extension")

@@ -20,10 +20,12 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 _of_creation = functools.partial(reference, "CreateWorldRequest/Response")
 _of_destruction = functools.partial(reference, "DestroyWorldRequest/Response")
+_of_joining = functools.partial(reference, "JoinWorldRequest/Response")
 _of_several_worlds = functools.partial(reference, "Multiple world support")
 
 
-def _destroy(trial: Trial, probe: Probe, name: str) -> None:
+def destroy_world(trial: Trial, probe: Probe, name: str) -> None:
+    """Destroys a world of the check; ViolationError if that is refused."""
     _check_creates(trial)
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=name)
     probe.accept(request, "a DestroyWorldResponse")
@@ -46,7 +48,7 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
     _check_creates(trial)
     probe = trial.connect()
     for _ in range(2):
-        _destroy(trial, probe, trial.create_world(probe))
+        destroy_world(trial, probe, trial.create_world(probe))
 
 
 @_of_creation(
@@ -112,8 +114,23 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
 
 
 @_of_creation(
+    "Another connection may join a world than the one that created it.",
+    needs=(a_world_can_be_joined,),
+    takes=Takes(connections=2),
+)
+def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
+    """Creates on one connection, joins and steps on another.
+
+    An error: one client cannot create the worlds of others.
+    """
+    creator = trial.connect()
+    agent = trial.join(trial.connect(), trial.create_world(creator))
+    agent.begin("a first step in a world that another connection created")
+
+
+@_of_creation(
     "The name of a world is unique on the server, not on one connection only.",
-    needs=(names_of_worlds_are_unique,),
+    needs=(names_of_worlds_are_unique, a_world_can_be_joined_from_another_connection),
     otherwise="worlds of two connections can have one name",
     takes=Takes(connections=2),
 )
@@ -144,25 +161,45 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     probe.refuse(trial.create_request(), "an error, because the only world exists already")
 
 
-@_of_creation(
-    "Another connection may join a world than the one that created it.",
-    needs=(a_world_can_be_joined,),
-    takes=Takes(connections=2),
-)
-def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
-    """Creates on one connection, joins and steps on another.
+@_of_joining("The name says which world to join.", needs=(a_failed_request_is_answered,))
+def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
+    """Names a world that does not exist, beside one that does.
 
-    An error: one client cannot create the worlds of others.
+    An error: a client whose world was destroyed by another gets into a world that it does not mean.
     """
-    creator = trial.connect()
-    agent = trial.join(trial.connect(), trial.create_world(creator))
-    agent.begin("a first step in a world that another connection created")
+    probe = trial.connect()
+    trial.create_world(probe)
+    request = trial.join_request(trial.options.unknown_world_name)
+    probe.refuse(request, "an error, because there is no such world")
+    if trial.facts.errors_are_no_ops:
+        expected = "an error, because no world was joined"
+        probe.refuse(dm_env_rpc_pb2.StepRequest(), expected, ("step_and_reset_need_a_join",))
+
+
+@_of_destruction(
+    "A world that was destroyed is gone.",
+    needs=(
+        a_world_can_be_created_and_destroyed,
+        names_of_worlds_are_unique,
+        a_failed_request_is_answered,
+    ),
+    explained_by=(an_unknown_world_cannot_be_joined,),
+)
+def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
+    """Joins a world that was just destroyed.
+
+    An error: a client acts in a world that others take for destroyed.
+    """
+    probe = trial.connect()
+    name = trial.create_world(probe)
+    destroy_world(trial, probe, name)
+    probe.refuse(trial.join_request(name), "an error, because the world was destroyed")
 
 
 @_of_destruction(
     "A world that does not exist cannot be destroyed.",
     leniency="the world is not there afterwards, which is what the client asked for",
-    needs=(a_world_can_be_created_and_destroyed, a_failed_request_is_answered),
+    needs=(a_destroyed_world_cannot_be_joined, a_failed_request_is_answered),
 )
 def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
     """Names one that was never created, and one that was destroyed.
@@ -176,30 +213,15 @@ def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
     if trial.options.world_name is None:
         probe = trial.usable(probe)
         name = trial.create_world(probe)
-        _destroy(trial, probe, name)
+        destroy_world(trial, probe, name)
         request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=name)
         probe.refuse(request, "an error, because the world was destroyed already")
 
 
 @_of_destruction(
-    "A world that was destroyed is gone.",
-    needs=(a_world_can_be_created_and_destroyed, a_failed_request_is_answered),
-)
-def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
-    """Joins a world that was just destroyed.
-
-    An error: a client acts in a world that others take for destroyed.
-    """
-    probe = trial.connect()
-    name = trial.create_world(probe)
-    _destroy(trial, probe, name)
-    probe.refuse(trial.join_request(name), "an error, because the world was destroyed")
-
-
-@_of_destruction(
     "A connection cannot destroy the world that it is joined to.",
     leniency="a client leaves its world before it destroys it",
-    needs=(an_error_changes_no_state,),
+    needs=(an_error_changes_no_state, names_of_worlds_are_unique),
 )
 def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     """Tries before a sequence and in one; the agent continues after each.
@@ -217,7 +239,11 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
 
 @_of_destruction(
     "Under a joined agent a world is destroyed at once, later, or not.",
-    needs=(a_world_can_be_joined, a_failed_request_is_answered),
+    needs=(
+        a_world_can_be_joined,
+        a_failed_request_is_answered,
+        names_of_worlds_are_unique,
+    ),
     takes=Takes(connections=2),
 )
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
@@ -238,7 +264,7 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
             trial.forget_world(agent.world_name)
         elif trial.facts.survives_errors and not trial.options.companions:
             # A slow server may have decided before the agent left. Now it has no reason to refuse.
-            _destroy(trial, other, agent.world_name)
+            destroy_world(trial, other, agent.world_name)
         return
     answer = other.answer("destroy_world", "a DestroyWorldResponse or an error")
     if isinstance(answer, status_pb2.Status):
@@ -246,31 +272,3 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
         return
     trial.forget_world(agent.world_name)
     agent.refuse_step("an error, because the world was destroyed")
-
-
-@_of_several_worlds(
-    "An agent in one world does not affect an agent in another.",
-    needs=(
-        a_world_can_be_created_and_destroyed,
-        names_of_worlds_are_unique,
-        an_error_changes_no_state,
-    ),
-    takes=Takes(connections=2, joined=2),
-)
-def worlds_are_independent(trial: Trial) -> None:
-    """Resets, leaves and destroys one world in the middle of a sequence in another.
-
-    An error: what one client does spoils the sequence of another.
-    """
-    agent = trial.join()
-    probe = trial.connect()
-    other = trial.join(probe, trial.create_another_world(probe))
-    agent.begin("a first step in one world")
-    other.begin("a first step in the other world")
-    other.reset_if_offered()
-    agent.check_is_running("the Reset was in another world")
-    other.leave()
-    agent.check_is_running("the LeaveWorld was in another world")
-    if not trial.options.companions:  # They are still in that world.
-        _destroy(trial, probe, other.world_name)
-    agent.step(expected="a StepResponse, because it was another world that was destroyed")

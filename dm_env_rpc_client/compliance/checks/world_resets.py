@@ -11,7 +11,11 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     a_reset_world_is_taken,
     a_world_can_be_joined,
 )
+from dm_env_rpc_client.compliance.checks.joining import agents_of_one_world_have_their_own_states
 from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
+from dm_env_rpc_client.compliance.checks.world_lifetimes import (
+    a_world_can_be_joined_from_another_connection,
+)
 from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, step_together
@@ -103,7 +107,11 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
 
 @_of_world_resets(
     "The caller waits until every other agent had an INTERRUPTED step.",
-    needs=(what_is_requested_is_returned, a_reset_world_is_taken),
+    needs=(
+        what_is_requested_is_returned,
+        a_reset_world_is_taken,
+        a_world_can_be_joined_from_another_connection,
+    ),
     takes=Takes(connections=2),
 )
 def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
@@ -121,6 +129,11 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
 @_of_world_resets(
     "A ResetWorld affects all agents of the world, the caller otherwise.",
     needs=(a_reset_world_is_taken,),
+    explained_by=(
+        an_agent_resets_its_world,
+        a_spectator_resets_a_world_with_an_agent,
+        agents_of_one_world_have_their_own_states,
+    ),
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:

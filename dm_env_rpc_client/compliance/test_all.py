@@ -1,13 +1,18 @@
-"""Each check as a test, for `pytest --pyargs dm_env_rpc_client.compliance`."""
+"""Each check as a test, for `pytest --pyargs dm_env_rpc_client.compliance`.
+
+pytest ends with a line for each failed test, and cuts it off at the width of the terminal: the
+names in it are short, and the text begins with what the server did.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 
 from dm_env_rpc_client.compliance.check import Check
-from dm_env_rpc_client.compliance.options import Options
+from dm_env_rpc_client.compliance.options import FINDING, Options
 from dm_env_rpc_client.compliance.outcome import ComplianceWarning, Outcome
 from dm_env_rpc_client.compliance.runner import Suite
 from dm_env_rpc_client.compliance.table import CHECKS
@@ -22,20 +27,30 @@ def suites() -> Suites:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
-def test_compliance(
+def test(
     check: Check,
     dm_env_rpc_address: str,
     dm_env_rpc_compliance_options: Options,
     suites: Suites,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Fails or warns with the request, the answer and the expected answer."""
     if dm_env_rpc_address not in suites:
         suites[dm_env_rpc_address] = Suite(dm_env_rpc_address, dm_env_rpc_compliance_options)
-    results = list(suites[dm_env_rpc_address].results(check))
+    # A finding fails its own test, if that is selected.
+    selected = {item.name for item in request.session.items}
+    asked_later = {each.name for each in CHECKS if f"test[{each.name}]" in selected}
+    results = list(suites[dm_env_rpc_address].results(check, asked_later))
+    failures = []
     for result in results:
+        text = result.as_report("" if result.name == check.name else f"{result.name}: ")
+        if result.is_finding:
+            record_property(FINDING, f"{result.outcome.value} {result.name}: {result.summary}")
         if result.outcome is Outcome.WARNED:
-            warnings.warn(str(result), ComplianceWarning, stacklevel=1)
-    failures = [str(result) for result in results if result.outcome is Outcome.FAILED]
+            warnings.warn(text, ComplianceWarning, stacklevel=1)
+        elif result.outcome is Outcome.FAILED:
+            failures.append(text)
     if failures:
         pytest.fail("\n".join(failures), pytrace=False)
     if results and results[-1].outcome is Outcome.SKIPPED:

@@ -1,0 +1,196 @@
+"""Servers that have one client at a time, in the ways in which servers do that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.rpc import code_pb2
+
+from tests.compliance.playground import WAIT_SECONDS, RequestError, Session, World, Worlds
+
+
+def _has_others(session: Session, worlds: list[World]) -> bool:
+    return any(agent is not session for world in worlds for agent in world.agents)
+
+
+class _OneClient(Session):
+    """The first client that does anything has the server, until it is gone."""
+
+    def carry_out(self, kind: str | None, request: Any) -> Any:
+        if kind != "leave_world":
+            owner = vars(self.worlds).setdefault("owner", self)
+            if owner is not self:
+                self.refuse()
+        return super().carry_out(kind, request)
+
+    def refuse(self) -> None:
+        raise NotImplementedError
+
+    def gone(self) -> None:
+        super().gone()
+        if vars(self.worlds).get("owner") is self:
+            del self.worlds.owner
+
+
+class RefusesOthers(_OneClient):
+    def refuse(self) -> None:
+        raise RequestError("another client is here", code_pb2.RESOURCE_EXHAUSTED)
+
+
+class EndsTheStreamsOfOthers(_OneClient):
+    def refuse(self) -> None:
+        raise RuntimeError("another client is here")
+
+
+class RefusesOthersWhileOneIsJoined(Session):
+    def carry_out(self, kind: str | None, request: Any) -> Any:
+        if kind != "leave_world" and _has_others(self, list(self.worlds.worlds.values())):
+            raise RequestError("another client is here", code_pb2.RESOURCE_EXHAUSTED)
+        return super().carry_out(kind, request)
+
+
+class EndsTheEarlierStream(Session):
+    """The newest client has the server."""
+
+    is_out = False
+
+    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
+        earlier = vars(self.worlds).get("newest")
+        self.worlds.newest = self
+        if earlier is not None:
+            earlier.is_out = True
+            earlier.gone()
+        for request in requests:
+            if self.is_out:
+                raise RuntimeError("another client came")
+            yield from self.answers(request)
+
+
+class _Joining(Session):
+    """Has one place: in each world, or on the server."""
+
+    is_gone = False
+
+    def on_join_world(self, request: Any) -> Any:
+        self.wait_for_a_place([self.worlds.find(request.world_name)])
+        return super().on_join_world(request)
+
+    def wait_for_a_place(self, worlds: list[World]) -> None:
+        self.worlds.changed.wait_for(
+            lambda: self.is_gone or not any(world.agents for world in worlds), WAIT_SECONDS
+        )
+
+    def gone(self) -> None:
+        self.is_gone = True
+        super().gone()
+
+
+class JoinsWhenTheServerIsFree(_Joining):
+    def wait_for_a_place(self, worlds: list[World]) -> None:
+        if self.world is None:
+            super().wait_for_a_place(list(self.worlds.worlds.values()))
+
+
+class JoinsWhenTheWorldIsFree(_Joining):
+    """It waits also for the agent itself that is joined already."""
+
+
+class EndsTheStreamWhereTheWorldIsTaken(_Joining):
+    def wait_for_a_place(self, worlds: list[World]) -> None:
+        if worlds[0].agents:
+            raise RuntimeError("no place")
+
+
+class EndsTheStreamWhereTheServerIsTaken(_Joining):
+    def wait_for_a_place(self, worlds: list[World]) -> None:
+        if _has_others(self, list(self.worlds.worlds.values())):
+            raise RuntimeError("no place")
+
+
+class _OneActing(Session):
+    """All can join, and the first that steps is the one that acts."""
+
+    is_gone = False
+
+    def on_step(self, request: Any) -> Any:
+        self.check_joined()
+        if vars(self.worlds).setdefault("acting", self) is not self:
+            self.wait_for_my_turn()
+            self.worlds.acting = self
+        return super().on_step(request)
+
+    def wait_for_my_turn(self) -> None:
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        super().leave()
+        if vars(self.worlds).get("acting") is self:
+            del self.worlds.acting
+
+    def gone(self) -> None:
+        self.is_gone = True
+        super().gone()
+
+
+class StepsWhenTheOtherHasLeft(_OneActing):
+    def wait_for_my_turn(self) -> None:
+        worlds = vars(self.worlds)
+        self.worlds.changed.wait_for(lambda: self.is_gone or "acting" not in worlds, WAIT_SECONDS)
+
+
+class RefusesStepsOfOthers(_OneActing):
+    def wait_for_my_turn(self) -> None:
+        raise RequestError("another agent acts here")
+
+
+class HasWorldsForEachConnection(Session):
+    """No connection sees the worlds of another."""
+
+    def __init__(self, worlds: Any):
+        super().__init__(type(worlds)())
+
+
+class KnowsTheOwnersOfWorlds(Session):
+    """A world is used by the connection that created it."""
+
+    def __init__(self, worlds: Worlds):
+        super().__init__(worlds)
+        self.own: set[str] = set()
+
+    def on_create_world(self, request: Any) -> Any:
+        response = super().on_create_world(request)
+        self.own.add(response.world_name)
+        return response
+
+    def carry_out(self, kind: str | None, request: Any) -> Any:
+        if getattr(request, "world_name", None) not in {None, *self.own}:
+            raise RequestError("this is not your world", code_pb2.PERMISSION_DENIED)
+        return super().carry_out(kind, request)
+
+
+_ONE = "the server takes one client at a time: "
+_SLOW = "one client can join at a time: no answer within "
+
+SKIPPED: Mapping[type[Session], str] = {
+    RefusesOthers: _ONE + "another client is here",
+    EndsTheStreamsOfOthers: _ONE + "the end of the stream",
+    RefusesOthersWhileOneIsJoined: _ONE + "another client is here",
+    EndsTheEarlierStream: "this takes 2 connections at the same time, and the server accepts 1",
+    JoinsWhenTheServerIsFree: _SLOW,
+}
+"""Correct ones, and the reason for which checks with two joined clients are skipped on them."""
+
+_ACTING = "a_step_changes_its_own_world_only"
+_CREATING = "a_world_can_be_joined_from_another_connection"
+
+FOUND: Mapping[type[Session], str] = {
+    JoinsWhenTheWorldIsFree: "an_error_changes_no_state",
+    EndsTheStreamWhereTheWorldIsTaken: "an_error_changes_no_state",
+    EndsTheStreamWhereTheServerIsTaken: _ACTING,
+    StepsWhenTheOtherHasLeft: _ACTING,
+    RefusesStepsOfOthers: _ACTING,
+    HasWorldsForEachConnection: _CREATING,
+    KnowsTheOwnersOfWorlds: _CREATING,
+}
+"""Those that break a rule in doing so, and the one check that finds it."""

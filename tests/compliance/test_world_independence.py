@@ -1,0 +1,319 @@
+"""Shared state is found by what it does, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
+from dm_env_rpc_client.server import Catch, Race, serve
+from tests.adaptors.gymnasium.known import cart_pole
+from tests.compliance import playground
+from tests.reliability.recording import Seen
+
+SUBJECTS = (
+    "a_step_changes_its_own_world_only",
+    "worlds_are_independent",
+    "rewards_and_discounts_are_numbers",
+    "observations_without_bounds_are_numbers",
+)
+OPTIONS: dict[str, Any] = {"timeout": 60.0, "quiet_seconds": 0.05}
+
+pytestmark = pytest.mark.row(30)
+
+
+def results_of(address: str, options: Options) -> dict[str, Result]:
+    checks = [check for check in CHECKS if check.name in SUBJECTS]
+    return {result.name: result for result in run(address, options, checks)}
+
+
+class Environment(dm_env.Environment):
+    """Nine steps that are counted; subclasses show something else, or have other lengths."""
+
+    length = 9
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def action_spec(self) -> Any:
+        return {"move": specs.BoundedArray((), np.float32, -1.0, 1.0, "move")}
+
+    def observation_spec(self) -> Any:
+        return {
+            "seen": specs.Array((4,), np.float32, "seen"),
+            "bits": specs.BoundedArray((64,), np.uint8, 0, 1, "bits"),
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        self._steps = 0
+        return dm_env.restart(self.observe())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._steps += 1
+        if self.is_over():
+            return dm_env.termination(self.reward(), self.observe())
+        return dm_env.transition(self.reward(), self.observe())
+
+    def is_over(self) -> bool:
+        return self._steps == self.length
+
+    def reward(self) -> float:
+        return float(self._steps)
+
+    def observe(self) -> Any:
+        return {
+            "seen": np.full(4, self._steps, np.float32),
+            "bits": np.full(64, self._steps % 2, np.uint8),
+        }
+
+
+class Unseeded(Environment):
+    """Everything is random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = np.random.default_rng()
+
+    def is_over(self) -> bool:
+        return bool(self._random.random() < 0.2)
+
+    def reward(self) -> float:
+        return float(self._random.random())
+
+    def observe(self) -> Any:
+        return {
+            "seen": self._random.random(4, np.float32),
+            "bits": self._random.integers(0, 2, 64).astype(np.uint8),
+        }
+
+
+class FewBits(Unseeded):
+    """Few values are likely to be the same in several runs."""
+
+    def observation_spec(self) -> Any:
+        return {f"bit{n}": specs.BoundedArray((), np.uint8, 0, 1, f"bit{n}") for n in range(40)}
+
+    def reward(self) -> float:
+        return float(self._random.integers(0, 2))
+
+    def observe(self) -> Any:
+        return {name: np.uint8(self._random.integers(0, 2)) for name in self.observation_spec()}
+
+
+class Drawn(Unseeded):
+    """A world draws a coin when it is made, and shows nothing else."""
+
+    length = 1000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._coin = int(self._random.integers(0, 2))
+
+    def is_over(self) -> bool:
+        return False
+
+    def reward(self) -> float:
+        return 0.0
+
+    def observe(self) -> Any:
+        return {
+            "seen": np.full(4, self._coin, np.float32),
+            "bits": np.full(64, self._coin, np.uint8),
+        }
+
+
+GENERATOR = np.random.default_rng(5)
+
+
+class SharedUnseededGenerator(Unseeded):
+    """All worlds draw from one generator, which nobody seeds again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = GENERATOR
+
+
+class Seeded(Unseeded):
+    """Each world repeats itself."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__()
+        self._random = np.random.default_rng(seed)
+
+
+class RealTime(Environment):
+    """Its steps wait for a tick, and show how many there were since the sequence began."""
+
+    tick = 0.004
+    length = 40
+
+    def reset(self) -> dm_env.TimeStep:
+        self._began = time.monotonic()
+        return super().reset()
+
+    def is_over(self) -> bool:
+        return self.ticks() >= self.length
+
+    def ticks(self) -> int:
+        return int((time.monotonic() - self._began) / self.tick)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        due = self._began + (self.ticks() + 1) * self.tick
+        time.sleep(max(0.0, due - time.monotonic()))  # A device that has its own clock.
+        return super().step(action)
+
+    def observe(self) -> Any:
+        return {
+            "seen": np.full(4, self.ticks(), np.float32),
+            "bits": np.full(64, self.ticks() % 2, np.uint8),
+        }
+
+
+class SlowClock(RealTime):
+    """Runs of some steps are likely to end within one tick."""
+
+    tick = 1.0
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return Environment.step(self, action)
+
+
+class Constant(Environment):
+    """Shows nothing, and does not end."""
+
+    def is_over(self) -> bool:
+        return False
+
+    def reward(self) -> float:
+        return 0.0
+
+    def observe(self) -> Any:
+        return {"seen": np.zeros(4, np.float32), "bits": np.zeros(64, np.uint8)}
+
+
+class Short(Constant):
+    """One step long."""
+
+    def is_over(self) -> bool:
+        return True
+
+
+class Long(Environment):
+    """Ten thousand steps long."""
+
+    length = 10_000
+
+
+class Limitless(Environment):
+    """Has a wall at infinity, and a reward without a value where a sequence begins."""
+
+    def observe(self) -> Any:
+        return {**super().observe(), "seen": np.array([0, np.inf, -np.inf, 1], np.float32)}
+
+
+class Rounds:
+    """Each new world has the next of three levels."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Environment:
+        with self._lock:
+            self._made += 1
+            environment = Environment()
+            environment.length = (3, 5, 3)[self._made % 3]
+            return environment
+
+
+PASSED, SKIPPED = Outcome.PASSED, Outcome.SKIPPED
+EITHER = (PASSED, SKIPPED)
+
+GOOD: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any], tuple[Outcome, ...]]] = {
+    "counted steps": (lambda: Environment, {}, (PASSED,)),
+    "unseeded": (lambda: Unseeded, {}, (SKIPPED,)),
+    "unseeded, few values": (lambda: FewBits, {}, EITHER),
+    "a coin for each world": (lambda: Drawn, {}, (SKIPPED,)),
+    "a shared generator": (lambda: SharedUnseededGenerator, {}, (SKIPPED,)),
+    "seeded": (lambda: Seeded, {"create_settings": {"seed": 3}}, (PASSED,)),
+    "in real time": (lambda: RealTime, {}, EITHER),
+    "in real time, seldom": (lambda: SlowClock, {}, EITHER),
+    "constant": (lambda: Constant, {}, (SKIPPED,)),
+    "one step long": (lambda: Short, {}, (PASSED,)),
+    "very long": (lambda: Long, {}, (PASSED,)),
+    "infinite values": (lambda: Limitless, {}, (PASSED,)),
+    "levels in turn": (Rounds, {}, EITHER),
+    "catch": (lambda: Catch, {}, EITHER),
+    "race": (lambda: Race, {"create_settings": {"players": 2}, "companions": 1}, EITHER),
+    "race of three": (lambda: Race, {"create_settings": {"players": 3}, "companions": 2}, EITHER),
+    "gymnasium": (lambda: cart_pole, {}, EITHER),
+    "a batch": (lambda: Environment, {"create_settings": {"num_envs": 3}}, (PASSED,)),
+    "a batch of gymnasium": (lambda: cart_pole, {"create_settings": {"num_envs": 3}}, EITHER),
+}
+"""A server that is right, how it is used, and the outcomes that are right for it."""
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_server_is_no_finding(name: str, seen: Seen) -> None:
+    factory, how, outcomes = GOOD[name]
+    with serve(factory()) as server:
+        results = results_of(server.address, Options(**OPTIONS, **how))
+        assert server.errors == []
+    seen(
+        runs_on_good_servers=1,
+        checks=sum(result.outcome is not SKIPPED for result in results.values()),
+        false_alarms=sum(result.is_finding for result in results.values()),
+    )
+    assert list(results) == list(dict.fromkeys(c.name for c in CHECKS if c.name in SUBJECTS))
+    assert [str(result) for result in results.values() if result.is_finding] == []
+    told = results["a_step_changes_its_own_world_only"]
+    assert told.outcome in outcomes, str(told)
+    if told.outcome is SKIPPED:
+        assert "so shared state would not show" in told.reason
+
+
+@pytest.mark.slow
+def test_an_unseeded_environment_is_no_finding_however_its_values_fall() -> None:
+    """Runs of few values are alike by chance: in some of these the first three differ by kind."""
+    with serve(FewBits) as server:
+        checks = [check for check in CHECKS if check.name == SUBJECTS[0]]
+        for seed in range(20):
+            (result,) = run(server.address, Options(seed=seed, **OPTIONS), checks)
+            assert not result.is_finding, str(result)
+
+
+@pytest.fixture
+def one_environment() -> Iterator[Any]:
+    environment = Environment()
+    with serve(lambda: environment) as server:
+        yield server
+
+
+def test_a_factory_that_returns_one_environment_is_a_finding(one_environment: Any) -> None:
+    results = results_of(one_environment.address, Options(**OPTIONS))
+    result = results["a_step_changes_its_own_world_only"]
+    assert result.outcome is Outcome.FAILED
+    assert "world alone" in result.expected
+    assert results["worlds_are_independent"].reason.startswith("worlds share their state")
+
+
+def test_a_reward_without_a_value_where_a_sequence_begins_is_no_finding() -> None:
+    """A first step has no reward: "Reward and discount" is about the steps after it."""
+
+    class BeginsWithNan(playground.Session):
+        def observe(self, requested: set[int]) -> Any:
+            observations = super().observe(requested)
+            if playground.REWARD in requested and self.steps == 0:
+                observations[playground.REWARD].floats.array[:] = [float("nan")]
+            return observations
+
+    with playground.serve(BeginsWithNan) as address:
+        results = results_of(address, Options(**OPTIONS))
+    assert results["rewards_and_discounts_are_numbers"].outcome is PASSED
