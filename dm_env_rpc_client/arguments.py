@@ -18,8 +18,6 @@ import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = [
@@ -73,8 +71,9 @@ def seconds(name: str, value: Seconds, *, least: float | None = None, none: str 
         return value
     if not _is_number(value, numbers.Real):
         raise refused(name, "a number of seconds", value, none)
-    # Types of NumPy overflow when they are compared.
-    number: Any = float(value) if isinstance(value, np.generic) else value
+    number: Any = value
+    if _is_of_numpy(value):
+        number = float(number)  # Small types overflow when they are compared.
     if number > MOST_SECONDS and number != float("inf"):
         days = MOST_SECONDS // _DAY_SECONDS
         raise refused(name, f"at most {MOST_SECONDS} seconds ({days} days)", value, none)
@@ -138,7 +137,8 @@ def flag(name: str, value: Flag, *, none: str = "") -> Flag:
     """
     if value is None and none:
         return value
-    if not isinstance(value, bool | np.bool_):
+    is_flag = _is_of_numpy(value) and type(value).__name__ in ("bool", "bool_")
+    if not is_flag and not isinstance(value, bool):
         raise refused(name, "True or False", value, none)
     return bool(value)
 
@@ -265,6 +265,11 @@ def shown(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return _short.repr(value)
+
+
+def _is_of_numpy(value: object) -> bool:
+    # Not by a class: NumPy takes most of the time that a command takes to start.
+    return type(value).__module__ == "numpy"
 
 
 def _is_number(value: object, kind: type) -> bool:

@@ -111,7 +111,7 @@ class Launch:
         """Waits until the server answers a request; one that only accepts connections is not ready.
 
         Args:
-          timeout: seconds, of which 0 is for one attempt; None for no limit.
+          timeout: seconds; 0 is for one attempt, None sets no limit.
           reported_timeout: the timeout of the whole launch, of which `timeout` is what is left.
 
         Raises:

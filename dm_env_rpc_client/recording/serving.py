@@ -42,10 +42,16 @@ class Serving:
         self._finish = finish
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops; returns whether it stopped.
+        """Waits until the server stops.
 
         Args:
-          timeout: seconds, of which 0 is for a look; None for no limit.
+          timeout: seconds; 0 looks once, None sets no limit.
+
+        Returns:
+          Whether it stopped.
+
+        Raises:
+          SpecError: the timeout is not such a number.
         """
         none = arguments.NO_LIMIT
         return self._listener.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dm_env_rpc_client import SpecError
+from dm_env_rpc_client import SpecError, Tls
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc import server as grpc_server
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
@@ -306,7 +306,7 @@ def test_plaintext_elsewhere_has_to_be_asked_for() -> None:
     with pytest.raises(SpecError, match=r"0\.0\.0\.0:0; pass credentials=.* or insecure=True"):
         check_may_listen("0.0.0.0:0", None, insecure=False)
     check_may_listen("0.0.0.0:0", None, insecure=True)
-    check_may_listen("0.0.0.0:0", object(), insecure=False)
+    check_may_listen("0.0.0.0:0", Tls(), insecure=False)
 
 
 def test_the_options_for_grpcio_are_options_of_grpc() -> None:

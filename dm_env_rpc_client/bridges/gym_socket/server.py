@@ -80,10 +80,16 @@ class Server:
         return len(self._sessions)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops; returns whether it stopped.
+        """Waits until the server stops.
 
         Args:
-          timeout: seconds, of which 0 is for a look; None for no limit.
+          timeout: seconds; 0 looks once, None sets no limit.
+
+        Returns:
+          Whether it stopped.
+
+        Raises:
+          SpecError: the timeout is not such a number.
         """
         none = arguments.NO_LIMIT
         return self._stopped.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))

@@ -136,11 +136,17 @@ class IncomingSockets(AcceptingThread):
         return sum(each.environments for each in list(self._waiting.values()))
 
     def wait_for(self, environments: int, timeout: float | None) -> bool:
-        """Waits until so many environments wait; returns whether they do.
+        """Waits until so many environments wait.
 
         Args:
           environments: how many.
-          timeout: seconds, of which 0 is for a look; None for no limit.
+          timeout: seconds; 0 looks once, None sets no limit.
+
+        Returns:
+          Whether they wait.
+
+        Raises:
+          SpecError: an argument is of another type or out of range.
         """
         timeout = arguments.seconds("timeout", timeout, least=0.0, none=arguments.NO_LIMIT)
         environments = arguments.count("environments", environments, least=0)
