@@ -1,4 +1,4 @@
-"""What goes wrong in the first hour: a missing extra, a taken port, the wrong server or word."""
+"""What goes wrong in the first hour: a taken port, the wrong server, the wrong interface."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import contextlib
 import errno
 import functools
 import inspect
-import io
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -37,119 +35,15 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.adaptors.wrappers import ActionRepeat
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.cli import consoles
-from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.recording import proxy, replay
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer, answering
 from dm_env_rpc_client.transports.endpoint import Transport
-from tests.cli.terminals import on_a_terminal
 from tests.mistakes.mistake import Mistake
 from tests.support.forks import run_command
-from tests.support.hidden import hide
 from tests.support.programs import run_python
 from tests.support.stopwatch import patience
-
-MISSING: dict[str, list[tuple[str, str]]] = {
-    "stable_baselines3": [("import dm_env_rpc_client.adaptors.sb3", "sb3")],
-    "gymnasium": [
-        ("import dm_env_rpc_client.adaptors.sb3", "sb3"),
-        ("import dm_env_rpc_client.adaptors.vector", "gymnasium"),
-        ("import dm_env_rpc_client.adaptors.gymnasium", "gymnasium"),
-        ("from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv", "gymnasium"),
-        ("from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import as_environment", "gymnasium"),
-        ("import dm_env_rpc_client.gymnasium", "gymnasium"),
-        ("import dm_env_rpc_client.adaptors.pettingzoo", "pettingzoo"),
-    ],
-    "pettingzoo": [
-        ("import dm_env_rpc_client.adaptors.pettingzoo", "pettingzoo"),
-        ("from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv", "pettingzoo"),
-        ("import dm_env_rpc_client.adaptors.pettingzoo.game", "pettingzoo"),
-    ],
-    "opentelemetry": [("import dm_env_rpc_client.adaptors.opentelemetry", "otel")],
-    "anywidget": [("import dm_env_rpc_client.notebook", "notebook")],
-    "ipywidgets": [("from dm_env_rpc_client.notebook import explore", "notebook")],
-    "mcap": [
-        ("import dm_env_rpc_client.recording", "record"),
-        ("from dm_env_rpc_client import make; make('localhost:1', record='a.mcap')", "record"),
-        ("import dm_env_rpc_client.recording.parquet", "record"),
-    ],
-    "lz4": [("from dm_env_rpc_client.recording import read", "record")],
-    "zstandard": [("from dm_env_rpc_client.recording import replay", "record")],
-    "pyarrow": [("import dm_env_rpc_client.recording.parquet", "parquet")],
-    "minari": [("import dm_env_rpc_client.recording.minari", "minari")],
-    "docker": [
-        ("from dm_env_rpc_client import launch; launch.from_docker('image')", "docker"),
-        ("from dm_env_rpc_client import make; make('docker:image')", "docker"),
-    ],
-    "cffi": [
-        (
-            "from dm_env_rpc_client.bridges import env_c_api as c; c.EnvCApiEnvironment('a', 'b')",
-            "c",
-        ),
-    ],
-    "ray": [
-        ("from dm_env_rpc_client.distributed import RayServers; RayServers('a:b', 1)", "ray"),
-        ("from dm_env_rpc_client.distributed import RayRollouts as R; R(lambda: 0, int)", "ray"),
-    ],
-    "textual": [("from dm_env_rpc_client.cli.playing.play import _check_extra as c; c()", "play")],
-    "textual_image": [
-        ("from dm_env_rpc_client.cli.playing.play import _check_extra as c; c()", "play")
-    ],
-}
-"""What is done without a package, and the extra that its error names."""
-
-TRIED = """
-import json, sys
-said = []
-for line in json.loads(sys.argv[1]):
-    try:
-        exec(line, {})
-    except ImportError as error:
-        said.append([type(error).__name__, error.name, str(error)])
-    else:
-        said.append(["nothing", "", ""])
-print(json.dumps(said))
-"""
-
-
-@pytest.mark.parametrize("package", MISSING)
-def test_a_missing_package_is_told_with_its_extra(package: str, tmp_path: Path) -> None:
-    done = [line for line, _ in MISSING[package]]
-    hidden = hide(tmp_path, [package])
-    ran = run_python("-c", TRIED, json.dumps(done), environment=hidden, folder=tmp_path)
-    for line, extra, (error, missing, text) in zip(
-        done, (each for _, each in MISSING[package]), json.loads(ran.stdout), strict=True
-    ):
-        assert error == "ModuleNotFoundError", line
-        assert missing.partition(".")[0] == package
-        assert f"No module named '{package}" in text
-        assert f" the extra: {install_command(extra)}" in text, line
-
-
-COMMANDS = {
-    "docker": ("run docker:image", "docker"),
-    "cffi": ("serve --c-library ./a.so:connect", "c"),
-    "gymnasium": ("serve gymnasium://CartPole-v1", "gymnasium"),
-    "pettingzoo": ("serve pettingzoo://classic/rps_v2", "pettingzoo"),
-    "mcap": ("record a.mcap --upstream localhost:1", "record"),
-    "pyarrow": ("export a.mcap a.parquet", "parquet"),
-    "minari": ("export a.mcap --to minari a/b-v0", "minari"),
-    "typer": ("run", "cli"),
-    "rich": ("--help", "cli"),
-}
-
-
-@pytest.mark.parametrize("package", COMMANDS)
-def test_a_command_without_its_package_is_wrong_usage(package: str, tmp_path: Path) -> None:
-    line, extra = COMMANDS[package]
-    command = ("-m", "dm_env_rpc_client", *line.split())
-    ran = run_python(*command, code=2, environment=hide(tmp_path, [package]), folder=tmp_path)
-    (said,) = ran.stderr.splitlines()
-    assert said.startswith("error: ")
-    assert said.endswith(install_command(extra))
-
 
 PLACES = ["localhost", "unix", "unix-grpc", "a file"]
 
@@ -250,107 +144,6 @@ def test_the_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
         with run() as server, make(server.address) as env:
             assert env.reset().first()
         path.unlink(missing_ok=True)
-
-
-IN_PLACE_OF_AN_ADDRESS = [
-    *(
-        (f"{command} python:nomod:X{more}", "cannot import 'nomod': ModuleNotFoundError")
-        for command, more in {
-            "run": "", "inspect": "", "check": "", "health": "", "bench": "", "play": "",
-            "properties list": "", "properties get": " key", "properties set": " key=1",
-            "record a.mcap --upstream": "",
-        }.items()
-    ),
-    ("inspect python:os:nothing", "'os' has no 'nothing'"),
-    ("inspect python:os:sep", "os:sep is not callable"),
-    ("inspect python:bad_syntax:make", "cannot import 'bad_syntax': SyntaxError"),
-    ("inspect python:leaves:make", "cannot import 'leaves': SystemExit"),
-    ("inspect python:X", "looks like MODULE:NAME"),
-    ("inspect python:", "looks like MODULE:NAME"),
-    ("inspect gymnasium://Nope-v0", "cannot make gymnasium://Nope-v0: NameNotFound"),
-    ("inspect gymnasium://", "cannot make gymnasium://: Error: Malformed environment ID"),
-    ("inspect dm_control://cartpole", "error: "),  # Whether the package is there or not.
-    ("inspect bsuite://nope/0", "error: "),
-    ("inspect pettingzoo://nope", "error: "),
-    ("inspect gymnasum://CartPole-v1", "an address looks like localhost:50051"),
-    ("inspect process:", "expected process: and what to start"),
-    ("inspect process:'engine", "cannot split the command"),
-    ("inspect process:engine", "has to be told where to listen, by {port} or {socket}"),
-    ("inspect docker:", "expected docker: and what to start"),
-    ("inspect unix:", "an address looks like localhost:50051"),
-    ("inspect nomod:X", "and a server to start like process:COMMAND"),
-]  # fmt: skip
-"""What names no server and nothing that starts one."""
-
-TO_SERVE = [
-    ("python:nomod:X", "for what connects to one; serve takes nomod:X"),
-    ("python:", "serve takes MODULE:FACTORY"),
-    ("process:./engine", "serve takes MODULE:FACTORY"),
-    ("docker:image", "serve takes MODULE:FACTORY"),
-    ("nomod:X", "cannot import 'nomod'"),
-    ("os:nothing", "'os' has no 'nothing'"),
-    ("os:sep", "os:sep is not callable"),
-    ("bad_syntax:make", "cannot import 'bad_syntax': SyntaxError"),
-    ("leaves:make", "cannot import 'leaves': SystemExit"),
-    ("nomod:X --python /no/such/python", "cannot be started: [Errno 2] No such file"),
-    (f"nomod:X --python {sys.executable}", "cannot import 'nomod'"),
-    ("os:sep --python true", "is no Python"),
-]
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("mine")
-    (folder / "bad_syntax.py").write_text("def make(:")
-    (folder / "leaves.py").write_text("import sys\n\nsys.exit('no licence')")
-    lines = [line for line, _ in IN_PLACE_OF_AN_ADDRESS]
-    lines += [f"serve {what} --address localhost:0" for what, _ in TO_SERVE]
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        ended = pool.map(lambda line: run_command(*line.split(" "), cwd=folder), lines)
-        return dict(zip(lines, ended, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        *IN_PLACE_OF_AN_ADDRESS,
-        *((f"serve {what} --address localhost:0", s) for what, s in TO_SERVE),
-    ],
-)
-def test_a_source_that_cannot_be_read_or_imported_is_wrong_usage(
-    line: str, said: str, commands: dict[str, subprocess.CompletedProcess[str]]
-) -> None:
-    ended = commands[line]
-    assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.startswith("error: ")
-    assert said in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_a_server_that_ends_for_another_reason_is_no_wrong_usage(tmp_path: Path) -> None:
-    """Its exit code is its own, and the text has been understood."""
-    (tmp_path / "engine").write_text("#!/bin/sh\nexit 2\n")
-    (tmp_path / "engine").chmod(0o755)
-    ended = run_command("inspect", "process:./engine {port}", cwd=tmp_path)
-    assert ended.returncode == 3
-    assert "ended with exit code 2: ./engine" in ended.stderr
-
-
-def test_nothing_is_said_of_bytes_while_a_server_starts() -> None:
-    written = on_a_terminal("run", "--episodes", "1")
-    assert "starting the server" in written
-    assert "bytes" not in written
-    assert "/?" not in written
-
-
-@pytest.mark.parametrize(("total", "shown"), [(None, False), (2000, True)])
-def test_a_download_is_shown_once_its_size_is_known(total: int | None, shown: bool) -> None:
-    written = io.StringIO()
-    screen = consoles.Console(file=written, force_terminal=True, width=100)
-    with consoles.progress(consoles.Download(), screen=screen) as bar:
-        bar.add_task("pulling", total=total, completed=1000)
-    assert ("1.0/2.0 kB" in written.getvalue()) is shown
-    assert "/?" not in written.getvalue()
 
 
 @pytest.fixture(scope="module")
