@@ -67,7 +67,8 @@ def cannot_listen(address: str, error: OSError) -> OSError:
       address: where it was to listen.
       error: the cause, whose `errno` it has.
     """
-    cause = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or error
+    number = error.errno or 0  # Negative for names that cannot be resolved.
+    cause = os.strerror(number) if number > 0 else error.strerror or error
     text = f"cannot listen on {address}: {cause}"
     if error.errno == errno.EADDRINUSE:
         text += _TAKEN_PATH if address.startswith("unix:") else _TAKEN_PORT

@@ -205,13 +205,17 @@ def test_half_a_millisecond_is_what_a_wait_looks_for_input() -> None:
 
 def test_constants_that_are_the_same_number_are_equal() -> None:
     """What one text says of several functions."""
-    connecting = [
+    connecting: list[Callable[..., Any]] = [
         dm_env_rpc_client.connect, dm_env_rpc_client.connect_async, dm_env_rpc_client.make,
         dm_env_rpc_client.make_async, dm_env_rpc_client.Connection.reopen,
         dm_env_rpc_client.AsyncConnection.reopen,
     ]  # fmt: skip
     assert {default(each, "timeout") for each in connecting} == {CONNECTING}
-    launching = [processes.from_process, processes.from_python, containers.from_docker]
+    launching: list[Callable[..., Any]] = [
+        processes.from_process,
+        processes.from_python,
+        containers.from_docker,
+    ]
     assert {default(each, "timeout") for each in launching} == {processes.START_SECONDS}
     assert base_adaptor.UNROLL_AHEAD == pipeline.MAX_REQUESTS_IN_FLIGHT
 

@@ -150,7 +150,7 @@ def test_the_file_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
 def other_service() -> Iterator[str]:
     """The address of a gRPC server that has another service."""
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
-    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+    handler: Any = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("lights.v1.Lights", {"Switch": handler}),)
     )
@@ -337,9 +337,10 @@ def test_what_a_subclass_or_an_extension_has_takes_the_place_of_the_hint(catch: 
         def render(self) -> str:
             return "a picture"
 
-    with make(catch, adaptor_class=Drawn, extensions={"spec": "an extension"}) as env:
+    drawn: Any = make(catch, adaptor_class=Drawn, extensions={"spec": "an extension"})
+    with drawn as env:
         assert (env.render(), env.metadata) == ("a picture", {"fps": 5})
-        assert env.spec == "an extension"  # type: ignore[attr-defined]
+        assert env.spec == "an extension"
         assert {"metadata", "render", "spec"} <= set(dir(env))
         assert env.reset(settings={}).first()
 
