@@ -77,7 +77,8 @@ def _begin(
     # What is read or found out while the command is imported is its own.
     os.environ.clear()
     os.environ.update(environment)
-    for name in [name for name in sys.modules if name.startswith("dm_env_rpc_client.cli")]:
+    # Not those of the room `client`, which others have imported.
+    for name in [name for name in sys.modules if f"{name}.".startswith("dm_env_rpc_client.cli.")]:
         del sys.modules[name]
     os.setsid()  # A terminal that is opened next is its own.
     os.chdir(folder)
