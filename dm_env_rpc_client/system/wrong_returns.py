@@ -5,6 +5,8 @@ Called when the value has already failed to be what it should be, so that steps 
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,10 @@ _FIELDS = ("step_type", "reward", "discount", "observation", "first", "last")
 """The attributes of a dm_env.TimeStep that are used."""
 
 _LISTED_KEYS = 8
+
+_OWN = __name__.partition(".")[0]
+
+_UNPACKING = re.compile(r"values to unpack \(expected|cannot unpack non-iterable")
 
 INHERIT_FROM_GYMNASIUM = (
     "inherit from gymnasium.Env, with action_space and observation_space, and the environment is "
@@ -49,6 +55,26 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
         f"{method} of {class_name(environment)} returned {described(returned)}; expected a "
         f"dm_env.TimeStep: {advice}"
     ) from None
+
+
+def explain_unpacking(
+    error: Exception, environment: Any, method: str, expected: str, library: str
+) -> None:
+    """Raises TypeError if an error is that of unpacking what a method returned.
+
+    Args:
+      error: what calling the method and unpacking raised, here or in a wrapper of a library.
+      environment: whose method it is.
+      method: the method.
+      expected: what it should return, and advice.
+      library: the package of the wrappers.
+    """
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    if package in (library, _OWN) and _UNPACKING.search(str(error)):
+        raise TypeError(
+            f"{method} of {class_name(environment)} did not return {expected}: {error}"
+        ) from error
 
 
 def class_name(environment: Any) -> str:

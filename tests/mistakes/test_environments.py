@@ -81,12 +81,12 @@ RETURNS: dict[str, Wrong] = {
         returning(Countdown, "observation_spec", None), "observation_spec", "returned None",
         "a TimeStep has the observation a dict with the key 'counter'; return its spec",
     ),
-    "Gymnasium, step: None": gym("step", None, "returned None", FIVE),
+    "Gymnasium, step: None": gym("step", None, "cannot unpack non-iterable NoneType", FIVE),
     "Gymnasium, step: four values": gym(
-        "step", (ARRAY, 0.0, False, {}), "a tuple of 4 values", OLD
+        "step", (ARRAY, 0.0, False, {}), "expected 5, got 4", OLD
     ),
     "Gymnasium, step: a TimeStep": gym(
-        "step", dm_env.transition(0.0, ARRAY), "returned a TimeStep", "inherit from dm_env.Env"
+        "step", dm_env.transition(0.0, ARRAY), "expected 5, got 4", "inherit from dm_env.Env"
     ),
     "Gymnasium, reset: None": gym("reset", None, "returned None", "(observation, info)"),
     # An array of two numbers could be taken apart.
@@ -255,10 +255,10 @@ def play_pair(address: str) -> None:
 DICT = {"a": 0, "b": 0}
 PAIRS: dict[str, Wrong] = {
     "step: None": Wrong(
-        returning(Pair, "step", None), "step of Pair", "returned None", "expected (observations, re"
+        returning(Pair, "step", None), "step of Pair", "NoneType", "did not return (observations, "
     ),
     "step: four values": Wrong(
-        returning(Pair, "step", (DICT, {}, {}, {})), "step of Pair", "a tuple of 4 values",
+        returning(Pair, "step", (DICT, {}, {}, {})), "step of Pair", "expected 5, got 4",
         "(observations, rewards, terminations, truncations, infos)",
     ),
     "reset: observations": Wrong(
@@ -294,8 +294,8 @@ class Rows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 @pytest.mark.parametrize(
     ("method", "value", "given", "advice"),
     [
-        ("step", None, "returned None", FIVE),
-        ("step", (1, 2, 3, 4), "returned a tuple of 4 values", OLD),
+        ("step", None, "NoneType", FIVE),
+        ("step", (1, 2, 3, 4), "expected 5, got 4", OLD),
         ("reset", np.zeros((2, 2)), "an array float64 [2, 2]", "expected (observation, info)"),
     ],
 )

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.returns import explain_wrapper, refuse_step
+from dm_env_rpc_client.adaptors.gymnasium.returns import explain
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
@@ -148,14 +148,10 @@ class GymnasiumRows:
             row = tree.map_structure(lambda values: values[index], actions)
             action = elements.from_structure(self._action_space, row, "action")
         try:
-            returned = environment.gymnasium.step(action)
+            observation, reward, terminated, truncated, info = environment.gymnasium.step(action)
         except (TypeError, ValueError) as error:
-            explain_wrapper(environment.gymnasium, "step", error)
+            explain(environment.gymnasium, "step", error)
             raise
-        try:
-            observation, reward, terminated, truncated, info = returned
-        except (TypeError, ValueError):
-            refuse_step(environment.gymnasium, returned)
         is_last = bool(terminated or truncated)
         if is_last:
             self._is_running[index] = self._is_mid[index] = False

@@ -1,27 +1,29 @@
 """What `step` and `reset` of Gymnasium environments have returned by mistake, explained.
 
-Unpacking a step checks it already, so that steps cost nothing more: these are called when it fails.
+Unpacking a step checks it already, so that steps cost nothing more.
 """
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import dm_env
 
-from dm_env_rpc_client.system.wrong_returns import described
+from dm_env_rpc_client.system.wrong_returns import described, explain_unpacking
 
-__all__ = ["begun", "explain_wrapper", "refuse_step"]
+__all__ = ["begun", "explain"]
 
-_STEP = "(observation, reward, terminated, truncated, info)"
-_RESET = "(observation, info)"
+_EXPECTED = {
+    "step": "(observation, reward, terminated, truncated, info)",
+    "reset": "(observation, info)",
+}
 
 _OLD = (
-    "; that is the interface of gym before 0.26: change the environment, or wrap it with the "
-    "package shimmy"
+    "that is the interface of gym before 0.26: change the environment, or wrap it with the package "
+    "shimmy"
 )
+_DM_ENV = "one that returns a dm_env.TimeStep has to inherit from dm_env.Environment"
 
 
 def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
@@ -39,38 +41,22 @@ def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
         observation, info = returned
         if info is None or isinstance(info, Mapping):
             return observation, info
-    advice = "" if returned is None else _advice(returned, "restart") or _OLD
-    raise _error(environment, "reset", described(returned), _RESET + advice)
+    advice = _DM_ENV if isinstance(returned, dm_env.TimeStep) else _OLD
+    raise TypeError(
+        f"reset of {type(environment.unwrapped).__name__} returned {described(returned)}; expected "
+        f"{_EXPECTED['reset']}{f'; {advice}' if returned is not None else ''}"
+    )
 
 
-def refuse_step(environment: Any, returned: Any) -> NoReturn:
-    """Raises TypeError for what `step` returned in the place of five values."""
-    is_old = type(returned) is tuple and len(returned) == 4
-    advice = _advice(returned, "transition") or (_OLD if is_old else "")
-    raise _error(environment, "step", described(returned), _STEP + advice) from None
-
-
-def explain_wrapper(environment: Any, method: str, error: Exception) -> None:
-    """Raises TypeError if one of Gymnasium's wrappers could not unpack what a method returned.
+def explain(environment: Any, method: str, error: Exception) -> None:
+    """Raises TypeError if an error is that of unpacking what a method returned.
 
     Args:
       environment: the environment.
       method: the method.
-      error: what its call raised.
+      error: what its call raised, or unpacking what that returned.
     """
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    module = frame.f_globals.get("__name__", "").partition(".")[0]
-    if module == "gymnasium" and "unpack" in str(error):
-        expected = _STEP if method == "step" else _RESET
-        raise _error(environment, method, f"other values ({error})", expected) from error
-
-
-def _advice(returned: Any, function: str) -> str:
-    if isinstance(returned, dm_env.TimeStep):
-        return f" of Gymnasium, not dm_env.{function}(...): or inherit from dm_env.Environment"
-    return ""
-
-
-def _error(environment: Any, method: str, returned: str, expected: str) -> TypeError:
-    name = type(environment.unwrapped).__name__
-    return TypeError(f"{method} of {name} returned {returned}; expected {expected}")
+    expected = _EXPECTED[method]
+    if "got 4" in str(error):
+        expected += f" but four values ({_OLD}; {_DM_ENV})"
+    explain_unpacking(error, environment.unwrapped, method, expected, "gymnasium")

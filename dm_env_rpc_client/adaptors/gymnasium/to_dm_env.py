@@ -16,7 +16,7 @@ from dm_env import specs
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain_wrapper, refuse_step
+from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.tensors import bounded_json
@@ -149,7 +149,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         try:
             returned = env.reset(seed=seed, options=given)
         except (TypeError, ValueError) as error:
-            explain_wrapper(env, "reset", error)
+            explain(env, "reset", error)
             raise
         return begun(env, returned)
 
@@ -163,14 +163,10 @@ class GymnasiumEnvironment(dm_env.Environment):
             return self.reset()
         element = elements.from_structure(self.action_space, action, "action")
         try:
-            returned = self.gymnasium.step(element)
+            observation, reward, terminated, truncated, self._info = self.gymnasium.step(element)
         except (TypeError, ValueError) as error:
-            explain_wrapper(self.gymnasium, "step", error)
+            explain(self.gymnasium, "step", error)
             raise
-        try:
-            observation, reward, terminated, truncated, self._info = returned
-        except (TypeError, ValueError):
-            refuse_step(self.gymnasium, returned)
         self._is_running = not (terminated or truncated)
         observed = self._observed(observation, bool(terminated and truncated))
         if terminated:

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, space_json
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.returns import begun, refuse_step
+from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS, OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
@@ -180,11 +180,11 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""
         actions = batch_elements.from_structure(self._action_space, action, "action")
-        returned = self._environment.step(actions)
         try:
-            observation, reward, terminated, truncated, self._info = returned
-        except (TypeError, ValueError):
-            refuse_step(self._environment, returned)
+            observation, reward, terminated, truncated, self._info = self._environment.step(actions)
+        except (TypeError, ValueError) as error:
+            explain(self._environment, "step", error)
+            raise
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         step_type = np.where(terminated | truncated, _LAST, _MID)
         if self._mode is AutoresetMode.NEXT_STEP:

@@ -33,8 +33,11 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.system.wrong_returns import class_name, described
+from dm_env_rpc_client.system.wrong_returns import class_name, described, explain_unpacking
 from dm_env_rpc_client.tensors import nesting
+
+_STEP = "(observations, rewards, terminations, truncations, infos), each a dict by agent"
+_RESET = "(observations, infos), each a dict by agent, as of PettingZoo's ParallelEnv"
 
 
 def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
@@ -173,7 +176,10 @@ class PettingZooGame(Game):
         returned = self._env.reset(seed=seed, options=None if options is None else dict(options))
         # Of two agents, a dict of observations alone would pass for both.
         if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise self._returned("reset", returned, "(observations, infos)")
+            raise TypeError(
+                f"reset of {class_name(self._env.unwrapped)} returned {described(returned)}; "
+                f"expected {_RESET}"
+            )
         observations, infos = returned
         self._living = ()
         self._observed = {}
@@ -194,12 +200,11 @@ class PettingZooGame(Game):
             )
             for agent in acting
         }
-        returned = self._env.step(played)
         try:
-            observations, rewards, terminations, truncations, infos = returned
-        except (TypeError, ValueError):
-            expected = "(observations, rewards, terminations, truncations, infos)"
-            raise self._returned("step", returned, expected) from None
+            observations, rewards, terminations, truncations, infos = self._env.step(played)
+        except (TypeError, ValueError) as error:
+            explain_unpacking(error, self._env.unwrapped, "step", _STEP, "pettingzoo")
+            raise
         self._take(observations, rewards, terminations, truncations, infos, is_first=False)
 
     def timestep(self, player: Hashable) -> dm_env.TimeStep | None:
@@ -266,13 +271,6 @@ class PettingZooGame(Game):
             if terminated and truncated:
                 self._extras[agent]["truncated"] = True
         self._living = living
-
-    def _returned(self, method: str, returned: Any, expected: str) -> TypeError:
-        name = class_name(self._env.unwrapped)
-        return TypeError(
-            f"{method} of {name} returned {described(returned)}; expected {expected}, each a dict "
-            "by agent, as of PettingZoo's ParallelEnv"
-        )
 
     def _frame(self) -> Any:
         return encoded_frame(self._env.render())
