@@ -37,7 +37,10 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 _PYPROJECT = ROOT / "pyproject.toml"
 _HEADER = "# Written by `python -m tests.constraints`.\n"
-_COMPILE = ("--strip-extras", "--no-annotate", "--no-header", "-q")
+_COMPILE = (
+    *("uv", "pip", "compile", str(_PYPROJECT)),
+    *("--strip-extras", "--no-annotate", "--no-header", "-q"),
+)
 _EXTRAS = {CONSTRAINTS: "test", FOREIGN: "test-foreign"}
 _HELD = {
     # Later releases have no build for processors alone where the gate runs; the one with CUDA takes
@@ -84,14 +87,14 @@ def _uv() -> Iterator[Callable[..., str]]:
         held.write_text("".join(f"{name}=={version}\n" for name, version in _HELD.items()))
 
         def run(*options: str) -> str:
-            command = [python, "-m", "uv", "pip", "compile", str(_PYPROJECT), *_COMPILE, *options]
-            return subprocess.run(
-                [*command, f"--constraint={held}"],
+            resolved = subprocess.run(
+                [python, "-m", *_COMPILE, f"--constraint={held}", *options],
                 env={**index(), **os.environ},
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
-            ).stdout
+            )
+            return resolved.stdout
 
         yield run
 

@@ -44,6 +44,7 @@ class Suite:
         self._address = address
         self._options = options
         self._results: dict[str, Result] = {}
+        # A check is not asked for its result while it waits for those that it asked itself.
         self._running: list[Check] = []
         # By the name of a check that came across the violation of another clause: that one's check.
         self._causes: dict[str, Check] = {}
@@ -113,11 +114,15 @@ class Suite:
     def _result(self, check: Check) -> Result:
         """Returns the result of a check, which runs once, and not if it is blocked."""
         if check.name not in self._results:
-            blocker = self._blocker(check)
-            if blocker is None:
-                self._results[check.name] = self._run(check)
-            else:
-                self._results[check.name] = _result(check, Outcome.SKIPPED, reason=blocker)
+            self._running.append(check)
+            try:
+                blocker = self._blocker(check)
+                if blocker is None:
+                    self._results[check.name] = self._run(check)
+                else:
+                    self._results[check.name] = _result(check, Outcome.SKIPPED, reason=blocker)
+            finally:
+                self._running.pop()
         return self._results[check.name]
 
     def _blocker(self, check: Check) -> str | None:
@@ -132,19 +137,30 @@ class Suite:
     def _findings(self, check: Check) -> list[Check]:
         """Returns the checks whose findings block a check, in the order in which they ran."""
         found: list[Check] = []
-        cause = self._causes.get(check.name)
-        for need in (*_needs(check), *([cause] if cause else [])):
-            if self._gone is None and need not in self._running:
-                found += [need] if self._result(need).is_finding else self._findings(need)
+        visited = {check.name}
+        waiting = self._builds_on(check)
+        while waiting and self._gone is None:
+            need = waiting.pop(0)
+            if need.name in visited or need in self._running:
+                continue
+            visited.add(need.name)
+            if self._result(need).is_finding:
+                found.append(need)
+            else:
+                waiting = self._builds_on(need) + waiting
         return found if self._gone is None else [self._gone]
+
+    def _builds_on(self, check: Check) -> list[Check]:
+        """Returns what a check needs, and the cause of its violation if another check reports it.
+
+        They may build on one another, because a cause can be any check.
+        """
+        cause = self._causes.get(check.name)
+        return [*_needs(check), *([cause] if cause else [])]
 
     def _run(self, check: Check) -> Result:
         started = time.monotonic()
-        self._running.append(check)
-        try:
-            result = self._outcome(check)
-        finally:
-            self._running.pop()
+        result = self._outcome(check)
         return dataclasses.replace(result, seconds=time.monotonic() - started)
 
     def _outcome(self, check: Check) -> Result:
@@ -168,6 +184,8 @@ class Suite:
 
     def _is_reported_by_another(self, check: Check, violation: ViolationError) -> bool:
         """Whether another check reports the cause: one that it needs, or that tests this rule."""
+        if check is foundations.the_server_can_be_checked:
+            return False  # All others need it.
         others = [*check.explained_by, *(_BY_NAME[name] for name in violation.concerns)]
         if violation.is_unanswered:
             others = self._known_causes(check, violation)

@@ -276,12 +276,32 @@ def test_a_failure_says_what_was_sent_and_what_came_back(pytester: pytest.Pytest
     result.assert_outcomes(failed=1, deselected=len(CHECKS) - 1)
     result.stdout.fnmatch_lines(
         [
+            "the_server_can_be_checked: got EnvironmentResponse*step*",
             "*clause: A world *can be joined.*'JoinWorldRequest/Response'*",
             "*sent: CreateWorldRequest*",
-            "*received: EnvironmentResponse*step*",
             "*expected: a CreateWorldResponse*",
         ]
     )
+
+
+def test_the_last_lines_say_what_was_found(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the terminal is narrow, at whose width pytest cuts off its own lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("CI", "BUILD_NUMBER"):  # Where pytest cuts off nothing.
+        monkeypatch.delenv(name, raising=False)
+    name, session_class = BROKEN["is terminated twice"]
+    with playground.serve(session_class) as address:
+        # A check that comes across it leaves it to the test that is there for it.
+        result = check(pytester, address, "-k=end_and_begin or follow_each or what_is_requested")
+    result.assert_outcomes(failed=1, skipped=2, deselected=len(CHECKS) - 3)
+    *_, found, header, failed, _ = [line for line in result.stdout.lines if line]
+    assert found.startswith(f"failed {name}: got StepResponse {{ state: TERMINATED }}; expected a")
+    assert "short test summary info" in header
+    assert failed.startswith("FAILED ")
+    assert failed.endswith(f"test_all.py::test[{name}] - got StepResponse {{ state...")
+    assert len(failed) <= 80
 
 
 # The broken server's reference package sets shapes, which NumPy 2.5 deprecates.
