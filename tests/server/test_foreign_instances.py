@@ -177,12 +177,12 @@ def test_pettingzoo(transport: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_agents_that_take_turns() -> None:
-    pytest.importorskip("pygame")
-    classic = pytest.importorskip("pettingzoo.classic")
+    from pettingzoo import classic
+
     with serve(classic.tictactoe_v3.env()) as server:
         for _ in range(2):
             with contextlib.closing(RemoteParallelEnv(server.address)) as env:
                 observations, _ = env.reset()
-                assert sorted(observations) == ["player_1", "player_2"]
+                assert set(observations) == {"player_1", "player_2"}
         assert server.stop()
         assert server.errors == []

@@ -43,7 +43,6 @@ def test_a_text_names_an_environment(
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_text_names_a_game() -> None:
-    pytest.importorskip("pygame")
     with serve("pettingzoo://classic/rps_v2") as server:
         env = RemoteParallelEnv(server.address)
         assert len(env.reset()[0]) == 2
