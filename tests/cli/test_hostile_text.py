@@ -124,6 +124,7 @@ def test_json_escapes_as_json_does(words: list[str], addresses: dict[str, str]) 
 
 @pytest.mark.terminal
 def test_play(addresses: dict[str, str]) -> None:
+    pytest.importorskip("textual")
     shown = on_a_terminal("play", addresses["serves"], until=SHOWN, keys=b"q")
     assert CLIPBOARD not in shown
     assert SHOWN in shown

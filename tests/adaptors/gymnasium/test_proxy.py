@@ -307,9 +307,10 @@ def test_500_steps_are_those_of_the_local_environment(
     for package in ENVIRONMENTS[name]:
         pytest.importorskip(package)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
     mode = "rgb_array" if renders(name) else None
+    # MuJoCo imports OpenGL otherwise, which may not be there.
+    monkeypatch.setenv("MUJOCO_GL", "disable" if mode is None else "osmesa")
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
     local = local_environment(name, render_mode=mode)
     with (
         local,

@@ -74,7 +74,8 @@ def test_what_a_terminal_has_in_front_is_stopped_by_ctrl_c(tmp_path: Path) -> No
         assert process.stderr.readline().rstrip().endswith("; Ctrl-C stops")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=patience(30))
-    assert (process.returncode, errors) == (0, "stopping\n")
+    # The signal may come while the first line is still being written, which is then written again.
+    assert (process.returncode, errors.splitlines()[-1]) == (0, "stopping"), errors
 
 
 def test_the_shell_of_the_first_server_runs_as_a_script(tmp_path: Path) -> None:

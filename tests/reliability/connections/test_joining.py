@@ -54,7 +54,10 @@ FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
     "names with periods": (_broken("ambiguous"), "separates levels"),
     "dtype that cannot be sent": (_broken("dtype"), "complex64"),
     "observation named reward": (_broken("name"), "rename it"),
-    "factory returns no environment": ((lambda: None, {}, {}), "NoneType"),
+    "factory returns no environment": (
+        (lambda: None, {}, {}),
+        "the factory returned None; expected a dm_env.Environment",
+    ),
     "unknown join setting": ((Catch, {}, {"join_world_settings": {"name": 1}}), "'name'"),
     "unsendable join setting": ((Catch, {}, {"join_world_settings": {"name": None}}), "'name'"),
     "unknown observation": ((Catch, {}, {"requested_observations": ["nope"]}), "'nope'"),
