@@ -91,7 +91,10 @@ def main(arguments: Sequence[str]) -> int:
         else:
             named = [] if any(".py" in each for each in arguments) else files()
             module = ["pytest", "--need-packages", f"-n{_PROCESSES}", *arguments, *named]
-        return subprocess.run([str(python), "-m", *module], cwd=ROOT, check=False).returncode
+        # More threads make the small networks of the tests slower.
+        variables = {"OMP_NUM_THREADS": "1", **os.environ}
+        command = [str(python), "-m", *module]
+        return subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
 
 
 if __name__ == "__main__":

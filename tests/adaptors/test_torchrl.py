@@ -12,8 +12,8 @@ from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.support.serving import serving
 
-# Installing it may take gigabytes, so these are run where somebody has done that.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+# The first import takes long on a busy machine.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def stand_ins(name: str) -> Mapping[str, str]:
     return {}
 
 
-def run_snippets(name: str, folder: Path) -> None:
+def run_snippets(name: str, folder: Path, timeout: float = 100.0) -> None:
     """Runs the snippets of a page in order in a clean process, and compares what they print."""
     program = "\n".join(snippets(document(name)))
     for own, stand_in in stand_ins(name).items():
@@ -102,7 +102,7 @@ def run_snippets(name: str, folder: Path) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=timeout,
         check=False,
     )
     assert (finished.returncode, finished.stderr) == (0, "")
