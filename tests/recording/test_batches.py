@@ -21,7 +21,6 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentResponse
 from dm_env_rpc_client.recording import Episode, Recorder, Scan, episodes, read, replay
-from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.adaptors.sameness import same
@@ -391,6 +390,8 @@ def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
 def test_rows_are_exported_to_parquet(dice: Server, path: Path) -> None:
     play_batch(dice.address, record=path)
     parquet = pytest.importorskip("pyarrow.parquet")
+    from dm_env_rpc_client.recording.parquet import export_parquet
+
     out = path.with_name("run.parquet")
     found = read(path).episodes
     assert export_parquet(path, out) == len(found)

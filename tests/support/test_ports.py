@@ -91,7 +91,10 @@ def test_commands_that_are_given_no_address_take_a_usual_port(
 
 
 def test_gym_sockets_server_that_is_given_no_address_takes_a_usual_port() -> None:
-    with usual_ports_held(), pytest.raises(OSError, match=r"localhost:5001: Address already in use"):
+    with (
+        usual_ports_held(),
+        pytest.raises(OSError, match=r"localhost:5001: Address already in use"),
+    ):
         gym_socket.serve({"catch": Catch})
 
 
