@@ -1,4 +1,4 @@
-"""A process that has ended is sent no signal: its id may be another process's by then."""
+"""Processes of tests: which of them are sent a signal, and what they import."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from multiprocessing import connection
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +37,15 @@ def test_only_a_process_that_still_runs_is_sent_a_signal(
         patched.setattr(os, "kill", counted)
         forks.end(process)
     assert sent == ([(pid, signal.SIGKILL)] if runs else [])
+
+
+def test_what_a_command_imports_is_there_once(tmp_path: Path) -> None:
+    """Modules of the command are imported anew; two of the room `client` would not be equal."""
+    (tmp_path / "asking.py").write_text(
+        "import sys\n"
+        "from dm_env_rpc_client.client.connect_options import DefaultSeconds\n"
+        "from dm_env_rpc_client.launch import specs\n"
+        "sys.exit('one' if specs.DefaultSeconds is DefaultSeconds else 'two')\n"
+    )
+    ended = forks.run_command("serve", "asking:make", cwd=tmp_path)
+    assert "SystemExit: one" in ended.stderr
