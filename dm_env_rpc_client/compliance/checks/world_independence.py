@@ -60,8 +60,8 @@ _TO_THE_END = 5
 _END_SECONDS = 2.0
 """The time in which the other agent must reach the end; otherwise it goes on without."""
 
-_SHOWN = 100
-"""The number of bytes of an observation up to which it is shown, not its digest."""
+_SHOWN = 20
+"""The number of bytes up to which a value is shown, not its digest: no text of it is cut off."""
 
 _STATE, _OBSERVATION, _CHANGE = _PARTS = "the state", "the observation", "the change of"
 """What is compared, and the order in which it is reported."""
@@ -70,10 +70,7 @@ Seen = dict[tuple[int, str], str]
 """What an agent has seen in a run: by the number of a step and the name of a part of its answer."""
 
 
-def _shown(value: bytes, text: str) -> str:
-    """Returns a text that is the same for the same value only."""
-    if len(value) <= _SHOWN:
-        return text
+def _digest(value: bytes) -> str:
     return f"{len(value)} bytes with the digest {hashlib.sha256(value).hexdigest()[:16]}"
 
 
@@ -137,7 +134,9 @@ class _Run:
             if uid not in fields:
                 continue
             label = f"{_OBSERVATION} {fields[uid].name!r}"
-            self.seen[number, label] = _shown(tensor.SerializeToString(), describe(tensor))
+            is_shown = tensor.ByteSize() <= _SHOWN
+            shown = describe(tensor) if is_shown else _digest(tensor.SerializeToString())
+            self.seen[number, label] = shown
             try:
                 value = np.asarray(fields[uid].unpack(tensor))
             except SpecError:
@@ -152,7 +151,8 @@ class _Run:
         if before is not None and before.shape == value.shape:
             with np.errstate(all="ignore"):
                 change = value - before
-            self.seen[number, f"{_CHANGE} {name!r}"] = _shown(change.tobytes(), str(change))
+            shown = str(change.tolist()) if change.nbytes <= _SHOWN else _digest(change.tobytes())
+            self.seen[number, f"{_CHANGE} {name!r}"] = shown
 
 
 def _tells(same: Seen) -> bool:
