@@ -75,8 +75,9 @@ class Joins(NamedTuple):
 def count_joins(address: str, options: Options, facts: Facts) -> Joins:
     """Finds out whether a second client can join: the world of the first, or one of its own."""
     told = facts.one_agent
-    lacks_room = facts.lack(Takes(connections=2), options.companions) is not None
-    if options.several_agents or lacks_room:  # They are checked, not counted.
+    has_room = facts.lack(Takes(connections=2), options.companions) is None
+    # If the options promise several agents, they are checked, not counted.
+    if options.several_agents or not has_room:
         return Joins(one_agent=told)
     one_agent = one_joined = ""
     # If it is a violation that this fails, a check will find it.
@@ -119,6 +120,8 @@ def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
         else:
             refused = isinstance(answer, status_pb2.Status)
             refusals.append((answer.code, answer.message) if refused else None)
+            if not refused:  # The server may have joined the client to a world of another name.
+                probe.ask(dm_env_rpc_pb2.LeaveWorldRequest())
     return refusals
 
 

@@ -10,6 +10,7 @@ from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run, trial
 from tests.compliance import breakage, playground
 from tests.compliance.broken_servers import BROKEN
 from tests.compliance.one_client_servers import FOUND, SKIPPED
+from tests.reliability.recording import Seen
 from tests.support.stopwatch import patience
 
 GATE = (
@@ -65,14 +66,16 @@ def test_a_server_may_take_one_client(session_class: type[playground.Session]) -
     assert sum(result.outcome is Outcome.PASSED for result in results.values()) >= 60
 
 
+@pytest.mark.row(30)
 @pytest.mark.parametrize("session_class", FOUND, ids=lambda each: each.__name__)
 def test_a_server_that_breaks_a_rule_with_a_second_client_is_one_finding(
-    session_class: type[playground.Session],
+    session_class: type[playground.Session], seen: Seen
 ) -> None:
     options = dataclasses.replace(OPTIONS, timeout=patience(OPTIONS.timeout))
     with playground.serve(session_class) as address:
         results = list(run(address, options))
     found = [result for result in results if result.is_finding]
+    seen(servers_with_one_cause=1, their_findings=len(found))
     assert [result.name for result in found] == [FOUND[session_class]], [
         str(each) for each in found
     ]
