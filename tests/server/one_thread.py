@@ -34,11 +34,16 @@ class Threads:
 
 
 class Level(dm_env.Environment):
-    """An environment that takes the calls of one thread: it has a database in memory."""
+    """An environment that takes the calls of one thread: it has a database in memory.
+
+    Args:
+      check_same_thread: whether that refuses the calls of other threads.
+    """
 
     reset_settings = ("gain",)
 
-    def __init__(self) -> None:
+    def __init__(self, check_same_thread: bool = True) -> None:
+        self._check_same_thread = check_same_thread
         self.threads = Threads()
         self._gain = 1
         self._database: sqlite3.Connection | None = None
@@ -79,7 +84,9 @@ class Level(dm_env.Environment):
     def reset(self) -> dm_env.TimeStep:
         self.threads.note("reset")
         if self._database is None:
-            self._database = sqlite3.connect(":memory:")
+            self._database = sqlite3.connect(
+                ":memory:", check_same_thread=self._check_same_thread
+            )
             self._database.execute("CREATE TABLE steps (go INTEGER)")
         return dm_env.restart({"steps": np.int64(self._count())})
 

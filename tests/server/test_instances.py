@@ -248,7 +248,10 @@ class Delegating(dm_env.Environment):
 
 @pytest.mark.parametrize("is_instance", [True, False])
 def test_settings_and_properties_of_a_wrapped_environment(is_instance: bool) -> None:
-    served: Any = Delegating(Level()) if is_instance else lambda: Delegating(Level())
+    def make_wrapped() -> dm_env.Environment:
+        return Delegating(Level(check_same_thread=is_instance))
+
+    served: Any = make_wrapped() if is_instance else make_wrapped
     with serve(served) as server, make(server.address) as env:
         assert env.reset({"gain": 4}).first()
         assert env.step({"go": 1}).reward == 4.0
