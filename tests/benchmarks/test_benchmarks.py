@@ -36,6 +36,10 @@ FAR = 30.0
 """Nothing is so many times too slow while nothing else has the processors, as a wrong unit is. It
 grows as waits do: beside two busy loops each of three attempts was that slow, the last 37 times."""
 
+SLOW = ("waiting", "served", "served-together", "served-computing", "foreign", "batched",
+        "batched-single", "batched-rate")  # fmt: skip
+"""Sections that take ten seconds and more also with few rounds."""
+
 ROUNDS = 40
 BEST_NAME = our_name(BEST)
 
@@ -56,7 +60,10 @@ def quick(addresses: tuple[str, str]) -> Settings:
     return Settings(*addresses, QUICK_ROUNDS, is_quick=True, shows_progress=False)
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SECTIONS],
+)
 def test_a_section_measures_the_same_contenders_in_each_row(quick: Settings, name: str) -> None:
     for _ in range(ATTEMPTS):
         section = SECTIONS[name](quick)

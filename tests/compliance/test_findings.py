@@ -337,7 +337,14 @@ def test_what_a_check_needs_runs_before_it() -> None:
 
 
 @pytest.mark.parametrize("session_class", LIMITED, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("options", [OPTIONS, Options(timeout=2.0, quiet_seconds=0.05)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        # Each takes as long as the whole suite.
+        pytest.param(OPTIONS, marks=pytest.mark.slow, id="all"),
+        pytest.param(Options(timeout=2.0, quiet_seconds=0.05), id="few"),
+    ],
+)
 def test_what_a_server_has_no_room_for_is_skipped_with_that_reason(
     session_class: type[playground.Session], options: Options
 ) -> None:

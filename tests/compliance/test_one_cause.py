@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run, trial
 from tests.compliance import breakage, playground
 from tests.compliance.broken_servers import BROKEN
-from tests.compliance.one_client_servers import FOUND, SKIPPED
+from tests.compliance.one_client_servers import (
+    FOUND,
+    SKIPPED,
+    EndsTheEarlierStream,
+    EndsTheStreamWhereTheWorldIsTaken,
+    RefusesStepsOfOthers,
+)
 from tests.reliability.recording import Seen
 from tests.support.stopwatch import patience
 
 GATE = (
     # An answer that any check can come across.
     "is terminated twice",
-    "answers a leave with nothing in it",
-    "takes actions for column major",
     "has no observations in the last step",
     # A request on whose answer other checks build.
     "answers a leave twice",
-    "steps before a join",
     "gives all worlds one name",
     # A stream that ends.
     "sends what is no message",
     # A rule with several checks.
-    "does not tell agents",
     "has one environment for all worlds",
     "rewards with nan",
 )
 """The others are run with -m slow: each takes as long as the whole suite."""
+
+GATE_OF_ONE_CLIENT = (EndsTheEarlierStream, EndsTheStreamWhereTheWorldIsTaken, RefusesStepsOfOthers)
+"""The same of servers that have one client at a time."""
+
+
+def in_the_gate(classes: Iterable[type[playground.Session]]) -> Any:
+    """Parametrizes a test with servers, of which those beside the gate's are slow."""
+    return pytest.mark.parametrize(
+        "session_class",
+        [
+            pytest.param(each, marks=() if each in GATE_OF_ONE_CLIENT else pytest.mark.slow)
+            for each in classes
+        ],
+        ids=lambda each: each.__name__,
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +73,7 @@ def test_the_servers_of_the_gate_exist() -> None:
 OPTIONS = Options(timeout=2.0, quiet_seconds=0.05)
 
 
-@pytest.mark.parametrize("session_class", SKIPPED, ids=lambda each: each.__name__)
+@in_the_gate(SKIPPED)
 def test_a_server_may_take_one_client(session_class: type[playground.Session]) -> None:
     options = dataclasses.replace(OPTIONS, timeout=patience(OPTIONS.timeout))
     with playground.serve(session_class) as address:
@@ -67,7 +86,7 @@ def test_a_server_may_take_one_client(session_class: type[playground.Session]) -
 
 
 @pytest.mark.row(30)
-@pytest.mark.parametrize("session_class", FOUND, ids=lambda each: each.__name__)
+@in_the_gate(FOUND)
 def test_a_server_that_breaks_a_rule_with_a_second_client_is_one_finding(
     session_class: type[playground.Session], seen: Seen
 ) -> None:

@@ -84,9 +84,7 @@ class Level(dm_env.Environment):
     def reset(self) -> dm_env.TimeStep:
         self.threads.note("reset")
         if self._database is None:
-            self._database = sqlite3.connect(
-                ":memory:", check_same_thread=self._check_same_thread
-            )
+            self._database = sqlite3.connect(":memory:", check_same_thread=self._check_same_thread)
             self._database.execute("CREATE TABLE steps (go INTEGER)")
         return dm_env.restart({"steps": np.int64(self._count())})
 

@@ -130,5 +130,5 @@ def mutated(contents: bytes, rng: random.Random) -> bytes:
 
 
 def counts(full: int) -> pytest.MarkDecorator:
-    """Runs a test at a tenth of the scorecard's count, and whole under the soak marker."""
-    return scorecard.counts(full // 10, full)
+    """Runs a test at a fortieth of the scorecard's count, and whole under the soak marker."""
+    return scorecard.counts(full // 40, full)

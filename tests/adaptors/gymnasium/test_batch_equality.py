@@ -17,7 +17,7 @@ from dm_env_rpc_client.server import Server
 from tests.support.serving import serving
 
 _ROWS = 5
-_STEPS = 500
+_STEPS = 150
 _SEED = 11
 
 
@@ -72,7 +72,7 @@ server = serving(_world)
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
 @pytest.mark.parametrize("name", _WORLDS)
-def test_500_steps(server: Server, name: str, mode: AutoresetMode) -> None:
+def test_steps_and_ends(server: Server, name: str, mode: AutoresetMode) -> None:
     local = SyncVectorEnv([functools.partial(_world, name)] * _ROWS, autoreset_mode=mode)
     settings = {"name": name}
     with (

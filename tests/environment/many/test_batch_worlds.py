@@ -43,7 +43,7 @@ def settings(index: int) -> dict[str, Any]:
     return {"seed": 10 + index, "name": f"row{index}"}
 
 
-@pytest.mark.parametrize(("num_batches", "steps"), [(None, 500), (3, 100)])
+@pytest.mark.parametrize(("num_batches", "steps"), [(None, 150), (3, 50)])
 def test_steps_and_resets_are_those_of_streams(
     dice: Server, num_batches: int | None, steps: int
 ) -> None:
