@@ -330,7 +330,7 @@ OURS = (b"ray::Worker", b"dm_env_rpc_client.server", b"system/children.py")
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs the extra: .*\[ray\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"need the extra: .*\[ray\]"):
         RayRollouts(echo, counting)
 
 
