@@ -21,7 +21,7 @@ from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.reliability.recording import seen
 from tests.support import timeouts
 from tests.support.environments import Echo
-from tests.support.groups import GROUPS, need, report_together
+from tests.support.groups import GROUPS, need, passed_in, report_together, reported_name
 from tests.support.ports import usual_ports_held
 from tests.support.stopwatch import Stopwatch
 
@@ -70,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a test whose package is not installed fails; it is skipped otherwise",
     )
     parser.addoption(
+        "--beside",
+        metavar="REPORT",
+        type=Path,
+        help="do not run what passed in another run, which wrote this file for --junitxml",
+    )
+    parser.addoption(
         "--rewrite-notebooks",
         action="store_true",
         help="write what tests of the notebooks see, outputs and pictures, into notebooks/",
@@ -95,8 +101,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.obj = functools.wraps(test)(lambda **fixtures: asyncio.run(test(**fixtures)))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
+    other_run = config.getoption("--beside")
+    if other_run is not None:
+        passed = passed_in(other_run)
+        again = [item for item in items if reported_name(item.nodeid) in passed]
+        items[:] = [item for item in items if reported_name(item.nodeid) not in passed]
+        config.hook.pytest_deselected(items=again)
 
     def place(item: pytest.Item) -> int:
         part = item.path.relative_to(folder).parts[0]

@@ -12,12 +12,21 @@ calls `pytest.importorskip`; `python -m tests.foreign` runs the files that do, w
 from __future__ import annotations
 
 import shutil
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-__all__ = ["GROUPS", "need", "needs_packages", "report_together", "skip"]
+__all__ = [
+    "GROUPS",
+    "need",
+    "needs_packages",
+    "passed_in",
+    "report_together",
+    "reported_name",
+    "skip",
+]
 
 GROUPS = {
     "browser": ("chromium", "chromedriver"),
@@ -46,6 +55,27 @@ def need(group: str) -> None:
 def needs_packages(path: Path) -> bool:
     """Whether a file of tests uses packages of the extra `test-foreign`."""
     return "importorskip(" in path.read_text()
+
+
+def passed_in(report: Path) -> set[tuple[str, str]]:
+    """Returns the tests that passed in a run, as `reported_name` names them.
+
+    Args:
+      report: a file that pytest's option `--junitxml` wrote.
+    """
+    return {
+        (case.get("classname", ""), case.get("name", ""))
+        for case in ElementTree.parse(report).iter("testcase")
+        if not len(case)
+    }
+
+
+def reported_name(node_id: str) -> tuple[str, str]:
+    """Returns how a report names the place of a test, and the test itself."""
+    names, bracket, parameters = node_id.partition("[")
+    path, *inner = names.split("::")
+    place = [path.removesuffix(".py").replace("/", "."), *inner[:-1]]
+    return ".".join(place), f"{inner[-1]}{bracket}{parameters}"
 
 
 def report_together(
