@@ -120,7 +120,7 @@ def of_one_scalar(at_extension: Callable[[], Any]) -> Any:
 
 
 def refuses_slowly() -> Any:
-    time.sleep(0.01)  # This server takes longer for it than for a step.
+    time.sleep(patience(0.03))  # This server takes longer for it than for a step.
     return {"code": 12, "message": "unknown"}
 
 
