@@ -17,6 +17,7 @@ from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import invoke
 from tests.support.environments import Echo
+from tests.support.stopwatch import patience
 
 PHASES = ("encode", "send", "wait", "decode")
 
