@@ -117,10 +117,11 @@ def test_failed_connects_leave_nothing_behind(count: int, seen: Seen) -> None:
     threads, descriptors = thread_count(), descriptor_count()
     for _ in range(count):
         fail()
-    settles(lambda: thread_count() <= threads and descriptor_count() <= descriptors)
+    # grpcio's pool may have started a thread late; what is left behind counts for each attempt.
+    most = threads + count / 25
+    settles(lambda: thread_count() <= most and descriptor_count() <= descriptors)
     more_threads = float(max(0, thread_count() - threads))
     more_descriptors = float(max(0, descriptor_count() - descriptors))
     seen(attempts=count, threads_more=more_threads, descriptors_more=more_descriptors)
-    # grpcio's pool may have started a thread late; what is left behind counts for each attempt.
     assert more_descriptors == 0
-    assert more_threads <= count / 25
+    assert threads + more_threads <= most
