@@ -21,6 +21,7 @@ pytest.importorskip("nbclient")
 NAMES = sorted(path.stem for path in sources.FOLDER.glob("*.ipynb"))
 MAX_BYTES = 300_000
 SECONDS = 90
+ATTEMPTS = 3
 
 # Each waits for a kernel to start and for those before it.
 pytestmark = pytest.mark.timeout(240)
@@ -31,16 +32,23 @@ def execute(notebook: Any, folder: Path) -> Any:
     from nbclient import NotebookClient
 
     folder.mkdir()
-    # The widgets that it shows are not kept: a page without a kernel cannot show them.
-    client = NotebookClient(
-        notebook,
-        timeout=SECONDS,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        store_widget_state=False,
-    )
-    # This may be another thread than that in which pytest sets a variable for each test.
-    asyncio.run(client.async_execute(env=children.variables({})))
+    for attempt in range(ATTEMPTS):
+        # The widgets that it shows are not kept: a page without a kernel cannot show them.
+        client = NotebookClient(
+            notebook,
+            timeout=SECONDS,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
+            store_widget_state=False,
+        )
+        try:
+            # This may be another thread than that in which pytest sets a variable for each test.
+            asyncio.run(client.async_execute(env=children.variables({})))
+            break
+        except RuntimeError as error:
+            # It is told ports that another process may take before it does.
+            if attempt == ATTEMPTS - 1 or "Kernel died before replying" not in str(error):
+                raise
     return notebook
 
 
