@@ -33,8 +33,7 @@ _DTYPES = frozenset(
 
 _INTEGER_LIMITS = {
     dtype: (int(np.iinfo(dtype.str).min), int(np.iinfo(dtype.str).max))
-    for dtype in _DTYPES
-    if dtype.kind in "iu"
+    for dtype in map(np.dtype, ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
 }
 
 # The protocol has no 16-bit types; the next wider types represent their values exactly.
@@ -81,7 +80,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
 
     Args:
       array: what `as_array` returned.
-      dtype: bool, an integer or float dtype of the protocol, or object.
+      dtype: bool, object, or an integer or float dtype.
       where: what the value is, for error messages.
 
     Returns:
@@ -139,7 +138,8 @@ def _unchanged(array: Array, cast: Array) -> Any:
         limit = float(np.iinfo(array.dtype).max + 1)
         return (cast < limit) & (cast.astype(array.dtype) == array)
     # As Python integers: the array's dtype may not be able to represent the other's limits.
-    low, high = _INTEGER_LIMITS[cast.dtype]
+    limits = np.iinfo(cast.dtype)
+    low, high = int(limits.min), int(limits.max)
     in_range = [low <= element <= high for element in array.ravel().tolist()]
     return np.array(in_range, bool).reshape(array.shape)
 

@@ -140,14 +140,7 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
         or see `check_spec`.
     """
     where = f"spec {spec.name!r}"
-    if isinstance(spec, specs.StringArray):
-        if spec.string_type is not str:
-            raise SpecError(f"{where}: strings of the protocol are text, not bytes")
-        data_type: int = dm_env_rpc_pb2.STRING
-    elif spec.dtype.kind in "OU":
-        data_type = dm_env_rpc_pb2.PROTO if spec.dtype.kind == "O" else dm_env_rpc_pb2.STRING
-    else:
-        data_type = codecs.codec_for(casting.protocol_dtype(spec.dtype, where)).data_type
+    data_type = codec_of(spec, where).data_type
     try:
         tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
     except (TypeError, ValueError) as error:
@@ -162,6 +155,26 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
         set_bounds(tensor_spec, minimum, maximum)
     check_spec(tensor_spec, where)
     return tensor_spec
+
+
+def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
+    """Returns the codec of the values of a dm_env spec.
+
+    Args:
+      spec: the spec.
+      where: what it describes, for error messages.
+
+    Raises:
+      SpecError: the protocol has no such dtype.
+    """
+    if isinstance(spec, specs.StringArray):
+        if spec.string_type is not str:
+            raise SpecError(f"{where}: strings of the protocol are text, not bytes")
+        return codecs.codec_for(dm_env_rpc_pb2.STRING)
+    if spec.dtype.kind in "OU":
+        is_proto = spec.dtype.kind == "O"
+        return codecs.codec_for(dm_env_rpc_pb2.PROTO if is_proto else dm_env_rpc_pb2.STRING)
+    return codecs.codec_for(casting.protocol_dtype(spec.dtype, where))
 
 
 class CheckedSpec(NamedTuple):

@@ -16,9 +16,10 @@ from dm_env import specs
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
-from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
+from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
@@ -161,19 +162,21 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Takes a step, or begins an episode if none is running."""
         if not self._is_running:
             return self.reset()
-        element = elements.from_structure(self.action_space, action, "action")
+        element = elements.from_structure(self.action_space, action, "action", as_sampled=True)
         try:
             observation, reward, terminated, truncated, self._info = self.gymnasium.step(element)
         except (TypeError, ValueError) as error:
             explain(self.gymnasium, "step", error)
             raise
         self._is_running = not (terminated or truncated)
+        if type(reward) is not float:
+            reward = as_reward(self.gymnasium, reward)
         observed = self._observed(observation, bool(terminated and truncated))
         if terminated:
-            return dm_env.termination(float(reward), observed)
+            return dm_env.termination(reward, observed)
         if truncated:
-            return dm_env.truncation(float(reward), observed)
-        return dm_env.transition(float(reward), observed)
+            return dm_env.truncation(reward, observed)
+        return dm_env.transition(reward, observed)
 
     def action_spec(self) -> Any:
         """Returns the spec of actions: a structure if the space is a Tuple or Dict."""
@@ -201,7 +204,10 @@ class GymnasiumEnvironment(dm_env.Environment):
         self.gymnasium.close()
 
     def _observed(self, observation: Any, is_truncated_too: bool) -> Any:
-        value = elements.to_structure(self.observation_space, observation, "observation")
+        try:
+            value = elements.to_structure(self.observation_space, observation, OBSERVATION)
+        except SpecError as error:
+            raise environment_error(error, "space") from error
         if not self.has_extras:
             return value
         extras: dict[str, Any] = {"info": self._info} if self._info else {}

@@ -23,6 +23,7 @@ import base64
 import functools
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,15 @@ from gymnasium import spaces
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors import bounded_json
 
-__all__ = ["VERSION", "decode", "decode_description", "encode", "from_jsonable", "to_jsonable"]
+__all__ = [
+    "VERSION",
+    "decode",
+    "decode_description",
+    "encode",
+    "from_jsonable",
+    "snapshot",
+    "to_jsonable",
+]
 
 VERSION = 1
 """The version of descriptions of environments."""
@@ -44,6 +53,8 @@ _MOST_DTYPES = 64
 """How many are remembered, of those that a peer names."""
 
 _JSON_TYPES = frozenset((type(None), bool, int, str))
+
+_IMMUTABLE = _JSON_TYPES | {float, bytes}
 
 _SCALARS = {
     np.dtype(code).type: np.dtype(code).name
@@ -72,6 +83,37 @@ def decode(text: str, where: str) -> Any:
       ProtocolError: it is not such a text.
     """
     return from_jsonable(_json(text, where), where)
+
+
+def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """Returns a value as `encode` would send it now, whatever becomes of its parts.
+
+    Environments may keep an info, or arrays in it, and change them in a later step.
+
+    Args:
+      value: a value.
+      levels: how many levels of it travel.
+    """
+    kind = type(value)
+    if kind in _IMMUTABLE or kind in _SCALARS:
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind != "O" or levels == 0:
+            return value.copy()
+        copied = np.empty(value.shape, object)
+        copied.flat = [snapshot(part, levels - 1) for part in value.flat]
+        return copied
+    if isinstance(value, np.generic | bytes | str):
+        return value
+    if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
+        return repr(value)
+    if isinstance(value, Mapping):
+        parts = {key: snapshot(part, levels - 1) for key, part in value.items()}
+        return parts if isinstance(value, dict) else MappingProxyType(parts)
+    items = [snapshot(part, levels - 1) for part in value]
+    if isinstance(value, list):
+        return items
+    return spaces.GraphInstance(*items) if isinstance(value, spaces.GraphInstance) else tuple(items)
 
 
 def decode_description(text: str, where: str) -> Mapping[str, Any]:

@@ -165,7 +165,7 @@ class VectorRows:
             return False
         self._was_lost[index] = was_lost
         is_last = timestep.step_type is dm_env.StepType.LAST
-        self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
+        self._rewards[index] = 0.0 if timestep.reward is None else float(timestep.reward)
         self._terminations[index] = terminated
         self._truncations[index] = extras.is_truncated or (is_last and not terminated)
         self._has_discount[index] = timestep.discount is not None

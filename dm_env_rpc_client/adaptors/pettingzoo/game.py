@@ -17,6 +17,7 @@ from pettingzoo.env_registry.exceptions import NameNotFound, NamespaceNotFound
 from pettingzoo.utils import aec_to_parallel, turn_based_aec_to_parallel
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
     OBSERVATION,
     encoded_frame,
@@ -32,6 +33,7 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
 )
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.system.wrong_returns import class_name, described, explain_unpacking
 from dm_env_rpc_client.tensors import nesting
@@ -196,7 +198,7 @@ class PettingZooGame(Game):
             return
         played = {
             agent: elements.from_structure(
-                self._description.action_spaces[agent], actions[agent], "action"
+                self._description.action_spaces[agent], actions[agent], "action", as_sampled=True
             )
             for agent in acting
         }
@@ -247,13 +249,16 @@ class PettingZooGame(Game):
         for agent in taking_part:
             if agent in observations:
                 space = self._description.observation_spaces[agent]
-                self._observed[agent] = elements.to_structure(
-                    space, observations[agent], OBSERVATION
-                )
+                try:
+                    self._observed[agent] = elements.to_structure(
+                        space, observations[agent], OBSERVATION
+                    )
+                except SpecError as error:
+                    raise environment_error(error, "space") from error
             elif agent not in self._observed:
                 raise RuntimeError(f"the environment returned no observation of agent {agent!r}")
             terminated, truncated = terminations.get(agent), truncations.get(agent)
-            reward = float(rewards.get(agent, 0.0))
+            reward = as_reward(self._env, rewards.get(agent, 0.0))
             if is_first:
                 timestep = dm_env.restart(None)
             elif terminated:

@@ -19,6 +19,7 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
+from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
 from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting
@@ -267,12 +268,10 @@ class _EnvironmentAgent(Agent):
                 raise RequestError.not_now(SEQUENCE_LOST)
             try:
                 is_running = True
-                if timestep.step_type is not _MID:
-                    if actions is not None and timestep.first():
-                        raise RuntimeError(
-                            "the environment returned a FIRST step in the middle of a sequence"
-                        )
-                    is_running = not timestep.last()
+                if actions is None:
+                    timestep = begun(environment, timestep)
+                elif timestep.step_type is not _MID:
+                    is_running = next_step_type(environment, timestep) is _MID
                 world._timestep = timestep
                 world._is_running = is_running
                 observations = flat_specs.flat_observations(timestep, requested)

@@ -87,7 +87,7 @@ class FlatSpecs:
         # Where each value is in a list of all.
         self._positions = {name: place for place, name in enumerate(self.observation_names)}
         self._no_reward = _stand_ins(reward_spec, 0)
-        self._no_discount = _stand_ins(discount_spec, 1)
+        self._no_discount, self._last_discount = (_stand_ins(discount_spec, n) for n in (1, 0))
         taken = set(observation_names) & {*reward_names, *discount_names}
         if taken:
             raise SpecError(
@@ -147,7 +147,8 @@ class FlatSpecs:
     def values(self, timestep: dm_env.TimeStep) -> list[Any]:
         """Returns the values of a time step, in the order of `observation_names`.
 
-        A FIRST step has no reward and no discount; the reward is 0 and the discount 1.
+        A TimeStep without a reward has reward 0. One without a discount has discount 1; where a
+        sequence ends, 0, as `end_state` takes it.
 
         Raises:
           RuntimeError: the discount has dm_env's default spec, but the states do not say it.
@@ -159,7 +160,10 @@ class FlatSpecs:
         else:
             values += self._no_reward if reward is None else self._flatten_reward(reward)
         if self.sends_discount:
-            values += self._no_discount if discount is None else self._flatten_discount(discount)
+            if discount is not None:
+                values += self._flatten_discount(discount)
+            else:
+                values += self._last_discount if timestep.last() else self._no_discount
         elif type(discount) is not float or discount != 1.0:
             _check_default_discount(timestep)
         return values

@@ -33,8 +33,11 @@ from dm_env_rpc_client.server.waiting import wait, wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.game import Game, Player
 from dm_env_rpc_client.server.worlds.spec_checks import specs_of
+from dm_env_rpc_client.server.worlds.step_types import step_type_of
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
 from dm_env_rpc_client.system.wrong_returns import check_time_step
+
+_LAST = dm_env.StepType.LAST
 
 STEP_TIMEOUT = 60.0
 """Default for how many seconds a step waits for the other agents."""
@@ -231,7 +234,10 @@ class SharedWorld(World):
           TypeError: a value is no TimeStep.
         """
         try:
-            are_out = [timestep is None or timestep.last() for timestep in timesteps.values()]
+            are_out = [
+                timestep is None or step_type_of(self._game, "timestep", timestep) is _LAST
+                for timestep in timesteps.values()
+            ]
         except AttributeError:
             for timestep in timesteps.values():
                 if timestep is not None:

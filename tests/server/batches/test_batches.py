@@ -380,7 +380,7 @@ def test_errors_of_rows_are_short_and_a_value_that_is_no_row_is_one() -> None:
     with playing(Liar, {"num_envs": 1}) as env:
         env.reset()
         step = stepped(env, push(1))
-        assert "observation 'seen' has the shape [3], its spec [2]" in step[batches.ROW_ERRORS]
+        assert "observation 'seen': has shape [3]; expected [2]" in step[batches.ROW_ERRORS]
         assert step["seen"].tolist() == [[0.0, 0.0]]
         assert "violates its own specs" in stepped(env, push(1))[batches.ROW_ERRORS]
 
