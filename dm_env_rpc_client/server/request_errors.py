@@ -48,7 +48,7 @@ class RequestError(Exception):
 
 
 def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
-    """Returns the error for a value of an environment that does not conform: not the client's fault.
+    """Returns the error for a value of an environment that does not conform.
 
     Args:
       error: says which value, and what is wrong.

@@ -115,14 +115,17 @@ class WorldRows:
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
         """Takes the rows of a world; see `RowConsumer`."""
         observation = timestep.observation
-        if at is None:
+        # Rows that do not take part have their last values in the message.
+        has_all_rows = len(observation[STEP_TYPE]) == self.count
+        if has_all_rows:
             self._observations.replace(observation)
-            if observation[STEP_TYPE].tobytes() == self._all_mid and not self.ended:
-                self._put_mid(timestep, str(observation[EXTRAS]))
-                return
+        is_mid = at is None and observation[STEP_TYPE].tobytes() == self._all_mid
+        if is_mid and not self.ended:
+            self._put_mid(timestep, str(observation[EXTRAS]))
+            return
         which = slice(None) if taken is None else taken
         rows = np.arange(self.count)[slice(None) if at is None else at]
-        if at is not None:
+        if not has_all_rows:
             for name, array in self._observations.to_fill().items():
                 array[rows] = observation[name][which]
         self.has_begun[rows] = True

@@ -50,8 +50,8 @@ def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
     """
     if step_type_of(environment, "reset", timestep) is _LAST:
         raise RuntimeError(
-            f"reset of {class_name(environment)} returned a LAST TimeStep; a sequence begins with a "
-            "FIRST one: return dm_env.restart(observation)"
+            f"reset of {class_name(environment)} returned a LAST TimeStep; a sequence begins with "
+            "a FIRST one: return dm_env.restart(observation)"
         )
     return dm_env.restart(timestep.observation)
 
