@@ -227,8 +227,11 @@ class Session(ServerStream):
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
         settings = self._unpack_settings(request.settings)
         with self._worlds.holding(self._world_name, settings):
-            self._joined_agent().reset(settings)
-            self._adopt_specs()
+            try:
+                self._joined_agent().reset(settings)
+            finally:
+                # Also if the settings are in force, and what they have replaced did not close.
+                self._adopt_specs()
         return dm_env_rpc_pb2.ResetResponse(specs=self._specs)
 
     def _reset_world(

@@ -112,7 +112,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         callee = OfEach([self.gymnasium])
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
 
-    def configure(self, settings: Mapping[str, Any]) -> None:
+    def configure(self, settings: Mapping[str, Any]) -> Callable[[], None]:
         """Applies settings of a Reset.
 
         Args:
@@ -121,13 +121,22 @@ class GymnasiumEnvironment(dm_env.Environment):
             whether observations from now on have the environment's own under `OBSERVATION`
             and the JSON of its info under `EXTRAS`.
 
+        Returns:
+          A function that undoes it.
+
         Raises:
           ValueError: a setting has another type.
         """
         arguments = reset_arguments(settings)
+        before = self._seed, self._options, self.has_extras
+
+        def undo() -> None:
+            self._seed, self._options, self.has_extras = before
+
         self._seed = arguments.get("seed", self._seed)
         self._options = arguments.get("options", self._options)
         self.has_extras = arguments.get("infos", self.has_extras)
+        return undo
 
     def reset(self) -> dm_env.TimeStep:
         """Begins an episode."""

@@ -45,11 +45,15 @@ class TakesSettings(Protocol):
 
     reset_settings: Collection[str] | None
 
-    def configure(self, settings: Mapping[str, Any]) -> None:
+    def configure(self, settings: Mapping[str, Any]) -> Callable[[], object] | None:
         """Applies settings from the next sequence on; they may change the specs.
 
         Args:
           settings: some of `reset_settings`; names with periods are nested dictionaries.
+
+        Returns:
+          A function that undoes it, for a row of a batch of which another row refuses its settings;
+          or None.
 
         Raises:
           ValueError: a setting is invalid. The client gets the text.
@@ -206,8 +210,11 @@ class EnvironmentWorld(World):
         self._is_running = False
         if made is not None:
             former, self._made = self._made, made
+            # The settings are in force, whatever closing an environment raises.
             if made.environment is not former.environment:
                 former.environment.close()
+            elif hasattr(made.environment, "close_replaced"):
+                made.environment.close_replaced()
 
     def _make_again(self, settings: Mapping[str, Any]) -> _Made | None:
         if not settings:
