@@ -85,8 +85,12 @@ class VectorRows:
         self.has_begun = np.zeros(count, np.bool_)
         self._is_restarting = np.zeros(count, np.bool_)
 
-    def begin(self) -> bool:
-        """Begins a step; returns whether episodes are known to be running in all environments."""
+    def begin(self, ids: Sequence[int]) -> bool:
+        """Begins a step of some environments, or their next episodes.
+
+        Returns:
+          Whether episodes are known to be running in all environments.
+        """
         was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 

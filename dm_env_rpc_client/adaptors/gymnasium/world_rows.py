@@ -79,8 +79,16 @@ class WorldRows:
         self.has_begun = np.zeros(count, np.bool_)
         self.ended: list[int] = []
 
-    def begin(self) -> bool:
-        """Begins a step; returns whether episodes are known to be running in all environments."""
+    def begin(self, ids: Sequence[int]) -> bool:
+        """Begins a step of some environments, or their next episodes.
+
+        Infos of theirs are left over if the last step of another environment has failed.
+
+        Returns:
+          Whether episodes are known to be running in all environments.
+        """
+        if self._infos:
+            self.infos(np.array(ids))
         was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 
@@ -196,10 +204,6 @@ class WorldRows:
                 _put_together(left, own, kept, np.arange(len(kept)), len(kept))
                 self._infos.append((rows[kept], left))
         return infos
-
-    def drop_infos(self, ids: Sequence[int]) -> None:
-        """Drops those of rows whose episode begins anew."""
-        self.infos(np.array(ids))
 
     def _take_infos(self, rows: Array, text: str, which: Any, count: int) -> Array | None:
         """Takes what came with the observations; returns which episodes have ended in both ways."""
