@@ -279,7 +279,8 @@ class BatchWorlds:
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
     ) -> dict[str, npt.NDArray[Any]]:
         batch = batch_of_actions(actions, self.adaptors[0].action_rows, len(ids))
-        if idle:
+        # The actions of a vector environment are its own business, also after an episode.
+        if idle and self.adaptors[0].has_row_errors:
             places = [place for place, row in enumerate(ids) if row in idle]
             for name, values in batch.items():
                 batch[name] = values.copy()

@@ -86,6 +86,7 @@ class EnvironmentWorld(World):
       default_actions: values, by flat name, for actions that a step leaves out, beside those of
         the environment's own attribute of this name. All other actions must be in every step.
       allowed: the names that clients may call, and those that they may set.
+      autoreset_mode: of vector environments that declare none.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class EnvironmentWorld(World):
         settings: Mapping[str, Any],
         default_actions: Mapping[str, Any],
         allowed: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        autoreset_mode: str | None = None,
     ):
         self._factory = factory
+        self._autoreset_mode = autoreset_mode
         self._allowed = allowed
         self._default_actions = default_actions
         # Guards everything below. Entering it costs less than entering the condition.
@@ -220,7 +223,8 @@ class EnvironmentWorld(World):
         if not settings:
             return None
         settings = {**self._made.settings, **settings}
-        return self._with_flat_specs(construct(self._factory, settings), settings)
+        made = construct(self._factory, settings, self._autoreset_mode)
+        return self._with_flat_specs(made, settings)
 
     def _with_flat_specs(
         self, environment: dm_env.Environment, settings: Mapping[str, Any]

@@ -221,9 +221,10 @@ def test_specs_of_another_structure_are_others(structure: int) -> None:
             with pytest.raises(DmEnvRpcError, match="row 1 of the batch has another observation_s"):
                 make(server.address, {"num_envs": 2, "rows.structure": rows})
         # All rows may have others.
-        with make(server.address, {"num_envs": 2}) as env, make(
-            server.address, {"num_envs": 2, "structure": structure}
-        ) as other:
+        with (
+            make(server.address, {"num_envs": 2}) as env,
+            make(server.address, {"num_envs": 2, "structure": structure}) as other,
+        ):
             env.reset()
             env.reset({"structure": structure})
             assert env.observation_spec() == other.observation_spec()
