@@ -42,7 +42,7 @@ class Column:
       SpecError: values with this spec cannot be sent.
     """
 
-    __slots__ = ("_codec", "_label", "array", "dtype", "shape", "type")
+    __slots__ = ("_codec", "_label", "_may_round", "array", "dtype", "shape", "type")
 
     def __init__(
         self,
@@ -60,15 +60,22 @@ class Column:
             is_text = self._codec.data_type == dm_env_rpc_pb2.STRING
             for place in range(math.prod(self.array.shape)):
                 self.array.flat[place] = "" if is_text else any_pb2.Any()
+        self._may_round = self.dtype == np.float32
         self.type: type | None = None
         if not self.shape and self.dtype.kind in "biuf":
             self.type = float if self.dtype == np.float64 else self.dtype.type
 
     def taken(self, value: Any) -> Any:
-        """Returns a value as a row takes it: at once if it has that form, otherwise `fitted`."""
+        """Returns a value that an assignment puts into a row as it is, or rounded.
+
+        It is found out at once for most values; others are `fitted`, or refused as there.
+        """
         if type(value) is np.ndarray:
-            if value.dtype == self.dtype and value.shape == self.shape:
-                return value
+            if value.shape == self.shape:
+                if value.dtype == self.dtype:
+                    return value
+                if self._may_round and value.dtype == np.float64 and _is_small(value):
+                    return value
         elif type(value) is self.type:
             return value
         return self.fitted(value)
@@ -92,3 +99,12 @@ class Column:
             # One text that cannot be sent would fail the answer of all rows.
             packing.pack_array(array, codec, label)
         return array if self.shape else array[()]
+
+
+_SMALL = float(np.finfo(np.float32).max) ** 2
+"""If the sum of squares is less, no element is too large for float32, infinite or NaN."""
+
+
+def _is_small(array: npt.NDArray[np.float64]) -> bool:
+    """Whether an array can be rounded to float32, by one operation."""
+    return bool(np.vdot(array, array) < _SMALL)

@@ -29,6 +29,7 @@ from dm_env_rpc_client.server.batch_rows import columns, named
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.turns import failed
+from dm_env_rpc_client.server.worlds.flat_specs import flattener
 from dm_env_rpc_client.tensors.columns import Column
 
 __all__ = ["GymnasiumRows"]
@@ -82,10 +83,20 @@ class GymnasiumRows:
         self._columns: list[Column] = []
         names = iter([leaf.name for leaf in tree.flatten(single)])
         self._observation = columns(single, count, names, self._columns)
+        self._flatten = flattener(single)
         # The most frequent case, without the walk over a structure for each row.
         is_box = isinstance(space, spaces.Box)
         self._array: Any = self._observation if is_box else None
         self._shape, self._dtype = (space.shape, space.dtype) if is_box else (None, None)
+        # There is a cast to the dtype of the space first, if the one that is sent is another.
+        has_own_dtype = is_box and self._columns[0].dtype == self._dtype
+        self._box = self._columns[0] if has_own_dtype else None
+        # The same for integers of Python.
+        self._integers = range(0)
+        if isinstance(space, spaces.Discrete):
+            limits = np.iinfo(np.dtype(space.dtype))
+            self._array = self._observation
+            self._integers = range(int(limits.min), int(limits.max) + 1)
         self._reward = np.zeros(count)
         self._discount = np.ones(count)
         self._step_type = np.full(count, _FIRST)
@@ -167,7 +178,7 @@ class GymnasiumRows:
         is_last = bool(terminated or truncated)
         if is_last:  # Also if one of the values does not fit.
             self._is_running[index] = self._is_mid[index] = False
-        if type(reward) is not float:
+        if not isinstance(reward, float):
             reward = as_reward(environment.gymnasium, reward)
         if is_last and self._mode is AutoresetMode.SAME_STEP:
             final: dict[str, Any] = {"final_obs": self._element(observation)}
@@ -179,7 +190,7 @@ class GymnasiumRows:
         elif (
             type(observation) is np.ndarray
             and observation.shape == self._shape
-            and observation.dtype == self._dtype
+            and observation.dtype is self._dtype
         ):
             self._array[index] = observation  # `_put`, without the call.
         else:
@@ -216,6 +227,15 @@ class GymnasiumRows:
 
     def _put(self, index: int, observation: Any) -> None:
         """Puts an observation into a row; RuntimeError if it does not fit."""
+        if type(observation) is int and observation in self._integers:
+            self._array[index] = observation
+            return
+        if self._box is not None and type(observation) is np.ndarray:
+            try:
+                self._array[index] = self._box.taken(observation)
+            except SpecError as error:
+                raise environment_error(error, "space") from error
+            return
         _, fitted = self._fitted(observation)
         for column, value in zip(self._columns, fitted, strict=True):
             column.array[index] = value
@@ -224,7 +244,7 @@ class GymnasiumRows:
         """Returns an observation as a value of its spec, and the values that its columns take."""
         try:
             structure = elements.to_structure(self._space, observation, _OBSERVATION)
-            leaves = zip(self._columns, tree.flatten(structure), strict=True)
+            leaves = zip(self._columns, self._flatten(structure), strict=True)
             return structure, [column.taken(leaf) for column, leaf in leaves]
         except SpecError as error:
             raise environment_error(error, "space") from error

@@ -21,6 +21,7 @@ _EXPECTED = {
 }
 
 _NUMBERS = (float, int, np.floating, np.bool_)
+"""Not np.integer, of which a time of NumPy is one."""
 
 _OLD = (
     "that is the interface of gym before 0.26: change the environment, or wrap it with the package "
@@ -62,14 +63,13 @@ def as_reward(environment: Any, reward: Any) -> float:
     Raises:
       TypeError: it is no number.
     """
-    found = described(reward)
-    if np.ma.is_masked(reward):
-        found = "a masked value"
-    elif isinstance(reward, _NUMBERS) or _has_number(reward):
+    reason = ""
+    if isinstance(reward, _NUMBERS) or _has_number(reward):
         try:
             return float(reward)
         except (TypeError, ValueError, OverflowError) as error:
-            found = f"{found} ({error})"
+            reason = f" ({error})"
+    found = "a masked value" if np.ma.is_masked(reward) else described(reward) + reason
     raise TypeError(
         f"step of {type(environment.unwrapped).__name__} returned a reward that is no number: got "
         f"{found}; expected a float"
@@ -79,7 +79,9 @@ def as_reward(environment: Any, reward: Any) -> float:
 def _has_number(value: Any) -> bool:
     """Whether a value is one number, such as an array without dimensions."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
-    return kind in "biufO" and hasattr(value, "__float__") and np.ndim(value) == 0
+    if kind not in "biufO" or np.ma.is_masked(value):
+        return False
+    return hasattr(value, "__float__") and np.ndim(value) == 0
 
 
 def explain(environment: Any, method: str, error: Exception) -> None:

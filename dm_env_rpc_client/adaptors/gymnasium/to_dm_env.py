@@ -178,7 +178,7 @@ class GymnasiumEnvironment(dm_env.Environment):
             explain(self.gymnasium, "step", error)
             raise
         self._is_running = not (terminated or truncated)
-        if type(reward) is not float:
+        if type(reward) is not float:  # So that most rewards take no call.
             reward = as_reward(self.gymnasium, reward)
         observed = self._observed(observation, bool(terminated and truncated))
         if terminated:

@@ -54,7 +54,6 @@ _MOST_DTYPES = 64
 
 _JSON_TYPES = frozenset((type(None), bool, int, str))
 
-_IMMUTABLE = _JSON_TYPES | {float, bytes}
 
 _SCALARS = {
     np.dtype(code).type: np.dtype(code).name
@@ -62,6 +61,8 @@ _SCALARS = {
     if np.dtype(code).kind in "biuf" and np.dtype(code).itemsize <= 8
 }
 """The types of NumPy's scalars of at most eight bytes, with the names of their dtypes."""
+
+_IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, *_SCALARS))
 
 _MAX_LEVELS = 8
 """Each takes up to three levels of JSON; `bounded_json` allows 32."""
@@ -95,7 +96,17 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
       levels: how many levels of it travel.
     """
     kind = type(value)
-    if kind in _IMMUTABLE or kind in _SCALARS:
+    if kind is dict and levels:  # Most infos; without a call for each part of most.
+        copied: Any = {}
+        for key, part in value.items():
+            of_part = type(part)
+            is_plain = of_part in _IMMUTABLE
+            if not is_plain and of_part is np.ndarray and part.dtype.kind != "O":
+                copied[key] = part.copy()
+            else:
+                copied[key] = part if is_plain else snapshot(part, levels - 1)
+        return copied
+    if kind in _IMMUTABLE:
         return value
     if isinstance(value, np.ndarray):
         if value.dtype.kind != "O" or levels == 0:
