@@ -74,7 +74,7 @@ class Column:
             if value.shape == self.shape:
                 if value.dtype == self.dtype:
                     return value
-                if self._may_round and value.dtype == np.float64 and _is_small(value):
+                if self._may_round and value.dtype is _DOUBLE and _is_small(value):
                     return value
         elif type(value) is self.type:
             return value
@@ -100,6 +100,8 @@ class Column:
             packing.pack_array(array, codec, label)
         return array if self.shape else array[()]
 
+
+_DOUBLE = np.dtype(np.float64)
 
 _SMALL = float(np.finfo(np.float32).max) ** 2
 """If the sum of squares is less, no element is too large for float32, infinite or NaN."""
