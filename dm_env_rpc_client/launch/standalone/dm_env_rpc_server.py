@@ -429,6 +429,7 @@ class StringArray(Array):
 
 TimeStep = collections.namedtuple("TimeStep", "step_type reward discount observation")
 FIRST, MID, LAST = 0, 1, 2  # The step types.
+_STEP_TYPES = {FIRST: FIRST, MID: MID, LAST: LAST}
 
 _IS_GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.Env"
 
@@ -457,6 +458,36 @@ def _check_time_step(environment: Any, method: str, returned: Any) -> None:
         advice = _IS_GYMNASIUM
     text = f"{method} of {type(environment).__name__} returned {_described(returned)}"
     raise TypeError(f"{text}; expected a TimeStep: {advice}") from None
+
+
+def _next_type(environment: Any, method: str, timestep: Any) -> int:
+    """Returns the type of a TimeStep in its sequence: FIRST for `reset`, otherwise MID or LAST."""
+    given = timestep.step_type
+    try:
+        step_type = _STEP_TYPES[given.item() if isinstance(given, np.ndarray) else given]
+    except (KeyError, TypeError, ValueError):
+        step_type = -1
+    text = f"{method} of {type(environment).__name__} returned a"
+    if step_type < 0:
+        raise RuntimeError(
+            f"{text} TimeStep of the type {given!r}; expected FIRST (0), MID or LAST"
+        )
+    if method == "reset":
+        if step_type == LAST:
+            raise RuntimeError(f"{text} LAST TimeStep; a sequence begins with a FIRST one")
+        return FIRST
+    if step_type == FIRST:
+        raise RuntimeError(f"{text} FIRST step in the middle of a sequence")
+    return step_type
+
+
+def _reward_of(value: Any, where: str) -> float:
+    """Returns a reward as a float; TypeError if it is not one number."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    if kind not in "biufO" or not hasattr(value, "__float__") or np.ndim(value):
+        text = f"{where} returned a reward that is no number: got {_described(value)}"
+        raise TypeError(f"{text}; expected a float")
+    return float(value)
 
 
 class _Field:
@@ -713,7 +744,9 @@ def _to_wire(space: Any, element: Any) -> Any:
     if items is not None:
         none = np.empty((0, *items.shape), _wire_dtype(items))
         return np.asarray(element) if len(element) else none
-    return element if kind in _ARRAYS else str(element) if kind == "Text" else _encode(element)
+    if kind == "Text" and not isinstance(element, str):
+        raise RuntimeError(f"it violates its own space: expected a str, got {_described(element)}")
+    return element if kind in _ARRAYS or kind == "Text" else _encode(element)
 
 
 def _from_wire(space: Any, value: Any) -> Any:
@@ -724,7 +757,9 @@ def _from_wire(space: Any, value: Any) -> Any:
         parts = [(k, _from_wire(p, value[n if by_key else k])) for k, n, p in _members(space)]
         return collections.OrderedDict(parts) if by_key else tuple(part for _, part in parts)
     if kind in _ARRAYS:
-        return int(value) if kind == "Discrete" else np.asarray(value, space.dtype)
+        if kind == "Discrete":  # As its `sample` returns it.
+            return np.dtype(space.dtype or np.int64).type(value)
+        return np.asarray(value, space.dtype)
     if items is not None and space.stack:
         return np.asarray(value, items.dtype)
     if items is not None:
@@ -923,7 +958,10 @@ class _Gymnasium:
             is_terminated = False
         step_type = LAST if is_terminated or is_truncated else MID
         observed = self._observed(observation, info, is_terminated and is_truncated)
-        return TimeStep(step_type, float(reward), 0.0 if is_terminated else 1.0, observed)
+        if type(reward) is not float:
+            name = type(getattr(self._env, "unwrapped", self._env)).__name__
+            reward = _reward_of(reward, f"step of {name}")
+        return TimeStep(step_type, reward, 0.0 if is_terminated else 1.0, observed)
 
     def _observed(self, observation: Any, info: Any, is_truncated_too: bool) -> Any:
         value = _to_wire(self._env.observation_space, observation)
@@ -983,11 +1021,13 @@ class _Specs:
     def values(self, timestep: Any) -> List[Any]:
         """Returns all values of a time step in the order of their UIDs, which begin at 1."""
         reward, discount = timestep.reward, timestep.discount
-        allowed = (None, 1.0, 0.0) if int(timestep.step_type) == LAST else (None, 1.0)
+        is_last = bool(timestep.step_type == LAST)
+        allowed = (None, 1.0, 0.0) if is_last else (None, 1.0)
         if self.discount is None and discount not in allowed:
             raise RuntimeError(f"the discount {discount} takes a discount_spec of its own")
         found = _flatten(self.observation, timestep.observation)
-        for spec, value, missing in ((self.reward, reward, 0), (self.discount, discount, 1)):
+        pairs = (self.reward, reward, 0), (self.discount, discount, int(not is_last))
+        for spec, value, missing in pairs:
             if value is None:  # A FIRST step has neither.
                 specs = _named_specs(spec)
                 found += [np.full(each.shape, missing, each.dtype) for _, each in specs]
@@ -1081,9 +1121,10 @@ class _World:
             else:
                 timestep = self.environment.step(self._action(actions))
             try:
-                step_type = int(timestep.step_type)
-                if is_running and step_type == FIRST:
-                    raise RuntimeError("the environment returned a FIRST step within a sequence")
+                method = "step" if is_running else "reset"
+                step_type = _next_type(self.environment, method, timestep)
+                if not is_running:  # FIRST has neither reward nor discount.
+                    timestep = TimeStep(FIRST, None, None, timestep.observation)
                 self._last, state = timestep, _RUNNING
                 self._is_running = step_type != LAST
                 if not self._is_running:
