@@ -484,7 +484,8 @@ def _next_type(environment: Any, method: str, timestep: Any) -> int:
 def _reward_of(value: Any, where: str) -> float:
     """Returns a reward as a float; TypeError if it is not one number."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
-    if kind not in "biufO" or not hasattr(value, "__float__") or np.ndim(value):
+    is_number = kind in "biufO" and hasattr(value, "__float__") and not np.ndim(value)
+    if isinstance(value, complex) or not is_number:  # It has a `__float__` until Python 3.9.
         text = f"{where} returned a reward that is no number: got {_described(value)}"
         raise TypeError(f"{text}; expected a float")
     return float(value)
