@@ -84,7 +84,7 @@ def test_a_plain_client_sends_the_same() -> None:
         assert env.step({"action": 2}).reward == 1.0
 
 
-class Pair(ParallelEnv):  # type: ignore[misc]  # it has no types
+class Pair(ParallelEnv):
     """Two agents; each is rewarded where its action is as sampled."""
 
     metadata = {"name": "pair_v0"}  # noqa: RUF012

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -98,7 +99,7 @@ MISFITS = {
 def test_observations_that_do_not_fit(name: str, way: str) -> None:
     for space, value, text in (MISFITS[name], _nested(MISFITS[name])):
         for at in ("reset", "step", "end"):
-            with playing(way, lambda space=space, value=value, at=at: Odd(space, value, at)) as env:
+            with playing(way, functools.partial(Odd, space, value, at)) as env:
                 if at == "reset":
                     found = failure(env.reset)
                 else:
@@ -137,7 +138,7 @@ REWARDS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", REWARDS)
 def test_rewards_that_are_no_numbers(name: str, way: str) -> None:
     value, text = REWARDS[name]
-    with playing(way, lambda: Odd(_FLOATS, value, "reward")) as env:
+    with playing(way, functools.partial(Odd, _FLOATS, value, "reward")) as env:
         env.reset()
         for _ in range(_LENGTH):  # Also that of the step that ends an episode.
             found = failure(env.step)
@@ -159,7 +160,9 @@ FITTING = {
     "whole floats": Fitting(_INTEGERS, np.array([-3.0, 4.0]), [-3, 4]),
     "doubles": Fitting(_FLOATS, np.array([0.1, 0.2]), np.array([0.1, 0.2], np.float32).tolist()),
     "bools": Fitting(_BYTES, np.array([True, False]), [1, 0]),
-    "large": Fitting(_FLOATS, np.array([3e38, -3e38]), np.float32([3e38, -3e38]).tolist()),
+    "large": Fitting(
+        _FLOATS, np.array([3e38, -3e38]), np.array([3e38, -3e38], np.float32).tolist()
+    ),
     "not a number": Fitting(_FLOATS, np.array([np.nan, np.inf]), [np.nan, np.inf]),
     "big-endian": Fitting(_INTEGERS, np.array([1, 2], ">i4"), [1, 2]),
     "out of bounds": Fitting(_INTEGERS, np.array([100, -100], np.int32), [100, -100]),
@@ -175,7 +178,7 @@ FITTING = {
 def test_observations_that_fit_are_the_same(name: str, way: str) -> None:
     space, value, seen = FITTING[name]
     for at in ("reset", "step", "end"):
-        with playing(way, lambda at=at: Odd(space, value, at)) as env:
+        with playing(way, functools.partial(Odd, space, value, at)) as env:
             result = env.reset()
             for _ in range({"reset": 0, "step": 1, "end": _LENGTH}[at]):
                 result = env.step()
@@ -189,6 +192,6 @@ def test_observations_that_fit_are_the_same(name: str, way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_rewards_that_are_numbers_are_the_same(way: str) -> None:
     for value in (1, True, np.float32(0.1), np.array(2.5), np.int8(-3), 1 << 60, np.bool_(True)):
-        with playing(way, lambda value=value: Odd(_FLOATS, value, "reward")) as env:
+        with playing(way, functools.partial(Odd, _FLOATS, value, "reward")) as env:
             env.reset()
             assert env.step().reward == float(value)

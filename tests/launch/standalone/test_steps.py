@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, make
 from dm_env_rpc_client.server import Server
-from tests.launch.standalone.hosted_steps import REWARDS, SCRIPTS, Scripted
+from tests.launch.standalone import hosted_steps
 from tests.launch.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.server.batches.steps import play
 from tests.support.serving import serving
@@ -23,7 +24,10 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         yield server.address
 
 
-own = serving(Scripted)
+own = serving(hosted_steps.Scripted)
+
+SCRIPTS: Any = hosted_steps.SCRIPTS
+REWARDS: Any = hosted_steps.REWARDS
 
 TEXTS = {
     "seven": "step of Scripted returned a TimeStep of the type 7",
@@ -62,5 +66,5 @@ def test_rewards_and_actions(address: str, reward: str) -> None:
                 env.step(1)
         else:
             timestep = env.step(1)
-            assert timestep.reward == float(given)  # type: ignore[arg-type]
+            assert timestep.reward == float(given)
             assert timestep.observation == 1  # The action is as its space samples it.
