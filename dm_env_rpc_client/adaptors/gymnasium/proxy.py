@@ -144,8 +144,12 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._is_running = False
         timestep = self.environment.reset(reset_settings(seed, options))
-        self._is_running = True
-        return self._observation(timestep), extras_of(timestep.observation).info
+        try:
+            self._is_running = True
+            return self._observation(timestep), extras_of(timestep.observation).info
+        except BaseException as error:
+            self.environment._interrupted(error)
+            raise
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes a step.
@@ -167,19 +171,24 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
         timestep = self.environment.step(wire_action(self.action_space, action))
-        is_last = timestep.last()
-        self._is_running = not is_last
-        lost = restarted(self.environment)
-        extras = Extras(lost, False) if lost else extras_of(timestep.observation)
-        is_terminated = is_last and self.environment.state is State.TERMINATED
-        return (
-            self._observation(timestep),
-            # The server may begin an episode instead, if another connection has reset the world.
-            0.0 if timestep.reward is None else float(timestep.reward),
-            is_terminated,
-            extras.is_truncated or (is_last and not is_terminated),
-            extras.info,
-        )
+        try:
+            is_last = timestep.last()
+            self._is_running = not is_last
+            lost = restarted(self.environment)
+            extras = Extras(lost, False) if lost else extras_of(timestep.observation)
+            is_terminated = is_last and self.environment.state is State.TERMINATED
+            return (
+                self._observation(timestep),
+                # The server may begin an episode instead, if another connection has reset the
+                # world.
+                0.0 if timestep.reward is None else float(timestep.reward),
+                is_terminated,
+                extras.is_truncated or (is_last and not is_terminated),
+                extras.info,
+            )
+        except BaseException as error:
+            self.environment._interrupted(error)
+            raise
 
     def render(self) -> Any:
         """Returns what the environment renders now, which takes a request; None without a mode."""

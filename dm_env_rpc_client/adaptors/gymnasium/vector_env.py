@@ -200,11 +200,15 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         }
         self._rows.begin(ids)
         rows = self._rows
-        self._worlds.reset(each, _First(rows), self._check_specs)
-        if isinstance(rows, WorldRows):
-            return rows.observations(None), rows.infos(None)
-        infos = {} if self._description is None else rows.proxy_infos(ids, self._add_info)
-        return self._observation_batch.rows(None), infos
+        try:
+            self._worlds.reset(each, _First(rows), self._check_specs)
+            if isinstance(rows, WorldRows):
+                return rows.observations(None), rows.infos(None)
+            infos = {} if self._description is None else rows.proxy_infos(ids, self._add_info)
+            return self._observation_batch.rows(None), infos
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def step(self, actions: Any) -> Results:
         """Steps every environment and waits for all of them.
@@ -225,10 +229,14 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         idle = self._idle(range(self.num_envs))
         by_name = self._action_batch.by_name(actions, self.num_envs)
         try:
-            self._worlds.step(by_name, self._rows, idle)
-        except EnvironmentsFailedError as error:
-            raise self._failed(error) from error.__cause__
-        return self._results(None)
+            try:
+                self._worlds.step(by_name, self._rows, idle)
+            except EnvironmentsFailedError as error:
+                raise self._failed(error) from error.__cause__
+            return self._results(None)
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
         """Steps some environments without waiting for them.
@@ -261,8 +269,12 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
-        return (*self._results(ids), ids)
+        try:
+            ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
+            return (*self._results(ids), ids)
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def render(self) -> tuple[Any, ...] | None:
         """Returns what each environment renders now; None without a render mode."""

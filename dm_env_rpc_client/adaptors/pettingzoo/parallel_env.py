@@ -208,13 +208,17 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         return turn.observations, turn.infos
 
     def _begin(self, settings: Mapping[str, Any]) -> Turn:
-        self._players.end_sequence(settings)
-        self.agents = []
-        ready = [agent for agent in self.possible_agents if agent not in self._players.pending]
-        self._players.send(dict.fromkeys(ready, NO_ACTION))
-        # Agents that do not take part are not answered; those that are say who does.
-        first = self._players.finish([self._players.any_answered()])
-        return self._turn(first, self.possible_agents)
+        try:
+            self._players.end_sequence(settings)
+            self.agents = []
+            ready = [agent for agent in self.possible_agents if agent not in self._players.pending]
+            self._players.send(dict.fromkeys(ready, NO_ACTION))
+            # Agents that do not take part are not answered; those that are say who does.
+            first = self._players.finish([self._players.any_answered()])
+            return self._turn(first, self.possible_agents)
+        except BaseException as error:
+            self._players.interrupted(error)
+            raise
 
     def step(
         self, actions: Mapping[Hashable, Any]
@@ -263,13 +267,16 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
 
     def _take(self, actions: Mapping[Hashable, Any]) -> Turn:
-        self._players.send(
-            {agent: self._wire_action(agent, actions[agent]) for agent in self.agents}
-        )
-        timesteps = self._players.finish(self.agents)
-        if self._supervision is not None:
-            self._supervision.saw(next(iter(timesteps.values())))
-        return self._turn(timesteps, ())
+        wire = {agent: self._wire_action(agent, actions[agent]) for agent in self.agents}
+        try:
+            self._players.send(wire)
+            timesteps = self._players.finish(self.agents)
+            if self._supervision is not None:
+                self._supervision.saw(next(iter(timesteps.values())))
+            return self._turn(timesteps, ())
+        except BaseException as error:
+            self._players.interrupted(error)
+            raise
 
     def render(self) -> Any:
         """Returns what the environment renders now, which takes a request; None without a mode."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -30,7 +31,11 @@ from dm_env_rpc_client.environment.many.pool_sites import (
 from dm_env_rpc_client.environment.many.unread import Consumer, Unread
 from dm_env_rpc_client.environment.restarting import difference
 from dm_env_rpc_client.environment.worlds import make_on
-from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.errors import (
+    DmEnvRpcClientError,
+    EnvironmentsFailedError,
+    SpecError,
+)
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -64,6 +69,7 @@ class EnvironmentPool:
     Attributes:
       environments: the environments.
       addresses: where the server of each is.
+      taken: the environments whose answers the call under way has read; see `interrupted`.
 
     Raises:
       SpecError: the specs of the environments differ.
@@ -99,6 +105,7 @@ class EnvironmentPool:
             if not keeps_sites:
                 sites.close()
             raise
+        self.taken: list[int] = []
         self._takes_rows = all(environment._leaves_unread for environment in self.environments)
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
@@ -203,7 +210,11 @@ class EnvironmentPool:
                 self._raise(failures)
             if len(self._arrived) >= minimum:
                 count = len(self._arrived) if maximum is None else maximum
-                return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+                received = list(itertools.islice(self._arrived, count))
+                self.taken += received
+                for _ in received:
+                    self._arrived.popleft()
+                return received
 
     def step(self, actions: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
         """Steps environments and waits for all of them; otherwise as `send`.
@@ -229,6 +240,7 @@ class EnvironmentPool:
             prepared = environment._prepare_step(action)
         except SpecError as error:
             raise SpecError(f"{self.label(0)}: {error}") from error
+        self.taken = [0]
         while True:
             try:
                 timestep = environment._finish_step(environment._start_step(prepared))
@@ -288,6 +300,23 @@ class EnvironmentPool:
         ready = [index for index in started if index not in failures]
         failures |= self._begin(ready)
         self.finish(ready, consume, failures)
+
+    def interrupted(self, error: BaseException, lost: Collection[int] = ()) -> None:
+        """Makes environments unusable whose answers an interrupted call has lost.
+
+        It has read them, and its caller does not get them. Answers that it has not read yet, and
+        those of environments that have arrived, can still be received.
+
+        Args:
+          error: the error that interrupted the call; one of this package is no interrupt.
+          lost: environments whose answers are known to be lost.
+        """
+        if isinstance(error, DmEnvRpcClientError):
+            return
+        for index in {*lost, *{*self.taken}.difference(self.in_turn)}:
+            connection = self.environments[index]._connection
+            if connection is not None:
+                connection.interrupted(error)
 
     def close(self, keeps_sites: bool = False) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
@@ -351,8 +380,10 @@ class EnvironmentPool:
         failures: dict[int, Exception] = {}
         arrived: list[int] = []
         unread = Unread(consume, failures)
+        indices = list(indices)
+        self.taken += indices
         try:
-            for index in list(indices):
+            for index in indices:
                 pending = self._in_flight.pop(index)
                 try:
                     step = self.environments[index]._finish_step(pending)
