@@ -2479,9 +2479,15 @@ def _is_stale(path: str) -> bool:
         return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
+_ADDRESS = re.compile(r"(unix:[^\0]*[^/\0]|([^\s/:[\]\0]+|\[[^\s/[\]\0]+\]):[0-9]{1,5})\Z")
+
+
 def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
     """Returns a listening socket, and its address; only if `is_open` for other machines."""
     host, _, port = address.rpartition(":")
+    if not _ADDRESS.match(address) or (address[:5] != "unix:" and int(port) > 65535):
+        form = "'localhost:50051', 'localhost:0' for a free port or 'unix:/tmp/socket'"
+        raise ValueError(f"an address to listen at looks like {form}, got {address!r}")
     if address.startswith("unix:"):
         where: Any = address[5:]
         if _is_stale(where):

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dm_env_rpc_client.transports.addresses import check_is_text, is_loopback
+from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
 from dm_env_rpc_client.transports.http2.client.attempts import NO_HTTP2, Attempts, HandshakeError
@@ -47,7 +47,7 @@ _MAX_FRAME_BYTES = 1 << 20
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
     """Returns gRPC's credentials for a server on this machine."""
-    check_is_text(address, "a server address")
+    check_address(address, "a server address")
     unix = address.startswith("unix")
     kind = grpc.LocalConnectionType.UDS if unix else grpc.LocalConnectionType.LOCAL_TCP
     return grpc.local_channel_credentials(kind)
