@@ -26,6 +26,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 __all__ = ["AsyncPipeline"]
@@ -211,7 +212,7 @@ class AsyncPipeline:
         except DmEnvRpcClientError as error:
             server = server_ends.watched(self.address, error)
             if server is not None:
-                self._pipeline.server_end = await asyncio.to_thread(server.end)
+                self._pipeline.server_end = await in_thread(server.end)
             self._poison(error)
 
     async def _wait_for_room(self, pending: Pending) -> None:

@@ -11,7 +11,6 @@ A failure affects only its own environment: the answers of all others are read, 
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import functools
 import itertools
 import time
@@ -23,9 +22,7 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedRe
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.many.pool_sites import (
-    OPENERS,
     PoolSites,
-    at_once,
     open_at,
 )
 from dm_env_rpc_client.environment.many.unread import Consumer, Unread
@@ -38,6 +35,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
+from dm_env_rpc_client.system.threads import at_once
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = [
@@ -482,26 +480,23 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
     failures: dict[int, Exception] = {}
 
     def open_and_keep(index: int) -> None:
-        opened[index] = open_one(index)
+        try:
+            opened[index] = open_one(index)
+        except Exception as error:
+            failures[index] = error
+            raise
 
-    executor = concurrent.futures.ThreadPoolExecutor(min(OPENERS, len(addresses)))
     try:
-        futures = {executor.submit(open_and_keep, i): i for i in range(len(addresses))}
-        for future in concurrent.futures.as_completed(futures):
-            failure = future.exception()
-            if isinstance(failure, Exception):
-                failures[futures[future]] = failure
-                break
-            future.result()
+        at_once(range(len(addresses)), open_and_keep)
+    except Exception:
+        close_all(opened.values())
     except BaseException:
-        executor.shutdown(cancel_futures=True)
         close_all(opened.values())
         raise
-    executor.shutdown(cancel_futures=True)
-    if failures:
-        close_all(opened.values())
-        raise EnvironmentsFailedError(failures, {index: addresses[index] for index in failures})
-    return [opened[index] for index in range(len(addresses))]
+    else:
+        return [opened[index] for index in range(len(addresses))]
+    failed, failure = next(iter(failures.items()))  # Others may have failed after the first.
+    raise EnvironmentsFailedError({failed: failure}, {failed: addresses[failed]})
 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:

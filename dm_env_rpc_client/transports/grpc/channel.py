@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
@@ -106,7 +107,7 @@ async def open_channel_async(
             try:
                 await ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                failure = await asyncio.to_thread(_failure, answer, credentials, attempts)
+                failure = await in_thread(_failure, answer, credentials, attempts)
             if failure is None:
                 return channel
             attempts.failed(failure)
