@@ -14,6 +14,7 @@ from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
+from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.http2.client.attempts import NO_HTTP2, Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.keepalive import (
     KEEPALIVE_SECONDS,
@@ -124,6 +125,7 @@ def _channel(
     max_message_bytes: int,
 ) -> Any:
     """Returns a channel of `grpc` or of `grpc.aio`."""
+    check_works(f"cannot connect to {address}")
     options: list[tuple[str, Any]] = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max_message_bytes),

@@ -138,7 +138,7 @@ async def test_timeouts_around_the_answer_lose_no_step(
         last = timestep.observation["count"]
         followed += 1
     await env.close()
-    seen(cancellations=timeouts, lost_answers=0, unusable_connections=failed)
+    seen(timeouts=timeouts, lost_answers=0, unusable_connections=failed)
     assert failed > 0
     assert followed > 0
 
