@@ -1046,7 +1046,7 @@ class _World:
         self.creator, self.agent, self.idle_since = creator, None, 0.0  # type: Any, Any, float
         self.held = 0  # Bytes of settings.
         self._factory, self.settings = factory, settings
-        self._is_running = self.is_interrupted = self.is_closed = False
+        self._is_running = self.is_interrupted = self.is_closed = self.is_over = False
         self._last, self._next = None, None  # type: Any, Any
         self.environment, self.specs = self._make(settings)
 
@@ -1165,8 +1165,12 @@ class _World:
         with self.lock:
             self.end_interruption()
             self._is_running, self.agent, self.idle_since = False, None, time.monotonic()
-            if self.is_closed:
-                _close(self.environment)
+            if self.is_closed and not self.is_over:
+                self._end()
+
+    def _end(self) -> None:
+        _close(self.environment)
+        self.is_over = True
 
     def close(self) -> None:
         """Closes the environment; if it is in use, its agent does so when it leaves."""
@@ -1174,8 +1178,8 @@ class _World:
         if self.lock.acquire(timeout=0.5):
             try:
                 self.changed.notify_all()
-                if self.agent is None:
-                    _close(self.environment)
+                if self.agent is None and not self.is_over:
+                    self._end()
             finally:
                 self.lock.release()
 
@@ -2300,6 +2304,8 @@ class Server:
         if not callable(given):
             text = "expected what makes an environment, such as its class, got "
             raise TypeError(text + _described(given))
+        if token is not None and not re.match(r"[!-~]+\Z", token):
+            raise ValueError("a token is text of printable ASCII characters without spaces")
         self.tls, self.token, self.max_streams = None, token, max_streams
         if cert is not None:
             self.tls = ssl.SSLContext(getattr(ssl, "PROTOCOL_TLS_SERVER", ssl.PROTOCOL_TLS))
@@ -2314,6 +2320,7 @@ class Server:
         self._being_made = self._created = 0
         self.connections: Set[_Connection] = set()
         self._stopped, self._logged_at = threading.Event(), 0.0
+        self._has_closed = False
         # A thread that reads much lets others go on sooner than after 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0003))
         for target in (self._accept, self._look):
@@ -2428,10 +2435,13 @@ class Server:
         while not self._stopped.is_set():
             time.sleep(0.1)
 
-    def stop(self, grace: float = 5.0) -> None:
-        """Ends all streams, after `grace` seconds at most, and closes the environments."""
+    def stop(self, grace: float = 5.0) -> bool:
+        """Ends all streams, after `grace` seconds at most, and closes the environments.
+
+        Returns whether all are closed, for which it waits 3 s more. A second call does nothing.
+        """
         if self._stopped.is_set():
-            return
+            return self._has_closed
         self._stopped.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -2448,8 +2458,14 @@ class Server:
             self.worlds.clear()
         for world in worlds:
             world.close()
+        # Those in use are closed by the threads of their streams.
+        deadline = time.monotonic() + 3.0
+        while not all(world.is_over for world in worlds) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._has_closed = all(world.is_over for world in worlds)
         if self.address.startswith("unix:") and os.path.exists(self.address[5:]):
             os.unlink(self.address[5:])
+        return self._has_closed
 
     def __enter__(self) -> "Server":
         return self
@@ -2538,7 +2554,10 @@ def _imported(reference: str) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Serves what the command line says until SIGTERM or Ctrl-C; see `--help`."""
+    """Serves what the command line says until SIGTERM or Ctrl-C; see `--help`.
+
+    Returns the exit code: 0 if all environments were closed, otherwise 143 or 130.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -2552,7 +2571,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     given = parser.parse_args(arguments)
     # So that what is served imports this module, and not a second one.
     sys.modules.setdefault("dm_env_rpc_server", sys.modules[__name__])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
     logging.basicConfig(level=logging.INFO)
     sys.path.insert(0, os.getcwd())
     try:
@@ -2561,12 +2581,28 @@ def main(arguments: Optional[List[str]] = None) -> int:
         if given.token_file:
             with open(given.token_file) as file:
                 token = file.read().strip()
-        with serve(factory, given.address, token, given.cert, given.key, given.insecure) as server:
+        if token is not None and not token.strip():
+            parser.error(f"{given.token_file or 'DM_ENV_RPC_TOKEN'} does not contain a token")
+        try:
+            server = serve(factory, given.address, token, given.cert, given.key, given.insecure)
+        except ValueError as error:
+            parser.error(str(error))
+        with server:
             print(f"serving {given.environment} at {server.address}", flush=True)
-            server.wait()
-    except KeyboardInterrupt:
-        pass
+            try:
+                server.wait()
+            except KeyboardInterrupt:
+                if not server.stop(1.0):
+                    raise
+    except KeyboardInterrupt as told:
+        return int(128 + told.args[0])
     return 0
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    # Often several come: to the group of this process, and from what has launched it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise KeyboardInterrupt(number)
 
 
 if __name__ == "__main__":

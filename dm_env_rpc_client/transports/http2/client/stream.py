@@ -96,7 +96,7 @@ class Http2Stream(Stream):
         return messages.popleft()
 
     def _opened_again(self, call: ClientStream, failure: DmEnvRpcClientError) -> ClientStream:
-        """Returns another call in the place of one that was not processed, or raises its failure."""
+        """Returns another call in the place of one that was not processed; or raises why not."""
         with self._reopening:
             if call is not self._call:
                 return self._call  # Another thread was faster.

@@ -25,7 +25,7 @@ from tests.support.stopwatch import time_limit
 
 
 class Leaving:
-    """What the patched server does: it takes so many streams of each connection and drops others."""
+    """What the patched server does: it takes some streams of a connection and drops others."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.streams = 1
