@@ -64,6 +64,9 @@ _SCALARS = {
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, *_SCALARS))
 
+_PADDING = 64
+"""Characters by which texts in an array may be padded in any case."""
+
 _MAX_LEVELS = 8
 """Each takes up to three levels of JSON; `bounded_json` allows 32."""
 
@@ -244,11 +247,22 @@ def _read_array(value: Mapping[str, Any], where: str) -> Any:
 
 def _read_objects(value: Mapping[str, Any], where: str) -> Any:
     items = from_jsonable(value["items"], where)
-    if "dtype" not in value and items and all(isinstance(item, str) for item in items):
+    if "dtype" not in value and items and _fit_one_width(items):
         return np.array(items).reshape(_shape(value))
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(_shape(value))
+
+
+def _fit_one_width(items: list[Any]) -> bool:
+    """Whether items are texts whose array takes little more memory than they do.
+
+    Each text of an array takes as much as the longest. Otherwise they stay objects.
+    """
+    if not all(isinstance(item, str) for item in items):
+        return False
+    sizes = [len(item) for item in items]
+    return len(sizes) * max(sizes) <= 2 * sum(sizes) + _PADDING
 
 
 def _shape(value: Mapping[str, Any]) -> list[int]:

@@ -848,16 +848,28 @@ def _unjsonable(value: Any) -> Any:
     if kind in ("float", "bytes"):
         return float(value["value"]) if kind == "float" else base64.b64decode(value["base64"])
     if kind == "scalar":
-        return np.dtype(value["dtype"]).type(_unjsonable(value["value"]))
+        return _number_dtype(value).type(_unjsonable(value["value"]))
     if kind == "array":
-        dtype = np.dtype(value["dtype"])
+        dtype = _number_dtype(value)
         flat = np.frombuffer(base64.b64decode(value["base64"]), dtype.newbyteorder("<"))
         return flat.reshape(value["shape"]).astype(dtype)
     items = _unjsonable(value["items"])
     if kind == "objects":
-        are_texts = all(type(item) is str for item in items)
-        return np.array(items, None if are_texts else object).reshape(value["shape"])
+        array = np.empty(len(items), object)
+        array[:] = items
+        sizes = [len(item) if type(item) is str else math.inf for item in items] or [0]
+        # Each text of an array of texts takes as much as the longest.
+        if len(sizes) * max(sizes) <= 2 * sum(sizes) + 64 and max(sizes) < math.inf:
+            array = np.array(items)
+        return array.reshape(value["shape"])
     return dict(items) if kind == "dict" else tuple(items)
+
+
+def _number_dtype(value: Dict[str, Any]) -> Any:
+    dtype = np.dtype(value["dtype"])
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {dtype} is not of numbers")
+    return dtype
 
 
 def _encode(value: Any) -> str:

@@ -14,7 +14,6 @@ from dm_env_rpc_client import make
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from tests.launch.standalone.interpreters import FILE, NEWEST, OLDEST, interpreter
 
-
 SLOW = """
 import time
 import numpy as np
@@ -70,8 +69,8 @@ def test_signals_lose_no_close(version: str, signals: int, is_joined: bool, tmp_
         assert process.stdout.readline() == "closing\n"
         for _ in range(signals - 1):
             process.terminate()
-        assert process.communicate(timeout=20)[0] == "closed\n"
-        assert process.returncode == 0
+        assert process.stdout.read() == "closed\n"
+        assert process.wait(20) == 0
 
 
 def test_a_close_that_does_not_end_is_told_by_the_exit_code(tmp_path: Path) -> None:
