@@ -17,14 +17,15 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.batch_rows import EnvironmentRows, leaves, named
+from dm_env_rpc_client.server.batch_rows import EnvironmentRows, named
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Turns
 from dm_env_rpc_client.server.worlds.spec_checks import METHODS, Specs, specs_of
-from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.structures import leaves
 
 MAX_ROWS = 16_384
 """The most environments of one batch: each takes memory and a place in every message."""
@@ -284,6 +285,8 @@ class Batch(dm_env.Environment):
         found = specs_of(environment)
         _check_size(found, self.num_envs)
         make_rows = getattr(environment, "batch_rows", None)
+        # A client takes an action of this name for the mask, whether it asked for one or not.
+        named(found[0], "action", (batches.STEP_MASK,))
         if make_rows is None:
             return found, EnvironmentRows(environment, self.num_envs)
         return found, make_rows(self.num_envs, self._wish)
@@ -309,7 +312,7 @@ class Batch(dm_env.Environment):
     def _without_mask(self, action: Mapping[str, Any]) -> Any:
         rest = {name: value for name, value in action.items() if name != batches.STEP_MASK}
         own = self._rows.action_spec
-        if isinstance(own, dict):
+        if isinstance(own, dict) or structures.parts_by_name(own) is not None:
             return rest
         if isinstance(own, list | tuple):
             return type(own)(rest[str(index)] for index in range(len(own)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -15,11 +15,13 @@ from dm_env import specs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.request_errors import environment_error
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, flattener
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, check_taken
 from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
 from dm_env_rpc_client.system.wrong_returns import check_time_step
+from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
 from dm_env_rpc_client.tensors.columns import Column
+from dm_env_rpc_client.tensors.structures import leaves
 
 _FIRST, _MID, _LAST = dm_env.StepType
 
@@ -40,7 +42,7 @@ class EnvironmentRows:
         self.has_begun = np.zeros(count, np.bool_)
         self._single = FlatSpecs.of(environment, getattr(environment, "default_actions", {}))
         self.action_spec = batched(environment.action_spec(), count)
-        self._flatten_action = flattener(self.action_spec)
+        self._flatten_action = structures.flattener(self.action_spec, "action")
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
         self._observation_spec = batched(environment.observation_spec(), count)
         self.reward_spec = batched(environment.reward_spec(), count)
@@ -76,7 +78,7 @@ class EnvironmentRows:
         return {}
 
     def actions(self, action: Any) -> list[Any]:
-        """Returns the arrays [N, ...] of actions, as tree flattens them.
+        """Returns the arrays [N, ...] of actions, in the order of their names.
 
         A default action is the same for all rows, and has no rows itself.
         """
@@ -153,11 +155,6 @@ class EnvironmentRows:
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
 
-def leaves(structure: Any) -> list[Any]:
-    """Returns the leaves of a structure; none if it is None."""
-    return [] if structure is None else tree.flatten(structure)
-
-
 def batched(structure: Any, count: int) -> Any:
     """Returns a structure of the specs of one row as that of `count` rows."""
     if structure is None:
@@ -172,7 +169,7 @@ def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]
       structure: the specs of one row; None for none.
       count: the number of rows.
       names: by which errors name the values.
-      made: gets the columns, in the order in which tree flattens the structure.
+      made: gets the columns, in the order of `structures.leaves`.
 
     Returns:
       The arrays of the columns, in this structure.
@@ -184,25 +181,26 @@ def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]
         made.append(Column(spec, (count,), f"observation {next(names)!r}"))
         return made[-1].array
 
-    return tree.unflatten_as(structure, list(map(column, tree.flatten(structure))))
+    arrays = list(map(column, leaves(structure)))
+    return structures.nester(structure)(iter(arrays))
 
 
-def named(structure: Any, single: str, taken: Sequence[str]) -> dict[Any, Any]:
+def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, Any]:
     """Returns a structure as a mapping, in which other names find a place.
 
     Args:
       structure: of specs or values.
-      single: the name of one that is no mapping and no sequence.
-      taken: the other names; SpecError if the structure has one of them.
+      single: the name of one that is a leaf, such as "observation".
+      taken: the other names, if they are still to be checked; SpecError if the structure has one.
     """
-    if isinstance(structure, dict):
-        both = sorted({*taken} & structure.keys())
-        if both:
-            raise SpecError(
-                f"{both[0]!r} of an environment has a name that every batch has itself; rename it "
-                "to serve batches"
-            )
-        return structure
-    if isinstance(structure, list | tuple):
-        return {str(index): part for index, part in enumerate(structure)}
-    return {} if structure is None else {single: structure}
+    if structure is None:
+        return {}
+    parts = structures.parts_by_name(structure)
+    if parts is None and not isinstance(structure, list | tuple):
+        return {single: structure}
+    if parts is None:
+        parts = {str(index): part for index, part in enumerate(structure)}
+    if taken:
+        levels = (str(key).partition(nesting.SEPARATOR)[0] for key in parts)
+        check_taken(levels, single, dict.fromkeys(taken, "a name that every batch has itself"))
+    return parts

@@ -102,7 +102,8 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     Returns:
       `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other
       bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos). If a
-      dimension is negative, their `Variable...` subclasses.
+      dimension is negative, their `Variable...` subclasses. Bounds of an array of one element have
+      its shape.
 
     Raises:
       SpecError: see `check_spec`.
@@ -118,6 +119,9 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     if not (codec.is_numeric and (has_max or tensor_spec.HasField("min"))):
         return (VariableArray if variable else specs.Array)(shape, codec.dtype, name)
     low, high = _with_limits(given, codec)
+    if shape and all(size == 1 for size in shape):
+        # One for all is one for each, and as an array it can be indexed like those of others.
+        low, high = np.reshape(low, shape), np.reshape(high, shape)
     if shape == () and codec.dtype.kind in "iu" and low == 0 and has_max:
         try:
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)

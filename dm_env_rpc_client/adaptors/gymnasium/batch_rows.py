@@ -29,7 +29,7 @@ from dm_env_rpc_client.server.batch_rows import columns, named
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.turns import failed
-from dm_env_rpc_client.server.worlds.flat_specs import flattener
+from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.tensors.columns import Column
 
 __all__ = ["GymnasiumRows"]
@@ -81,9 +81,9 @@ class GymnasiumRows:
         )
         single = elements.to_spec(space, _OBSERVATION)
         self._columns: list[Column] = []
-        names = iter([leaf.name for leaf in tree.flatten(single)])
+        names = iter([leaf.name for leaf in structures.leaves(single)])
         self._observation = columns(single, count, names, self._columns)
-        self._flatten = flattener(single)
+        self._flatten = structures.flattener(single, _OBSERVATION)
         # The most frequent case, without the walk over a structure for each row.
         is_box = isinstance(space, spaces.Box)
         self._array: Any = self._observation if is_box else None

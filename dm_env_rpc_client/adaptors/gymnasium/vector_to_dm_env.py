@@ -235,7 +235,9 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def action_spec(self) -> Any:
         """Returns the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
-        return batch_elements.to_spec(self._action_space, self.num_envs, "action")
+        spec = batch_elements.to_spec(self._action_space, self.num_envs, "action")
+        named(spec, "action", (batches.STEP_MASK,))  # Which clients would take for the mask.
+        return spec
 
     def observation_spec(self) -> Any:
         """Returns the specs of observations, [N, ...], with the type of each row's step."""

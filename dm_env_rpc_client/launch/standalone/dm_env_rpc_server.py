@@ -600,58 +600,96 @@ class _Field:
             raise ValueError(f"{self.label}: {element} is {found!r}, {expected}")
 
 
-# Nested values: the levels of a flat name are joined by periods, as in "arm.torque".
+# Nested values: the levels of a flat name are joined by periods, as in "arm.torque". A key with a
+# period is several levels. Names and values are in the order of the environment's own mappings.
 
 
-def _keys_of(structure: Any) -> List[Any]:
-    """Returns the keys of a nested spec; of a mapping sorted, as dm-tree does."""
+def _by_name(structure: Any) -> Any:
+    """Returns a structure whose parts have names as a mapping; None for any other."""
     if isinstance(structure, Mapping):
-        return sorted(structure)
-    if isinstance(structure, (list, tuple)):
-        return list(getattr(structure, "_fields", range(len(structure))))
-    raise RuntimeError(f"expected specs in dicts, lists and tuples, got {structure!r}")
+        return structure
+    kind = type(structure)
+    names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
+    names = names or [each.name for each in getattr(kind, "__attrs_attrs__", ())]
+    return {name: getattr(structure, name) for name in names} if names else None
 
 
-def _part(structure: Any, key: Any) -> Any:
-    return getattr(structure, key) if hasattr(structure, "_fields") else structure[key]
+def _parts_of(structure: Any) -> Any:
+    """Returns the parts of a structure by key or index; None for a value without parts."""
+    is_sequence = isinstance(structure, (list, tuple))
+    named = _by_name(structure)
+    return dict(enumerate(structure)) if named is None and is_sequence else named
 
 
 def _is_leaf(structure: Any) -> bool:
     return hasattr(structure, "shape") and hasattr(structure, "dtype")
 
 
-def _named_specs(structure: Any, prefix: str = "") -> List[Tuple[str, Any]]:
-    """Returns specs by flat name; one that is not nested has the name `prefix`."""
-    if structure is None or _is_leaf(structure):
-        return [] if structure is None else [(prefix, structure)]
+def _named_specs(structure: Any, single: str, path: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:
+    """Returns specs by flat name; one that is not nested has the name `single`."""
+    if structure is None:
+        return []
+    if _is_leaf(structure):
+        return [(".".join(path) if path else single, structure)]
+    parts = _parts_of(structure)
+    if parts is None:
+        raise RuntimeError(f"expected specs in dicts, lists and tuples, got {structure!r}")
+    if single in _OF_STEPS and not path:
+        path = (single,)
     found: List[Tuple[str, Any]] = []
-    for key in _keys_of(structure):
-        if "." in str(key):
-            raise RuntimeError(f"key {key!r} has a period, which separates levels of names")
-        name = f"{prefix}.{key}" if prefix else str(key)
-        found += _named_specs(_part(structure, key), name)
+    for key, part in parts.items():
+        found += _named_specs(part, single, (*path, str(key)))
     return found
 
 
-def _flatten(structure: Any, value: Any) -> List[Any]:
+_OF_STEPS = ("reward", "discount")
+
+
+def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
+    """Raises RuntimeError if flat names cannot be told apart."""
+    seen: Set[str] = set()
+    for name in names:
+        if name in taken:
+            text = f"{role} {name!r} of an environment has the name of the {name} of a step"
+            raise RuntimeError(f"{text}; rename it")
+        if name in seen:
+            text = f"two {role}s of an environment have the flat name {name!r}, in which periods"
+            raise RuntimeError(f"{text} separate levels; rename one")
+        seen.add(name)
+    for name in names:
+        parent, found, _ = name.rpartition(".")
+        while found:
+            if parent in seen:
+                text = f"{role}s of an environment: {parent!r} would be a value and also a group"
+                raise RuntimeError(f"{text}, because of {name!r}; rename one")
+            parent, found, _ = parent.rpartition(".")
+
+
+def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
     """Returns the parts of a nested value in the order of `_named_specs`; ValueError."""
     if structure is None or _is_leaf(structure):
         return [] if structure is None else [value]
-    keys = _keys_of(structure)
-    if len(value) != len(keys):
-        raise ValueError(f"expected {len(keys)} values ({keys}), got {len(value)}")
-    return [leaf for key in keys for leaf in _flatten(_part(structure, key), _part(value, key))]
+    expected = _parts_of(structure)
+    parts = _by_name(value) if _by_name(structure) is not None else _parts_of(value)
+    if parts is None or len(parts) != len(expected) or any(key not in parts for key in expected):
+        found = _described(value) if parts is None else f"the parts {list(parts)}"
+        raise ValueError(f"{where} has {found}; its spec has {list(expected)}")
+    leaves: List[Any] = []
+    for key, part in expected.items():
+        is_leaf = _is_leaf(part)
+        leaves += [parts[key]] if is_leaf else _flatten(part, parts[key], f"{where}.{key}")
+    return leaves
 
 
 def _nest(structure: Any, values: Iterator[Any]) -> Any:
     """Returns values, in the order of `_named_specs`, in a structure."""
     if structure is None or _is_leaf(structure):
         return None if structure is None else next(values)
-    parts = {key: _nest(_part(structure, key), values) for key in _keys_of(structure)}
+    parts = {key: _nest(part, values) for key, part in _parts_of(structure).items()}
     kind: Any = type(structure)
     if isinstance(structure, Mapping):
-        return kind((key, parts[key]) for key in structure)
-    return kind(*parts.values()) if hasattr(structure, "_fields") else kind(parts.values())
+        return parts if kind is dict else kind(parts)
+    return kind(*parts.values()) if _by_name(structure) is not None else kind(parts.values())
 
 
 def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
@@ -1003,7 +1041,7 @@ class _Specs:
     def __init__(self, environment: Any):
         self.action, self.observation = environment.action_spec(), environment.observation_spec()
         for method, found in (("action", self.action), ("observation", self.observation)):
-            for _, spec in _named_specs(found):
+            for _, spec in _named_specs(found, method):
                 if hasattr(spec, "sample") and hasattr(spec, "contains"):
                     where = f"{method}_spec of {type(environment).__name__}"
                     raise TypeError(
@@ -1014,11 +1052,13 @@ class _Specs:
         same = ("name", "shape", "dtype", "minimum", "maximum")
         if all(getattr(self.discount, n, None) == getattr(_DISCOUNT, n) for n in same):
             self.discount = None  # It is 1, or 0 in TERMINATED; so the states say it.
-        named = _named_specs(self.observation) + _named_specs(self.reward, "reward")
-        self.actions = self._fields("action", _named_specs(self.action))
-        self.observations = self._fields(
-            "observation", named + _named_specs(self.discount, "discount")
-        )
+        actions = _named_specs(self.action, "action")
+        observations = _named_specs(self.observation, "observation")
+        _check_names([name for name, _ in observations], "observation", _OF_STEPS)
+        observations += _named_specs(self.reward, "reward")
+        observations += _named_specs(self.discount, "discount")
+        self.actions = self._fields("action", actions)
+        self.observations = self._fields("observation", observations)
         self.packed = b"".join(
             _field(number, b"\x08" + _varint(uid) + _field(2, each.spec))
             for number, fields in ((1, self.actions), (2, self.observations))
@@ -1026,26 +1066,31 @@ class _Specs:
         )
 
     def _fields(self, role: str, named: List[Tuple[str, Any]]) -> Dict[int, _Field]:
-        if len(dict(named)) < len(named):
-            raise RuntimeError(f"two {role}s have the same name (reward and discount count)")
+        _check_names([name for name, _ in named], role)
         numbered = enumerate(named, start=1)
-        return {uid: _Field(uid, name or role, spec, role) for uid, (name, spec) in numbered}
+        return {uid: _Field(uid, name, spec, role) for uid, (name, spec) in numbered}
 
     def values(self, timestep: Any) -> List[Any]:
         """Returns all values of a time step in the order of their UIDs, which begin at 1."""
         reward, discount = timestep.reward, timestep.discount
         is_last = bool(timestep.step_type == LAST)
         allowed = (None, 1.0, 0.0) if is_last else (None, 1.0)
-        if self.discount is None and discount not in allowed:
+        # Clients take no discount of a FIRST step.
+        is_first = bool(timestep.step_type == FIRST)
+        if self.discount is None and discount not in allowed and not is_first:
             raise RuntimeError(f"the discount {discount} takes a discount_spec of its own")
-        found = _flatten(self.observation, timestep.observation)
-        pairs = (self.reward, reward, 0), (self.discount, discount, int(not is_last))
-        for spec, value, missing in pairs:
+        found = _flatten(self.observation, timestep.observation, "observation")
+        missing_discount = int(not is_last)
+        given = (
+            (self.reward, reward, 0, "reward"),
+            (self.discount, discount, missing_discount, "discount"),
+        )
+        for spec, value, missing, name in given:
             if value is None:  # A FIRST step has neither.
-                specs = _named_specs(spec)
+                specs = _named_specs(spec, name)
                 found += [np.full(each.shape, missing, each.dtype) for _, each in specs]
             else:
-                found += _flatten(spec, value)
+                found += _flatten(spec, value, name)
         return found
 
 
@@ -1141,7 +1186,7 @@ class _World:
                 self._last, state = timestep, _RUNNING
                 self._is_running = step_type != LAST
                 if not self._is_running:
-                    discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount)
+                    discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount, "discount")
                     state = _INTERRUPTED if any(map(np.any, discounts)) else _TERMINATED
                 return state, specs.values(timestep)
             except AttributeError:
