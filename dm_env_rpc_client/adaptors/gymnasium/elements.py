@@ -13,6 +13,7 @@
 A key of a Dict in which there is a period or a percent sign, or which is empty, is escaped as in
 URLs (`a.b` is `a%2Eb`), and so are the observations `reward` and `discount` (`%72eward`), because
 periods separate the levels of a name and these two names are those of the reward and the discount.
+A Dict with two keys of one name, such as 1 and "1", has no spec.
 """
 
 from __future__ import annotations
@@ -53,10 +54,14 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
     Args:
       space: the space, as `space_json.from_json` returns it.
       name: the name of the spec; parts append theirs, as in "action.0".
+
+    Raises:
+      SpecError: two keys of a Dict have the same name.
     """
     if isinstance(space, spaces.Tuple):
         return tuple(to_spec(part, f"{name}.{index}") for index, part in enumerate(space.spaces))
     if isinstance(space, spaces.Dict):
+        _check_keys(space, name)
         return {escaped(key): to_spec(part, f"{name}.{key}") for key, part in space.spaces.items()}
     if isinstance(space, ARRAYS):
         return _array_spec(space, name)
@@ -190,6 +195,18 @@ def part(value: Any, key: Any) -> Any:
         return value[str(key) if isinstance(value, Mapping) else key]
     except (KeyError, IndexError):
         return {}
+
+
+def _check_keys(space: spaces.Dict, name: str) -> None:
+    keys: dict[str, Any] = {}
+    for key in space.spaces:
+        level = escaped(key)
+        if level in keys:
+            raise SpecError(
+                f"{name!r}: the keys {keys[level]!r} and {key!r} of a Dict have the same name, "
+                f"{level!r}; rename one"
+            )
+        keys[level] = key
 
 
 def _wire_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:

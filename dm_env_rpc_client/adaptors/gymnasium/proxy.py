@@ -81,7 +81,8 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
     """A remote Gymnasium environment; `make_remote` makes it.
 
     Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
-    at the server. `seed` and `options` go to its own `reset`. Elements of a Discrete are `int`.
+    at the server. `seed` and `options` go to its own `reset`. Observed elements of a Discrete are
+    `int`; the environment gets actions of the type of its own samples.
 
     Args:
       env: joined to a world of a Gymnasium environment; closed with this one.

@@ -8,13 +8,16 @@ has itself is written as it is; anything else is an object whose key `$` names i
 | NaN, infinities | `float` | `value`: "nan", "inf" or "-inf" |
 | NumPy scalar | `scalar` | `dtype`, such as "float64", and `value` |
 | array of numbers | `array` | `dtype`, `shape` and `base64`: the elements, little-endian |
+| complex, date, span of time, bytes of NumPy | `array` | their numbers; `as`: their dtype |
+| masked array | `array`, `objects` | its data; `mask`, an array; `fill_value` |
 | other array | `objects` | `shape` and `items`; `dtype` "object" if they are not all strings |
 | bytes | `bytes` | `base64` |
 | tuple | `tuple` | `items` |
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
 | mapping that has other keys than strings, or the key `$` | `dict` | `items`: pairs |
 
-A value of any other type becomes its `repr`, and so does one more than eight levels deep.
+What is a single value and not an array of shape () has `scalar`, true. A value of any other type
+becomes its `repr`, and so does one more than eight levels deep.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ VERSION = 1
 """The version of descriptions of environments."""
 
 KIND = "$"
+
+# Readers that do not know these keys get the numbers, and the data below a mask.
+_AS, _SCALAR, _MASK, _FILL = "as", "scalar", "mask", "fill_value"
 
 _MAX_VALUES = 1 << 20
 
@@ -167,10 +173,13 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS) -> Any:
         return _array(value, levels)
     if isinstance(value, np.str_):
         return str(value)
-    if isinstance(value, np.generic):
-        return _array(np.asarray(value), levels)
     if isinstance(value, bytes):
         return {KIND: "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, np.generic):
+        found = _array(np.asarray(value), levels)
+        return {**found, _SCALAR: True} if isinstance(found, dict) else repr(value)
+    if kind is complex:
+        return {**_array(np.asarray(value), levels), _AS: "complex", _SCALAR: True}
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
         return repr(value)
     if isinstance(value, dict | Mapping):
@@ -208,6 +217,11 @@ def from_jsonable(value: Any, where: str) -> Any:
 
 
 def _array(array: np.ndarray[Any, Any], levels: int) -> Any:
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        return _masked_array(array, levels)
+    if array.dtype.kind in _MADE_OF_NUMBERS and array.dtype.itemsize:
+        numbers, name = _numbers_of(array)
+        return {**_array(numbers, levels), _AS: name}
     if array.dtype.kind not in "biuf":
         if levels == 0 or array.dtype.kind not in "OU":
             return repr(array)
@@ -217,6 +231,45 @@ def _array(array: np.ndarray[Any, Any], levels: int) -> Any:
     name, of_wire = _names_of(array.dtype)
     text = base64.b64encode(array.astype(of_wire, copy=False).tobytes()).decode()
     return {KIND: "array", "dtype": name, "shape": list(array.shape), "base64": text}
+
+
+def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int) -> Any:
+    # Its own conversions put the fill value in the place of what is masked.
+    found = _array(np.asarray(array.data), levels)
+    if not isinstance(found, dict):
+        return repr(array)
+    if array is np.ma.masked:
+        return {**found, _MASK: True, _SCALAR: True}
+    mask = False if array.mask is np.ma.nomask else to_jsonable(np.asarray(array.mask))
+    return {**found, _MASK: mask, _FILL: to_jsonable(array.fill_value, levels)}
+
+
+_MADE_OF_NUMBERS = "cmMS"
+"""The kinds of dtypes whose elements are several numbers, or one with a meaning."""
+
+
+def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
+    """Returns the numbers that an array of one of these dtypes is made of, and its dtype."""
+    dtype = array.dtype.newbyteorder("=")
+    own = np.ascontiguousarray(array, dtype).reshape(array.shape)
+    if dtype.kind in "mM":
+        return own.view(np.int64), dtype.name
+    part = np.dtype(np.uint8) if dtype.kind == "S" else own.real.dtype
+    size = dtype.itemsize // part.itemsize
+    return own.reshape(-1).view(part).reshape(*array.shape, size), dtype.str.lstrip("|<>=")
+
+
+def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Returns the array that `_numbers_of` has taken apart."""
+    dtype = np.dtype(name)
+    if dtype.kind not in _MADE_OF_NUMBERS:
+        raise ValueError(f"dtype {name!r} is not made of numbers")
+    if dtype.kind in "mM":
+        return numbers.astype(np.int64, casting="safe", copy=False).view(dtype)
+    if numbers.ndim == 0 or numbers.shape[-1] * numbers.itemsize != dtype.itemsize:
+        raise ValueError(f"shape {list(numbers.shape)} has no elements of dtype {name!r}")
+    shape = numbers.shape[:-1]
+    return np.ascontiguousarray(numbers).reshape(-1).view(dtype).reshape(shape)
 
 
 @functools.lru_cache(_MOST_DTYPES)
@@ -242,7 +295,13 @@ def _read_array(value: Mapping[str, Any], where: str) -> Any:
     dtype = _number_dtype(value["dtype"])
     data = base64.b64decode(value["base64"], validate=True)
     flat = np.frombuffer(data, _names_of(dtype)[1])
-    return flat.reshape(_shape(value)).astype(dtype)
+    array: Any = flat.reshape(_shape(value)).astype(dtype)
+    if _AS in value:
+        array = _from_numbers(array, str(value[_AS]))
+    if _SCALAR in value:
+        array = array[()]
+        return array.item() if value.get(_AS) == "complex" else array
+    return array
 
 
 def _read_objects(value: Mapping[str, Any], where: str) -> Any:
@@ -272,11 +331,29 @@ def _shape(value: Mapping[str, Any]) -> list[int]:
     return shape
 
 
+def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]:
+    """Returns what reads an array that may be a masked one."""
+
+    def read_masked(value: Mapping[str, Any], where: str) -> Any:
+        data = read(value, where)
+        if _MASK not in value:
+            return data
+        mask = np.asarray(from_jsonable(value[_MASK], where))
+        if mask.dtype != np.bool_ or mask.shape not in ((), np.shape(data)):
+            raise ValueError("the mask has another shape than the data, or is not of bools")
+        if _SCALAR in value:
+            return np.ma.masked
+        own: Any = mask if mask.shape or mask else np.ma.nomask
+        return np.ma.MaskedArray(data, own, fill_value=from_jsonable(value.get(_FILL), where))
+
+    return read_masked
+
+
 _READERS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
     "float": lambda value, where: float(value["value"]),
     "scalar": _read_scalar,
-    "array": _read_array,
-    "objects": _read_objects,
+    "array": _masked(_read_array),
+    "objects": _masked(_read_objects),
     "bytes": lambda value, where: base64.b64decode(value["base64"], validate=True),
     "tuple": lambda value, where: tuple(from_jsonable(value["items"], where)),
     "graph": lambda value, where: spaces.GraphInstance(*from_jsonable(value["items"], where)),

@@ -21,6 +21,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.rows import rows_at
+from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
@@ -228,18 +229,29 @@ class VectorRows:
         """Returns the infos of Gymnasium environments, in the rows of their indices.
 
         If `ids` are a selection, their rows are in its order, and there are no others.
+
+        Raises:
+          EnvironmentsFailedError: Gymnasium cannot put the info of one beside those of the others.
         """
         infos: dict[str, Any] = {}
+        failures: dict[int, Exception] = {}
         for position, index in enumerate(ids):
             row = position if is_selection else index
-            if self._is_final[index]:
-                final = {
-                    "final_obs": self._final_observations[index],
-                    "final_info": self._final_infos[index],
-                }
-                infos = add_info(infos, final, row)
-            if self._own_infos[index]:
-                infos = add_info(infos, self._own_infos[index], row)
+            try:
+                if self._is_final[index]:
+                    final = {
+                        "final_obs": self._final_observations[index],
+                        "final_info": self._final_infos[index],
+                    }
+                    infos = add_info(infos, final, row)
+                if self._own_infos[index]:
+                    infos = add_info(infos, self._own_infos[index], row)
+            except Exception as error:  # Of another shape than others, or too large an integer.
+                text = f"{type(error).__name__}: {error}"
+                failures[index] = SpecError(f"its info does not fit into those of all: {text}")
+        if failures:
+            where = {index: self._environments[index].connection.address for index in failures}
+            raise EnvironmentsFailedError(failures, where)
         return _first_rows(infos, len(ids)) if is_selection else infos
 
     def _infos(self, which: slice | Array) -> dict[str, Any]:

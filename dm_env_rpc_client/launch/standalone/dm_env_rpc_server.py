@@ -22,6 +22,7 @@ import argparse
 import base64
 import collections
 import contextlib
+import copy
 import errno
 import hmac
 import importlib
@@ -752,7 +753,11 @@ def _space_spec(space: Any) -> Any:
     """Returns the spec, or the nested specs, of a space."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
-        specs = {name: _space_spec(part) for _, name, part in _members(space)}
+        members = _members(space)
+        specs = {name: _space_spec(part) for _, name, part in members}
+        if len(specs) < len(members):
+            keys = [key for key, _, _ in members]
+            raise RuntimeError(f"two keys of a Dict have the same name: {keys}; rename one")
         return specs if kind == "Dict" else tuple(specs.values())
     if items is not None:
         spec = _space_spec(items)
@@ -788,6 +793,18 @@ def _to_wire(space: Any, element: Any) -> Any:
     return element if kind in _ARRAYS or kind == "Text" else _encode(element)
 
 
+def _sampled_type(space: Any) -> Any:
+    """Returns the type of the samples of a Discrete: an int of Python until Gymnasium."""
+    kind = space.__dict__.get(_SAMPLED)
+    if kind is None:
+        # A copy, so that the samples that the environment draws stay the same.
+        kind = space.__dict__[_SAMPLED] = type(copy.deepcopy(space).sample())
+    return kind
+
+
+_SAMPLED = "_dm_env_rpc_sampled_type"
+
+
 def _from_wire(space: Any, value: Any) -> Any:
     """Returns the element of a space for a value of its spec."""
     kind, items = _space_kind(space), _items_of(space)
@@ -795,9 +812,9 @@ def _from_wire(space: Any, value: Any) -> Any:
         by_key = kind == "Dict"
         parts = [(k, _from_wire(p, value[n if by_key else k])) for k, n, p in _members(space)]
         return collections.OrderedDict(parts) if by_key else tuple(part for _, part in parts)
+    if kind == "Discrete":
+        return _sampled_type(space)(value)
     if kind in _ARRAYS:
-        if kind == "Discrete":  # As its `sample` returns it.
-            return np.dtype(space.dtype or np.int64).type(value)
         return np.asarray(value, space.dtype)
     if items is not None and space.stack:
         return np.asarray(value, items.dtype)
@@ -819,6 +836,10 @@ def _space_json(space: Any) -> Dict[str, Any]:
         found["dtype"] = np.dtype(space.dtype or np.float32).name
     if kind == "Box":
         found.update(shape=list(space.shape), low=bound(space.low), high=bound(space.high))
+        for side in ("bounded_below", "bounded_above"):
+            mask = np.asarray(getattr(space, side, True))
+            if np.dtype(space.dtype or np.float32).kind == "i" and not mask.all():
+                found[side] = bound(mask)
     elif kind == "Discrete":
         found.update(n=int(space.n), start=int(_start(space)))
     elif kind == "MultiBinary":
@@ -851,13 +872,23 @@ def _jsonable(value: Any, levels: int = 8) -> Any:
         return value if math.isfinite(value) else {"$": "float", "value": str(value)}
     if isinstance(value, bytes):
         return {"$": "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, np.ma.MaskedArray):
+        return _masked_json(value, levels)
+    if isinstance(value, (complex, np.ndarray, np.generic)):
+        numbers, kind = _numbers_of(np.asarray(value))
+        if kind:
+            found = dict(
+                _jsonable(numbers), **{"as": "complex" if type(value) is complex else kind}
+            )
+            return found if isinstance(value, np.ndarray) else dict(found, scalar=True)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
         name = value.dtype.name
         if isinstance(value, np.generic) and value.itemsize <= 8:
             return {"$": "scalar", "dtype": name, "value": _jsonable(value.item())}
         block = np.asarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
         encoded = base64.b64encode(block).decode()
-        return {"$": "array", "dtype": name, "shape": list(value.shape), "base64": encoded}
+        found = {"$": "array", "dtype": name, "shape": list(value.shape), "base64": encoded}
+        return found if isinstance(value, np.ndarray) else dict(found, scalar=True)
     if levels == 0:
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
@@ -875,6 +906,56 @@ def _jsonable(value: Any, levels: int = 8) -> Any:
     return items if isinstance(value, list) else {"$": kind, "items": items}
 
 
+def _numbers_of(array: Any) -> Tuple[Any, str]:
+    """Returns the numbers of complex ones, dates and bytes, and their dtype; "" for others."""
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.kind not in "cmMS" or not dtype.itemsize:
+        return array, ""
+    own = np.ascontiguousarray(array, dtype).ravel()
+    if dtype.kind in "mM":
+        return own.view(np.int64).reshape(array.shape), dtype.name
+    part = np.dtype(np.uint8) if dtype.kind == "S" else own.real.dtype
+    shape = (*array.shape, dtype.itemsize // part.itemsize)
+    return own.view(part).reshape(shape), dtype.str.lstrip("|<>=")
+
+
+def _from_numbers(numbers: Any, kind: str) -> Any:
+    """Returns the array that `_numbers_of` has taken apart; ValueError."""
+    dtype = np.dtype(kind)
+    if dtype.kind in "mM" and numbers.dtype == np.int64:
+        return numbers.view(dtype)
+    size = numbers.shape[-1] * numbers.itemsize if numbers.ndim else 0
+    if dtype.kind not in "cS" or size != dtype.itemsize:
+        raise ValueError(f"{numbers.dtype} {list(numbers.shape)} is no array of {kind[:40]!r}")
+    return np.ascontiguousarray(numbers).ravel().view(dtype).reshape(numbers.shape[:-1])
+
+
+def _masked_json(array: Any, levels: int) -> Any:
+    """Returns the JSON value of a masked array: that of its data, with the mask."""
+    found = _jsonable(np.asarray(array.data), levels)
+    if not isinstance(found, dict):
+        return repr(array)
+    if array is np.ma.masked:
+        return dict(found, mask=True, scalar=True)
+    mask = False if array.mask is np.ma.nomask else _jsonable(np.asarray(array.mask))
+    return dict(found, mask=mask, fill_value=_jsonable(array.fill_value, levels))
+
+
+def _with_mask(value: Any, array: Any) -> Any:
+    """Returns an array of `_unjsonable` as the masked array, or the scalar, that it is."""
+    if "mask" not in value and "scalar" in value:
+        return array.item() if value.get("as") == "complex" else array[()]
+    if "mask" not in value:
+        return array
+    mask = np.asarray(_unjsonable(value["mask"]))
+    if mask.dtype != np.bool_ or mask.shape not in ((), array.shape):
+        raise ValueError("the mask has another shape than the data, or is not of bools")
+    if "scalar" in value:
+        return np.ma.masked
+    own = mask if mask.shape or mask else np.ma.nomask
+    return np.ma.MaskedArray(array, own, fill_value=_unjsonable(value.get("fill_value")))
+
+
 def _unjsonable(value: Any) -> Any:
     """Returns the value of a JSON value that `_jsonable` returned; ValueError and others."""
     if isinstance(value, list):
@@ -890,7 +971,8 @@ def _unjsonable(value: Any) -> Any:
     if kind == "array":
         dtype = _number_dtype(value)
         flat = np.frombuffer(base64.b64decode(value["base64"]), dtype.newbyteorder("<"))
-        return flat.reshape(value["shape"]).astype(dtype)
+        array = flat.reshape(value["shape"]).astype(dtype)
+        return _with_mask(value, _from_numbers(array, value["as"]) if "as" in value else array)
     items = _unjsonable(value["items"])
     if kind == "objects":
         array = np.empty(len(items), object)
@@ -899,7 +981,7 @@ def _unjsonable(value: Any) -> Any:
         # Each text of an array of texts takes as much as the longest.
         if len(sizes) * max(sizes) <= 2 * sum(sizes) + 64 and max(sizes) < math.inf:
             array = np.array(items)
-        return array.reshape(value["shape"])
+        return _with_mask(value, array.reshape(value["shape"]))
     return dict(items) if kind == "dict" else tuple(items)
 
 
