@@ -10,8 +10,8 @@ A space is an object with its `type` and the arguments that make it, values as i
 The JSON of `gym_socket.spaces` is that of another protocol, which has neither dtypes nor
 infinities and fewer spaces.
 
-An integer has no infinity: where a Box of integers is not bounded, its bounds are those of the dtype,
-and `bounded_below` and `bounded_above` say so. It samples otherwise there.
+An integer has no infinity: where a Box of integers is not bounded, its bounds are those of the
+dtype, and `bounded_below` and `bounded_above` say so. It samples otherwise there.
 """
 
 from __future__ import annotations
