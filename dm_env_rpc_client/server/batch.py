@@ -408,10 +408,11 @@ def _check(environment: dm_env.Environment, index: int, expected: Specs) -> None
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
     """Raises an error if no rows can be made of specs, or too large ones, before they are."""
-    for spec in leaves(all_specs):
+    for (kind, *path), spec in structures.leaves_with_path(all_specs):
         if isinstance(spec, VARIABLE):
+            name = nesting.SEPARATOR.join(map(str, path)) or METHODS[kind].removesuffix("_spec")
             raise SpecError(
-                f"{spec.name!r} is of variable length, and rows of a batch have one shape; open a "
+                f"{name!r} is of variable length, and rows of a batch have one shape; open a "
                 "world for each environment instead"
             )
     # What only the length of a str adds is not known.

@@ -143,10 +143,15 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
       SpecError: the protocol has no such dtype; the name is not valid text; a bound is NaN;
         or see `check_spec`.
     """
-    where = f"spec {spec.name!r}"
+    return named_tensor_spec(spec, spec.name)
+
+
+def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.TensorSpec:
+    """`dm_env_spec_to_tensor_spec` with a name that the spec need not have; "" for None."""
+    where = f"spec {name!r}"
     data_type = codec_of(spec, where).data_type
     try:
-        tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
+        tensor_spec = dm_env_rpc_pb2.TensorSpec(name=name or "", shape=spec.shape)
     except (TypeError, ValueError) as error:
         raise SpecError(f"{where}: its name or its shape cannot be packed: {error}") from error
     tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum

@@ -43,6 +43,10 @@ class AskedProperties(Properties):
     def knows(self, key: str) -> bool:
         return bool(self._ask("knows", key))
 
+    def _keys(self) -> list[str]:
+        keys: list[str] = self._ask("_keys")
+        return keys
+
     def _ask(self, *question: Any) -> Any:
         with self._lock:
             say(self._pipe, *question)

@@ -300,8 +300,7 @@ def _named_specs(names: list[str], structure: Any) -> dict[str, dm_env_rpc_pb2.T
         return {}
     named = {}
     for name, spec in zip(names, structures.leaves(structure), strict=True):
-        named[name] = specs.dm_env_spec_to_tensor_spec(spec)
-        named[name].name = name
+        named[name] = specs.named_tensor_spec(spec, name)
     return named
 
 

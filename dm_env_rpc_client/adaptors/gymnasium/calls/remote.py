@@ -95,7 +95,7 @@ def call_rows(
                 properties.write(key, values.encode(given))
             text = properties.read(key)
         except PropertyNotFoundError as error:
-            raise _refused(name, "callable_names", error) from error
+            raise _refused(properties, CALL, name, error) from error
         found = values.decode(str(text), f"property {key!r}")
         if not isinstance(found, tuple | np.ndarray) or len(found) != len(own):
             raise ProtocolError(f"property {key!r}: expected {len(own)} values")
@@ -113,7 +113,7 @@ def set_rows(worlds: RowWorlds, name: str, rows: Sequence[int], each: Sequence[A
         try:
             properties.write(f"{SET}.{name}", values.encode(given))
         except PropertyNotFoundError as error:
-            raise _refused(name, "settable_names", error) from error
+            raise _refused(properties, SET, name, error) from error
 
 
 def may_be_called(worlds: RowWorlds, name: str) -> bool:
@@ -143,5 +143,18 @@ def _parts(
             yield PropertiesExtension(environment.connection), own, None if is_whole else places
 
 
-def _refused(name: str, option: str, error: Exception) -> AttributeError:
-    return AttributeError(f"{name!r}: {error}; a server allows names with serve({option}=...)")
+def _refused(
+    properties: PropertiesExtension, parent: str, name: str, error: PropertyNotFoundError
+) -> AttributeError:
+    """Returns the error for a name that a server does not allow, or an environment lacks."""
+    option = "callable_names" if parent == CALL else "settable_names"
+    try:
+        allowed = [key.removeprefix(f"{parent}.") for key in properties.specs(parent)]
+    except PropertyNotFoundError:
+        allowed = []
+    if name in allowed:
+        return AttributeError(f"{name!r}: {error}")
+    known = f"{option}={allowed}" if allowed else f"no {option}"
+    return AttributeError(
+        f"{name!r}: the server allows {known}; names are allowed with serve({option}=...)"
+    )

@@ -14,7 +14,7 @@ from typing import Any
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
-from dm_env_rpc_client.transports.http2.client.attempts import NO_HTTP2, Attempts, HandshakeError
+from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.client.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.client.target import Target
@@ -26,7 +26,7 @@ from dm_env_rpc_client.transports.http2.sockets import (
     set_options,
     tls_context,
 )
-from dm_env_rpc_client.transports.status import silent
+from dm_env_rpc_client.transports.status import NO_HTTP2, silent
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Buffer, plain_memory
 
 _PAUSE_BYTES = 64 << 20
