@@ -15,7 +15,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
-from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
+from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls, kinds_of
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
@@ -111,6 +111,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Adds properties with which clients call and set what is allowed; see `serve`."""
         callee = OfEach([self.gymnasium])
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
+        kinds_of(properties, self.gymnasium, callable_names)
 
     def configure(self, settings: Mapping[str, Any]) -> Callable[[], None]:
         """Applies settings of a Reset.

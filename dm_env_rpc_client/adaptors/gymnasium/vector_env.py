@@ -27,6 +27,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     begin,
     begin_again,
     describe,
+    metadata_of,
     read_frame,
     reset_settings,
 )
@@ -332,7 +333,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             self.render_mode = begin(environment, description, self.render_mode)
             environment.on_restart(begin_again(description, self.render_mode))
         worlds.pool.check_specs()
-        self.metadata = dict(description.metadata)
+        self.metadata = metadata_of(description, self.render_mode)
         return description
 
     def _adopt_mode(self, wish: AutoresetMode | None) -> None:
@@ -348,6 +349,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             if isinstance(self._worlds, BatchWorlds):
                 self._worlds.follows_at_once = self._mode is AutoresetMode.SAME_STEP
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
+        # As in Gymnasium's own vector environments, which others read.
+        self.autoreset_mode = self._mode
 
     def _read_specs(self) -> None:
         worlds = self._worlds
