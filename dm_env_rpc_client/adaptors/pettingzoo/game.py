@@ -11,6 +11,7 @@ from typing import Any
 import dm_env
 import numpy as np
 import pettingzoo
+import tree
 from dm_env import specs
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.env_registry.exceptions import NameNotFound, NamespaceNotFound
@@ -112,8 +113,10 @@ class PettingZooGame(Game):
         self._has_extras: dict[Hashable, bool] = {}
         self._seed: int | None = None
         self._options: Mapping[str, Any] | None = None
-        # The agents that take part in the sequence, in the order of the possible ones.
+        # The agents that take part in the sequence, in the order of the possible ones; and those
+        # that have taken part in it.
         self._living: Collection[Hashable] = ()
+        self._ended: set[Hashable] = set()
         self._timesteps: dict[Hashable, dm_env.TimeStep] = {}
         self._observed: dict[Hashable, Any] = {}
         self._extras: dict[Hashable, dict[str, Any]] = {}
@@ -183,7 +186,7 @@ class PettingZooGame(Game):
                 f"expected {_RESET}"
             )
         observations, infos = returned
-        self._living = ()
+        self._living, self._ended = (), set()
         self._observed = {}
         self._take(observations, {}, {}, {}, infos, is_first=True)
 
@@ -236,6 +239,13 @@ class PettingZooGame(Game):
     ) -> None:
         """Stores what the environment has returned, for the agents in it before and after."""
         present = set(self._env.agents)
+        again = [agent for agent in self._env.agents if agent in self._ended]
+        if again:
+            raise RuntimeError(
+                f"agent {again[0]!r} of {class_name(self._env.unwrapped)} takes part again after "
+                "it was terminated or truncated; an agent of PettingZoo returns with the next "
+                "reset, and its client waits for that"
+            )
         taking_part = [
             agent for agent in self._description.agents if agent in present or agent in self._living
         ]
@@ -256,7 +266,7 @@ class PettingZooGame(Game):
                 except SpecError as error:
                     raise environment_error(error, "space") from error
             elif agent not in self._observed:
-                raise RuntimeError(f"the environment returned no observation of agent {agent!r}")
+                self._observed[agent] = self._stand_in(agent)
             terminated, truncated = terminations.get(agent), truncations.get(agent)
             reward = as_reward(self._env, rewards.get(agent, 0.0))
             if is_first:
@@ -267,15 +277,33 @@ class PettingZooGame(Game):
                 timestep = dm_env.truncation(reward, None)
             else:
                 timestep = dm_env.transition(reward, None)
-            if not timestep.last():
+            if timestep.last():
+                self._ended.add(agent)
+            else:
                 living.append(agent)
             self._timesteps[agent] = timestep
             self._extras[agent] = dict(shared)
+            if agent not in observations:
+                self._extras[agent]["observed"] = False
+            if not is_first and agent not in self._living:
+                # Its first step is FIRST, which has no reward.
+                self._extras[agent]["reward"] = reward
             if infos.get(agent):
                 self._extras[agent]["info"] = infos[agent]
             if terminated and truncated:
                 self._extras[agent]["truncated"] = True
         self._living = living
+
+    def _stand_in(self, agent: Hashable) -> Any:
+        """Returns what is sent of an agent that was never observed.
+
+        Raises:
+          RuntimeError: its client does not learn from the infos that this is no observation.
+        """
+        if not self._has_extras.get(agent):
+            raise RuntimeError(f"the environment returned no observation of agent {agent!r}")
+        spec = elements.to_spec(self._description.observation_spaces[agent], OBSERVATION)
+        return tree.map_structure(lambda leaf: leaf.generate_value(), spec)
 
     def _frame(self) -> Any:
         return encoded_frame(self._env.render())
