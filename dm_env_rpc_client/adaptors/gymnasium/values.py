@@ -259,7 +259,7 @@ def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]
     return own.reshape(-1).view(part).reshape(*array.shape, size), dtype.str.lstrip("|<>=")
 
 
-def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
     """Returns the array that `_numbers_of` has taken apart."""
     dtype = np.dtype(name)
     if dtype.kind not in _MADE_OF_NUMBERS:

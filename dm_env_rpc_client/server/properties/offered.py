@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dm_env import specs as dm_env_specs
@@ -154,9 +154,9 @@ class Properties:
             raise _denied(key, "listable")
         return [self._describe(child) for child in sorted(children)]
 
-    def _keys(self) -> list[str]:
+    def _keys(self) -> Sequence[str]:
         """Returns the keys of all properties, for errors."""
-        return list(self._properties)
+        return [*self._properties]
 
     def knows(self, key: str) -> bool:
         """Whether a key is a property or the parent of one."""

@@ -191,7 +191,8 @@ def test_a_mask_of_bounds_of_another_form_is_refused(mask: Any) -> None:
         from_json({**value, "bounded_above": mask}, "x")
 
 
-SAME_KEYS = spaces.Dict([("1", spaces.Discrete(2)), (1, spaces.Discrete(3))])
+_PAIRS: Any = [("1", spaces.Discrete(2)), (1, spaces.Discrete(3))]
+SAME_KEYS = spaces.Dict(_PAIRS)
 
 
 @pytest.mark.parametrize("server", [_own, _one_file])

@@ -60,7 +60,7 @@ class Drawn(gymnasium.Env[Any, Any]):
         raise RuntimeError("it failed")
 
 
-gymnasium.register("tests/Drawn-v0", Drawn)
+gymnasium.register("tests/Drawn-v0", f"{__name__}:Drawn")
 
 
 def drawn(**settings: Any) -> gymnasium.Env[Any, Any]:
@@ -77,7 +77,7 @@ def server() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def remote(server: Server, **options: Any) -> Iterator[gymnasium.Env[Any, Any]]:
+def remote(server: Any, **options: Any) -> Iterator[gymnasium.Env[Any, Any]]:
     with contextlib.closing(gymnasium.make(ID, address=server.address, **options)) as env:
         yield env
 

@@ -21,7 +21,9 @@ from dm_env_rpc_client.server import serve
 
 VALUES: dict[str, Any] = {
     "a masked array": np.ma.MaskedArray([1, 2, 3], [False, True, False]),
-    "a masked array with a fill value": np.ma.MaskedArray([1.5, 2.5], [1, 0], fill_value=-7.0),
+    "a masked array with a fill value": np.ma.MaskedArray(
+        [1.5, 2.5], [True, False], fill_value=-7.0
+    ),
     "a masked array of two axes": np.ma.MaskedArray(np.arange(4).reshape(2, 2), np.eye(2) > 0),
     "a masked array without a mask": np.ma.MaskedArray([1, 2]),
     "a masked array that is all masked": np.ma.MaskedArray([1, 2], True),
@@ -40,7 +42,7 @@ VALUES: dict[str, Any] = {
     "a time": np.datetime64("2020-01-01T10:20:30.123456789"),
     "no time": np.datetime64("NaT"),
     "a span of time": np.timedelta64(5, "s"),
-    "a span of 25 seconds": np.datetime64("2020-01-01T00", "25s"),
+    "a span of 25 seconds": np.array("2020-01-01T00", "M8[25s]")[()],
     "an array of dates": np.array(["2020-01-01", "NaT"], "M8[D]"),
     "an array of spans": np.array([[1, 2]], "m8[ms]"),
     "an array of bytes": np.array([b"ab", b"c\x00d"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -33,7 +33,7 @@ class Scripted(ParallelEnv):
 
     metadata: dict[str, Any] = {"name": "scripted_v0", "render_modes": []}  # noqa: RUF012
 
-    def __init__(self, script: list[Mapping[str, str]]):
+    def __init__(self, script: Sequence[Mapping[str, str]]):
         self.possible_agents = list(AGENTS)
         self.agents: list[str] = []
         self._script, self._step = script, 0
@@ -71,7 +71,7 @@ class Scripted(ParallelEnv):
 
 ALL = dict.fromkeys(AGENTS, "lives")
 
-SCRIPTS: dict[str, list[Mapping[str, str]]] = {
+SCRIPTS: dict[str, Sequence[Mapping[str, str]]] = {
     "begins late": [
         {"a": "lives"}, {"a": "lives", "b": "lives"}, ALL, ALL, dict.fromkeys(AGENTS, "ends"),
     ],
@@ -99,7 +99,7 @@ def test_each_step_is_as_in_process(name: str) -> None:
             assert same(found, expected), (found, expected)
         for _ in script[1:]:
             assert env.agents == local.agents
-            actions = dict.fromkeys(local.agents, 1)
+            actions: dict[Hashable, Any] = dict.fromkeys(local.agents, 1)
             for found, expected in zip(env.step(actions), local.step(actions), strict=True):
                 assert same(found, expected), (found, expected)
         assert env.agents == local.agents

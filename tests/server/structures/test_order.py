@@ -196,7 +196,7 @@ def test_a_recording_and_its_replay(tmp_path: Path) -> None:
 
 def test_gymnasium() -> None:
     with serve(structured) as server, contextlib.closing(make(server.address)) as remote:
-        env = GymnasiumEnv(remote)
+        env: Any = GymnasiumEnv(remote)
         assert list(env.observation_space.spaces) == list(env.reset()[0])
         assert flat_keys(env.reset()[0]) == NESTED_NAMES
         assert list(env.action_space.spaces) == ["turn", "move", "act"]
@@ -208,7 +208,8 @@ def test_vectors_of_gymnasium(num_batches: int) -> None:
         serve(structured) as server,
         contextlib.closing(RemoteVectorEnv(server.address, 2, num_batches=num_batches)) as env,
     ):
-        assert list(env.single_observation_space.spaces) == [
+        single: Any = env.single_observation_space
+        assert list(single.spaces) == [
             "torso", "eyes", "arms", "WORLD", "health",
         ]  # fmt: skip
         observation, _ = env.reset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import dm_env
 import numpy as np
@@ -151,7 +151,7 @@ def test_periods_in_a_key_are_levels(server: Any, key: str) -> None:
     spec = {"first": array(), key: array(2)}
     made = Structured(spec, {key: array()})
     with playing(server, made) as env:
-        value, action = env.reset().observation, 7.0
+        value, action = env.reset().observation, cast("Any", 7.0)
         for level in key.split("."):
             value = value[level]
         for level in reversed(key.split(".")):

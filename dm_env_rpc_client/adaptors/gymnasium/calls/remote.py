@@ -175,7 +175,7 @@ def _call(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     count: int,
-) -> Sequence[Any]:
+) -> list[Any]:
     """Returns what a method returned in some rows of one world, or in all if `rows` is None."""
     key = f"{CALL}.{name}"
     given: dict[str, Any] = {} if rows is None else {"rows": rows}
@@ -190,7 +190,7 @@ def _call(
     found: Any = values.decode(str(text), f"property {key!r}")
     if not isinstance(found, tuple | np.ndarray) or len(found) != count:
         raise ProtocolError(f"property {key!r}: expected {count} values")
-    return found
+    return list(found)
 
 
 def _set(
