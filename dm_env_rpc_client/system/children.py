@@ -121,10 +121,11 @@ def let_go(process: subprocess.Popen[bytes]) -> bool:
     assert lifeline is not None
     assert isinstance(process.args, list)
     is_own = process.args[-1] == str(os.getpid())  # See `start`.
-    with contextlib.suppress(OSError):
-        if is_own and not lifeline.closed:
+    if is_own and not lifeline.closed:
+        with contextlib.suppress(OSError):  # The child has ended.
             # It does not hang up as long as a forked process has a copy of it.
             os.write(lifeline.fileno(), _DISMISSED)
+    with contextlib.suppress(OSError):
         lifeline.close()
     return is_own
 

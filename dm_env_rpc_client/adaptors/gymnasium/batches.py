@@ -252,7 +252,8 @@ class ProxyObservationBatch:
 
     def single(self, observation: Mapping[str, Any]) -> Any:
         """Returns an observation by flat name as an element of `single_space`."""
-        return observation_of(self.single_space, nesting.nest(observation, nesting.SEPARATOR))
+        nested = nesting.nest(observation, nesting.SEPARATOR)
+        return observation_of(self.single_space, nested, as_sampled=True)
 
     def rows(self, ids: npt.NDArray[np.int64] | None) -> Any:
         """Returns the rows of these indices, None for all, of an element of `space`."""

@@ -343,10 +343,18 @@ def read_frame(env: DmEnvAdaptor) -> Any:
     return values.decode(frame, FRAME) if isinstance(frame, str) else frame
 
 
-def observation_of(space: spaces.Space[Any], observation: Mapping[str, Any]) -> Any:
-    """Returns the element of a space of observations that a nested observation stands for."""
+def observation_of(
+    space: spaces.Space[Any], observation: Mapping[str, Any], as_sampled: bool = False
+) -> Any:
+    """Returns the element of a space of observations that a nested observation stands for.
+
+    Args:
+      space: the space.
+      observation: the observation.
+      as_sampled: as for `elements.from_structure`.
+    """
     value = observation.get(OBSERVATION, {})
-    return elements.from_structure(space, value, "observation")
+    return elements.from_structure(space, value, "observation", as_sampled)
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
