@@ -60,8 +60,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"_proto", "arguments", "errors", "protocol", "system", "tensors", "transports"},
     "extensions": {"_proto", "errors", "plain_text", "tensors"},
     "environment": {
-        "_proto", "arguments", "client", "errors", "launch", "plain_text", "protocol", "tensors",
-        "transports",
+        "_proto", "arguments", "client", "errors", "launch", "plain_text", "protocol", "system",
+        "tensors", "transports",
     },
     "launch": {"arguments", "client", "errors", "extras", "system"},
     "client": {"arguments", "errors", "protocol", "recording", "system", "tensors", "transports"},

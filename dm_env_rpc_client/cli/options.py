@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
     from dm_env_rpc_client.transports.tls import Tls
-
-_HOST_PORT = re.compile(r"[^/\s]+:(\d{1,5})")
-_SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
 
 CATCH = "python:dm_env_rpc_client.server:Catch"
 """The server of commands that are given none."""
@@ -330,21 +326,15 @@ def check_listening_address(address: str, access: Access) -> None:
         f"other machines can reach {address}; pass --tls-cert FILE and --tls-key FILE to serve "
         "them with TLS, or --insecure to serve them in plaintext, which others on the network can "
         "read",
-        lowest_port=0,
+        listens=True,
     )
 
 
-def _has_scheme(address: str) -> bool:
-    scheme, _, rest = address.partition(":")
-    return f"{scheme}:" in _SCHEMES and bool(rest)
+def _check(address: str, is_plain: bool, form: str, refusal: str, listens: bool = False) -> None:
+    from dm_env_rpc_client.transports.addresses import is_loopback, why_no_address
 
-
-def _check(address: str, is_plain: bool, form: str, refusal: str, lowest_port: int = 1) -> None:
-    from dm_env_rpc_client.transports.addresses import is_loopback
-
-    found = _HOST_PORT.fullmatch(address)
-    is_valid = lowest_port <= int(found[1]) < 65536 if found else _has_scheme(address)
-    if not is_valid:
-        raise UsageError(f"{form}; got {address!r}")
+    reason = why_no_address(address, listens=listens)
+    if reason:
+        raise UsageError(f"{form}; got {address!r}: {reason}")
     if is_plain and not is_loopback(address):
         raise UsageError(refusal)

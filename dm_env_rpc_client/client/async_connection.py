@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 import logging
@@ -19,6 +18,7 @@ from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
 from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
@@ -184,7 +184,7 @@ class AsyncConnection(BaseConnection):
         self._finalizer.detach()
         await self._pipeline.close(CLOSE_SECONDS)
         if self._tap is not None:
-            await asyncio.to_thread(self._tap.settle)
+            await in_thread(self._tap.settle)
 
     async def __aenter__(self) -> AsyncConnection:
         return self

@@ -14,6 +14,7 @@ import asyncio
 import collections
 import logging
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from dm_env_rpc_client.client import server_ends
@@ -25,6 +26,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 __all__ = ["AsyncPipeline"]
@@ -95,16 +97,28 @@ class AsyncPipeline:
     async def wait(self, pending: Pending) -> Any:
         """Returns or raises the outcome of a request that was started."""
         self._check_process()
-        try:
-            if pending.outcome is None:
-                answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                pending.waiters.append(lambda: _set(answered))
+        if pending.outcome is None:
+            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            pending.waiters.append(lambda: _set(answered))
+            try:
                 await answered
-        except asyncio.CancelledError as error:
-            if pending.outcome is None:
-                self._poison(error)
-            raise
+            except BaseException as error:
+                self.interrupted(error, (pending,))
+                raise
         return pending.result()
+
+    def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
+        """Poisons the pipeline if an error has interrupted the wait for a request.
+
+        Args:
+          error: the error.
+          pendings: the requests that were waited for, see `Pipeline.is_interrupted`; None if it is
+            known that an answer is lost.
+        """
+        if pendings is None or any(
+            self._pipeline.is_interrupted(pending, error) for pending in pendings
+        ):
+            self._poison(error)
 
     async def close(self, timeout: float) -> None:
         """Ends the stream, gracefully if no request is pending. Never raises."""
@@ -198,7 +212,7 @@ class AsyncPipeline:
         except DmEnvRpcClientError as error:
             server = server_ends.watched(self.address, error)
             if server is not None:
-                self._pipeline.server_end = await asyncio.to_thread(server.end)
+                self._pipeline.server_end = await in_thread(server.end)
             self._poison(error)
 
     async def _wait_for_room(self, pending: Pending) -> None:

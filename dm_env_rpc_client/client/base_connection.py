@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dm_env_rpc_client import arguments
@@ -10,6 +11,7 @@ from dm_env_rpc_client.client.connect_options import check_limits
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.transports.endpoint import Tap
 
 if TYPE_CHECKING:
@@ -97,6 +99,18 @@ class BaseConnection:
     def poisoned_by(self) -> BaseException | None:
         """The first error that made the connection unusable; None while it is usable."""
         return self._pipeline.poisoned_by
+
+    def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
+        """Makes the connection unusable if an error has interrupted the wait for a request.
+
+        `wait` does so itself. This is for an error that a signal's handler raises between `start`
+        and `wait`, or between `wait` and the caller that the answer is for.
+
+        Args:
+          error: the error.
+          pendings: what `start` returned; None if it is known that an answer is lost.
+        """
+        self._pipeline.interrupted(error, pendings)
 
     def __repr__(self) -> str:
         state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"

@@ -208,7 +208,11 @@ class Connection(BaseConnection):
         """
         pendings = [self._pending(request, interpret) for request in requests]
         if pendings:
-            self._pipeline.start(*pendings)
+            try:
+                self._pipeline.start(*pendings)
+            except BaseException as error:
+                self._pipeline.interrupted(error, pendings)  # After it has returned.
+                raise
         return pendings
 
     def _finish(self) -> None:

@@ -21,6 +21,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from dm_env_rpc_client.client import server_ends
@@ -93,8 +94,25 @@ class ThreadedPipeline:
 
     def call(self, pending: Pending) -> Any:
         """Sends a request and returns or raises its outcome."""
-        self.start(pending)
-        return self.wait(pending)
+        try:
+            self.start(pending)
+            return self.wait(pending)
+        except BaseException as error:
+            self.interrupted(error, (pending,))
+            raise
+
+    def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
+        """Poisons the pipeline if an error has interrupted the wait for a request.
+
+        Args:
+          error: the error.
+          pendings: the requests that were waited for, see `Pipeline.is_interrupted`; None if it is
+            known that an answer is lost.
+        """
+        if pendings is None or any(
+            self._pipeline.is_interrupted(pending, error) for pending in pendings
+        ):
+            self.poison(error)
 
     def start(self, *pendings: Pending) -> None:
         """Writes requests together; blocks while pending requests are at their limit.
@@ -211,8 +229,12 @@ class ThreadedPipeline:
 
     def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
         """Sends a request and returns a future of its outcome."""
-        self.start(pending)
-        return RequestFuture(self, pending)
+        try:
+            self.start(pending)
+            return RequestFuture(self, pending)
+        except BaseException as error:
+            self.interrupted(error, (pending,))
+            raise
 
     def wait_for_future(self, pending: Pending, timeout: float | None) -> None:
         """Returns when the outcome is known, or after `timeout` seconds.

@@ -13,6 +13,7 @@ import tree
 from dm_env_rpc_client.environment.restarting import difference
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
+from dm_env_rpc_client.tensors.columns import Column
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -167,28 +168,25 @@ class _Field:
         self._spec = spec
         self._paths: list[tuple[str, tuple[Any, ...]]] = []
         self._arrays: list[Array] = []
+        # None where values are objects, such as arrays of variable length, or cannot be sent.
+        self._columns: list[Column | None] = []
         for path, leaf in tree.flatten_with_path(spec):
             where = f"{name} {'.'.join(map(str, path))!r}" if path else name
             self._paths.append((where, path))
             self._arrays.append(_allocate(leaf, shape, stand_in, where))
+            self._columns.append(_column(leaf, self._arrays[-1].dtype, where))
 
     def put(self, time: int, place: int, value: Any) -> None:
-        for (where, path), array in zip(self._paths, self._arrays, strict=True):
+        for (where, path), array, column in zip(
+            self._paths, self._arrays, self._columns, strict=True
+        ):
             leaf = value
             try:
                 for key in path:
                     leaf = getattr(leaf, key) if hasattr(leaf, "_fields") else leaf[key]
             except (LookupError, TypeError, AttributeError):
                 raise SpecError(f"{where} is missing from the TimeStep, but has a spec") from None
-            if array.dtype != object:
-                leaf = np.asarray(leaf)
-                if leaf.dtype != array.dtype and not np.can_cast(
-                    leaf.dtype, array.dtype, "same_kind"
-                ):
-                    raise SpecError(f"{where} has dtype {leaf.dtype}, expected {array.dtype}")
-                if leaf.shape != array.shape[2:]:
-                    raise SpecError(f"{where} has shape {leaf.shape}, expected {array.shape[2:]}")
-            array[time, place] = leaf
+            array[time, place] = leaf if column is None else column.taken(leaf)
 
     def put_all(self, time: int, values: Any) -> None:
         for array, leaf in zip(self._arrays, tree.flatten(values), strict=True):
@@ -208,3 +206,9 @@ def _allocate(spec: Any, shape: tuple[int, int], stand_in: int, where: str) -> A
     stacked = batch_spec(batch_spec(spec, count), length)
     filling = None if stacked.dtype == object else stand_in
     return np.full(stacked.shape, filling, stacked.dtype)
+
+
+def _column(spec: Any, dtype: np.dtype[Any], where: str) -> Column | None:
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        return None
+    return Column(spec, (0,), where, dtype)

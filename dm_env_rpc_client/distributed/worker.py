@@ -99,10 +99,10 @@ class Worker:
           The batch.
 
         Raises:
-          EnvironmentsFailedError: some environments failed. The next call begins a sequence in
-            each.
+          EnvironmentsFailedError: some environments failed.
           SpecError: actions or TimeSteps do not conform.
-          Otherwise what the policy raises.
+          Otherwise what the policy raises. After any error the next call begins a sequence in each
+            environment.
         """
         specs = self.open()
         stack = Stack(specs, num_steps + 1, self._env_ids)
@@ -110,15 +110,16 @@ class Worker:
             self._latest = self._envs.begin()
         start = self._steps
         chosen = []
+        # After an error the next call begins sequences, since steps of these would be missing.
+        latest, self._latest = self._latest, None
         for time in range(num_steps + 1):
-            self._envs.put(stack, time, self._latest)
+            self._envs.put(stack, time, latest)
             if time < num_steps:
                 chosen.append(self._choose(stack.at(time), weights))
-                latest, self._latest = self._latest, None
-                self._latest = self._envs.step(chosen[-1].actions, latest)
+                latest = self._envs.step(chosen[-1].actions, latest)
                 self._steps += 1
         actions, extras = tree.map_structure(lambda *leaves: np.stack(leaves), *map(tuple, chosen))
-        return Batch(
+        batch = Batch(
             stack.whole(),
             actions,
             extras,
@@ -127,6 +128,8 @@ class Worker:
             self._for_each(start),
             version,
         )
+        self._latest = latest
+        return batch
 
     def close(self) -> None:
         """Closes the environments; raises nothing."""

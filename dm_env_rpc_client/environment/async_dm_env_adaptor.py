@@ -180,10 +180,11 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
             if self._connection is not connection or self._is_lost:
                 # Those after a lost step are taken in the sequence after it.
                 connection = await self._ready()
-                in_flight = collections.deque(await self._start_all(connection, requests))
+                in_flight = collections.deque()
+                await self._start_all(connection, requests, in_flight)
             if bad is None:
                 more, bad = take(prepared, self._most_ahead(ahead) - len(in_flight))
-                in_flight.extend(await self._start_all(connection, more))
+                await self._start_all(connection, more, in_flight)
                 if self._supervision is not None:
                     requests.extend(more)
             if not in_flight:
@@ -201,17 +202,22 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
             yield timestep
 
     async def _start_all(
-        self, connection: AsyncConnection, requests: Iterable[EncodedRequest]
-    ) -> list[Pending]:
-        started = []
+        self,
+        connection: AsyncConnection,
+        requests: Iterable[EncodedRequest],
+        in_flight: collections.deque[Pending],
+    ) -> None:
+        """Sends requests and adds them to those in flight."""
         for request in requests:
             try:
-                started.append(await connection.start(request, self._interpret_step))
+                in_flight.append(await connection.start(request, self._interpret_step))
             except DmEnvRpcClientError as error:
                 if self._supervision is None or connection.is_usable:
                     raise
-                started.append(Pending.failed(request, error))
-        return started
+                in_flight.append(Pending.failed(request, error))
+            except BaseException as error:  # It was cancelled while it waited for room.
+                connection.interrupted(error, in_flight)
+                raise
 
     async def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
         """Takes many steps and stacks the TimeSteps along time; see `DmEnvAdaptor.unroll`."""

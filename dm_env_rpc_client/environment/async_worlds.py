@@ -36,6 +36,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     DmEnvRpcError,
 )
+from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -237,7 +238,7 @@ async def _make_on(
     async def join_again() -> AsyncJoined:
         await world.give_up()
         if site.launch is not None:
-            await asyncio.to_thread(site.renew, False)
+            await in_thread(site.renew, False)
         connection = await open_connection_async(site.target, options.connect)
         try:
             name = await create_world_async(connection, create_settings)
@@ -257,12 +258,12 @@ async def _make_on(
 async def _site(address: Address, *args: Any, **kwargs: Any) -> Site[Endpoint]:
     if is_address(address):
         return Site(address, *args, **kwargs)
-    return await asyncio.to_thread(Site, address, *args, **kwargs)
+    return await in_thread(Site, address, *args, **kwargs)
 
 
 async def _close(site: Site[Endpoint]) -> None:
     if site.launch is not None:
-        await asyncio.to_thread(site.close)
+        await in_thread(site.close)
 
 
 class _OwnWorld:

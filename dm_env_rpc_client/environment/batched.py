@@ -144,8 +144,12 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
           EnvironmentsFailedError: some failed.
         """
         each = for_each(self.num_envs, {} if settings is None else settings, "settings")
-        self._worlds.reset(dict(enumerate(each)), self._rows, self._adopt_specs)
-        return self._timestep()
+        try:
+            self._worlds.reset(dict(enumerate(each)), self._rows, self._adopt_specs)
+            return self._timestep()
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Steps every environment and waits for all of them.
@@ -196,8 +200,12 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
-        return self._timestep(ids), ids
+        try:
+            ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
+            return self._timestep(ids), ids
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def action_spec(self) -> Any:
         """Returns the specs of the actions, [N, ...] each, by name."""
@@ -224,8 +232,13 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
         """`step`, where rows that begin a sequence may have any action."""
-        self._worlds.step(self._actions(action), self._rows, idle)
-        return self._timestep()
+        actions = self._actions(action)
+        try:
+            self._worlds.step(actions, self._rows, idle)
+            return self._timestep()
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def _single_specs(self) -> tuple[Any, Any, specs.Array, specs.Array]:
         """Returns the specs of one environment: actions, observations, reward and discount."""

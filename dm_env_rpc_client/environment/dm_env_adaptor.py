@@ -93,7 +93,14 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
           As `step`.
         """
         with telemetry.span("reset_environment", self._ready().address):
-            self._finish_reset(self._start_reset(settings))
+            started = self._start_reset(settings)
+            connection = self._connection
+            try:
+                self._finish_reset(started)
+            except BaseException as error:
+                if connection is not None and started.pending is not None:
+                    connection.interrupted(error, (started.pending,))
+                raise
             return self.step({})
 
     def _start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
@@ -166,7 +173,14 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
             received, and the connection is unusable. With `make(restart=...)` the step is LAST
             instead, and this is raised when there are no more attempts.
         """
-        timestep: dm_env.TimeStep = self._finish_step(self._start_step(self._prepare_step(action)))
+        pending = self._start_step(self._prepare_step(action))
+        connection = self._connection
+        try:
+            timestep: dm_env.TimeStep = self._finish_step(pending)
+        except BaseException as error:
+            if connection is not None:
+                connection.interrupted(error, (pending,))
+            raise
         return timestep
 
     def _prepare_step(self, action: Any) -> EncodedRequest:
@@ -245,6 +259,17 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
             # A sequence that has not begun is begun anew.
             return self.step({}) if lost is None else lost
 
+    def _interrupted(self, error: BaseException) -> None:
+        """Makes the connection unusable if a signal's handler has interrupted a caller of `step`.
+
+        For adaptors of this one: the TimeStep that they were to return is lost.
+
+        Args:
+          error: the error; an Exception is about the TimeStep, and reaches the caller.
+        """
+        if not isinstance(error, Exception) and self._connection is not None:
+            self._connection.interrupted(error)
+
     def submit_step(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
         """Sends a step without waiting for its answer; otherwise as `step`.
 
@@ -296,24 +321,37 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         in_flight: collections.deque[Pending] = collections.deque()
         requests: collections.deque[EncodedRequest] = collections.deque()
         bad: Exception | None = None
-        while True:
-            if self._connection is not connection or self._is_lost:
-                # Those after a lost step are taken in the sequence after it.
-                connection = self._ready()
-                in_flight = collections.deque(self._start_all(connection, requests, interpret))
-            # Several requests together take one system call, here and at the server.
-            if bad is None and len(in_flight) <= most // 2:
-                more, bad = take(prepared, most - len(in_flight))
-                in_flight.extend(self._start_all(connection, more, interpret))
-                if self._supervision is not None:
-                    requests.extend(more)
-            if not in_flight:
-                if bad is not None:
-                    raise bad
-                return
-            if requests:
-                requests.popleft()
-            yield self._finish_step(in_flight.popleft())
+        awaited: Pending | None = None
+        try:
+            while True:
+                if self._connection is not connection or self._is_lost:
+                    # Those after a lost step are taken in the sequence after it.
+                    connection = self._ready()
+                    in_flight = collections.deque(self._start_all(connection, requests, interpret))
+                # Several requests together take one system call, here and at the server.
+                if bad is None and len(in_flight) <= most // 2:
+                    more, bad = take(prepared, most - len(in_flight))
+                    in_flight.extend(self._start_all(connection, more, interpret))
+                    if self._supervision is not None:
+                        requests.extend(more)
+                if not in_flight:
+                    if bad is not None:
+                        raise bad
+                    return
+                if requests:
+                    requests.popleft()
+                awaited = in_flight.popleft()
+                timestep = self._finish_step(awaited)
+                awaited = None
+                yield timestep
+        except GeneratorExit:
+            raise  # The caller wants no more of them.
+        except BaseException as error:
+            if awaited is None:
+                connection.interrupted(error, in_flight)
+            elif awaited.error is not error:
+                connection.interrupted(error, (awaited,))
+            raise
 
     def _start_all(
         self,
@@ -354,14 +392,17 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
                 return self._interpret_mid_step(answer)
             return self._interpret_step(answer)
 
-        return stack.filled(
-            self._steps_ahead(
-                connection,
-                iter(prepared),
-                ahead,
-                interpret if self._leaves_unread else self._interpret_step,
-            )
+        steps = self._steps_ahead(
+            connection,
+            iter(prepared),
+            ahead,
+            interpret if self._leaves_unread else self._interpret_step,
         )
+        try:
+            return stack.filled(steps)
+        except BaseException as error:
+            self._interrupted(error)
+            raise
 
     def _leave_and_rejoin(self, refusal: DmEnvRpcError) -> None:
         assert self._rejoin is not None

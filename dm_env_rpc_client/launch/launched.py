@@ -242,9 +242,7 @@ def _end_forgotten(
     output.close()
     if os.getpid() != owner:
         return  # A forked child: the server is its parent's.
-    assert process.stdin is not None
-    with contextlib.suppress(OSError):
-        process.stdin.close()
+    children.let_go(process)
     if threading.main_thread().is_alive():
         if warning is not None:
             warnings.warn(warning, ResourceWarning, stacklevel=1)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,9 @@ _PORT, _SOCKET = "{port}", "{socket}"
 
 _OLDEST = (3, 6)
 """The oldest Python that the server in `standalone` runs on."""
+
+_LEAST_SECONDS = 0.05
+"""What a server is given to start if its interpreter has taken all of the time."""
 
 _WHAT_IT_HAS = """
 import sys
@@ -167,7 +171,10 @@ def from_python(
         command = [sys.executable, "-m", "dm_env_rpc_client.server", reference]
         own = _own_modules()
     else:
-        command = other_python(os.fspath(python), reference, env, cwd)
+        deadline = Deadline.after(timeout)
+        command = other_python(os.fspath(python), reference, env, cwd, timeout)
+        left = deadline.remaining
+        timeout = None if left is None else max(left, _LEAST_SECONDS)
     return from_process(
         [*command, f"unix:{_SOCKET}"], env={**own, **(env or {})}, cwd=cwd, timeout=timeout
     )
@@ -232,6 +239,7 @@ def other_python(
     reference: str,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
+    timeout: float | None = START_SECONDS,
 ) -> list[str]:
     """Returns the command that serves in another interpreter, without the address at its end.
 
@@ -240,30 +248,69 @@ def other_python(
       reference: MODULE:NAME of what makes the environment.
       env: variables of the environment, beside those of this process.
       cwd: the folder that it will run in.
+      timeout: seconds until it must have said which Python it is; None for no limit.
 
     Raises:
-      LaunchError: it cannot be started, or is older than Python 3.6.
+      LaunchError: it cannot be started, does not answer in time, or is older than Python 3.6.
       SpecError: a text that no program can be given, see `from_process`.
     """
     check_startable([python, reference, cwd], env)
     named = shlex.join([python, reference])
-    try:
-        asked = subprocess.run(
-            [python, "-c", _WHAT_IT_HAS],
-            capture_output=True, text=True, check=False, timeout=START_SECONDS, cwd=cwd,
-            env=children.variables(env or {}), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"cannot be started: {error}", named, None, "") from error
-    words = asked.stdout.split()
-    if asked.returncode or len(words) != 3:
-        raise LaunchError("is no Python", named, asked.returncode, asked.stdout + asked.stderr)
+    code, printed, errors = _asked([python, "-c", _WHAT_IT_HAS], named, env, cwd, timeout)
+    words = printed.split()
+    if code or len(words) != 3 or not (words[0] + words[1]).isdecimal():
+        raise LaunchError("is no Python", named, code, printed + errors)
     if (int(words[0]), int(words[1])) < _OLDEST:
         found, needed = ".".join(words[:2]), ".".join(map(str, _OLDEST))
         raise LaunchError(f"is Python {found}; servers take {needed} or later", named, None, "")
     if words[2] == "True":
         return [python, "-m", "dm_env_rpc_client.server", reference]
     return [python, standalone.FILE, reference, "--address"]
+
+
+def _asked(
+    command: Sequence[str],
+    named: str,
+    env: Mapping[str, str] | None,
+    cwd: str | os.PathLike[str] | None,
+    timeout: float | None,
+) -> tuple[int, str, str]:
+    """Runs a command that ends by itself.
+
+    It may be a wrapper that starts the interpreter: all of its session ends if it is late.
+
+    Returns:
+      Its exit code, and what it has printed to standard output and to standard error.
+
+    Raises:
+      LaunchError: it cannot be started, or does not end in time.
+    """
+    # Files, since a pipe is open as long as anything lives that the wrapper has started.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+
+        def printed() -> tuple[str, str]:
+            texts = []
+            for file in (output, errors):
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+            return texts[0], texts[1]
+
+        try:
+            asked = subprocess.Popen(
+                command, cwd=cwd, env=children.variables(env or {}), stdin=subprocess.DEVNULL,
+                stdout=output, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise LaunchError(f"cannot be started: {error}", named, None, "") from error
+        try:
+            return asked.wait(timeout), *printed()
+        except subprocess.TimeoutExpired:
+            reason = f"did not say within {timeout:g} s which Python it is"
+            raise LaunchError(reason, named, None, "".join(printed())) from None
+        finally:
+            if asked.returncode is None:
+                os.killpg(asked.pid, signal.SIGKILL)
+                asked.wait()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
     "AUTORESET_MODE",
+    "AUTORESET_MODES",
     "MAX_NUM_ENVS",
     "NUM_ENVS",
     "OF_BATCH",
@@ -40,6 +41,9 @@ RESET_MASK = "reset_mask"
 AUTORESET_MODE = "autoreset_mode"
 """The setting of a CreateWorld that asks for a mode of Gymnasium's `AutoresetMode` by its name; the
 property of the world says which one it has."""
+
+AUTORESET_MODES = {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
+"""The names of the modes, and their values in Gymnasium."""
 
 STEP_MASK = "step_mask"
 """The setting of a CreateWorld that asks for the action of this name, bool [N]: which rows step."""

@@ -21,6 +21,7 @@ from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
+    DmEnvRpcClientError,
     DmEnvRpcError,
     LaunchError,
     ProtocolError,
@@ -268,6 +269,23 @@ class Pipeline:
             error = self._consequence(f"waiting for the answer to a {pending.field} request")
             error.__cause__ = self.poisoned_by
             pending.finish(None, error)
+
+    def is_interrupted(self, pending: Pending, error: BaseException) -> bool:
+        """Whether an error has ended the wait for a request that was sent, and is not its outcome.
+
+        A signal's handler has raised it, or the coroutine was cancelled. The answer is lost, even
+        if it has arrived: the next step would skip one without an error. So the shell poisons the
+        pipeline.
+
+        Args:
+          pending: the request.
+          error: the error that ended the wait, or prevented it.
+        """
+        return (
+            pending.is_sent
+            and pending.error is not error
+            and not isinstance(error, DmEnvRpcClientError)
+        )
 
     def late(self, pending: Pending) -> DeadlineExceededError:
         """Returns the error for a request whose deadline has passed."""

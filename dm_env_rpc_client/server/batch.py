@@ -6,7 +6,7 @@ What its names mean for a client is written down in the guide "Serve a batch".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import dm_env
@@ -17,14 +17,15 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.batch_rows import EnvironmentRows, leaves, named
+from dm_env_rpc_client.server.batch_rows import EnvironmentRows, named
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Turns
 from dm_env_rpc_client.server.worlds.spec_checks import METHODS, Specs, specs_of
-from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.structures import leaves
 
 MAX_ROWS = 16_384
 """The most environments of one batch: each takes memory and a place in every message."""
@@ -113,6 +114,8 @@ class Batch(dm_env.Environment):
         self._every_row = np.ones(self.num_envs, np.bool_)
         self._every_row.flags.writeable = False
         self._environments: list[dm_env.Environment] = []
+        # Those that settings have replaced, and that are to be closed.
+        self._replaced: list[dm_env.Environment] = []
         try:
             for index, own in enumerate(self._settings):
                 self._environments.append(make(own))
@@ -121,7 +124,7 @@ class Batch(dm_env.Environment):
                 else:
                     _check(self._environments[index], index, self._specs)
         except BaseException:
-            self.close()
+            _close_all(self._environments)
             raise
         # The rows in which the next reset begins a sequence; None for all.
         self._mask: npt.NDArray[np.bool_] | None = None
@@ -162,7 +165,8 @@ class Batch(dm_env.Environment):
             `TakesSettings`) gets them; the others are made anew.
 
         Raises:
-          ValueError: the mask, or a setting, is invalid.
+          ValueError: the mask, or a setting, is invalid. The rows are as they were, after this and
+            any other error.
         """
         flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
         mask = self._checked_mask(flat.pop(batches.RESET_MASK, None))
@@ -174,6 +178,7 @@ class Batch(dm_env.Environment):
         # Those whose specs may be others now.
         changed: dict[int, dm_env.Environment] = {}
         kept: dict[int, dict[str, Any]] = {}
+        undo: list[Callable[[], object]] = []
         try:
             for index in _indices(mask, self.num_envs):
                 environment, own = self._environments[index], of_rows[index]
@@ -186,14 +191,16 @@ class Batch(dm_env.Environment):
                 if own_names:
                     changed[index] = environment
                     nested = {name: own[name] for name in own_names}
-                    environment.configure(nesting.unflatten_dict(nested, nesting.SEPARATOR))
+                    nested = nesting.unflatten_dict(nested, nesting.SEPARATOR)
+                    undo += filter(None, [environment.configure(nested)])
             specs_and_rows = self._specs_and_rows_after(changed)
         except BaseException:
-            for environment in made.values():
-                environment.close()
+            for each in reversed(undo):
+                each()
+            _close_all(made.values())
             raise
         for index, environment in made.items():
-            self._environments[index].close()
+            self._replaced.append(self._environments[index])
             self._environments[index] = environment
             self._settings[index] = kept[index]
         self._specs, self._rows = specs_and_rows
@@ -205,6 +212,8 @@ class Batch(dm_env.Environment):
 
         Rows in which it begins none are as they were.
         """
+        if self._replaced:
+            self.close_replaced()
         mask, self._mask = self._mask, None
         # A row that has never begun has nothing to show.
         mask = None if mask is None else mask | ~self._rows.has_begun
@@ -257,13 +266,18 @@ class Batch(dm_env.Environment):
     def close(self) -> None:
         """Closes every environment; raises the first error after all have been closed."""
         self._turns.close()
-        environments, self._environments = self._environments, []
-        failure: Exception | None = None
-        for environment in environments:
-            try:
-                environment.close()
-            except Exception as error:
-                failure = failure or error
+        self._replaced += self._environments
+        self._environments = []
+        self.close_replaced()
+
+    def close_replaced(self) -> None:
+        """Closes the environments that `configure` has replaced.
+
+        It is called when the settings are in force. Raises the first error after all have been
+        closed.
+        """
+        environments, self._replaced = self._replaced, []
+        failure = _close_all(environments)
         if failure is not None:
             raise failure
 
@@ -271,6 +285,8 @@ class Batch(dm_env.Environment):
         found = specs_of(environment)
         _check_size(found, self.num_envs)
         make_rows = getattr(environment, "batch_rows", None)
+        # A client takes an action of this name for the mask, whether it asked for one or not.
+        named(found[0], "action", (batches.STEP_MASK,))
         if make_rows is None:
             return found, EnvironmentRows(environment, self.num_envs)
         return found, make_rows(self.num_envs, self._wish)
@@ -296,7 +312,7 @@ class Batch(dm_env.Environment):
     def _without_mask(self, action: Mapping[str, Any]) -> Any:
         rest = {name: value for name, value in action.items() if name != batches.STEP_MASK}
         own = self._rows.action_spec
-        if isinstance(own, dict):
+        if isinstance(own, dict) or structures.parts_by_name(own) is not None:
             return rest
         if isinstance(own, list | tuple):
             return type(own)(rest[str(index)] for index in range(len(own)))
@@ -361,6 +377,17 @@ def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
 
 
+def _close_all(environments: Iterable[dm_env.Environment]) -> Exception | None:
+    """Closes environments, each once; returns the first error that one has raised."""
+    failure: Exception | None = None
+    for environment in environments:
+        try:
+            environment.close()
+        except Exception as error:
+            failure = failure or error
+    return failure
+
+
 def _equal(one: Any, other: Any) -> bool:
     try:
         tree.assert_same_structure(one, other)
@@ -381,10 +408,11 @@ def _check(environment: dm_env.Environment, index: int, expected: Specs) -> None
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
     """Raises an error if no rows can be made of specs, or too large ones, before they are."""
-    for spec in leaves(all_specs):
+    for (kind, *path), spec in structures.leaves_with_path(all_specs):
         if isinstance(spec, VARIABLE):
+            name = nesting.SEPARATOR.join(map(str, path)) or METHODS[kind].removesuffix("_spec")
             raise SpecError(
-                f"{spec.name!r} is of variable length, and rows of a batch have one shape; open a "
+                f"{name!r} is of variable length, and rows of a batch have one shape; open a "
                 "world for each environment instead"
             )
     # What only the length of a str adds is not known.

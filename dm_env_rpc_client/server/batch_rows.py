@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -14,12 +14,16 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, flattener
+from dm_env_rpc_client.server.request_errors import environment_error
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, check_taken
+from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
 from dm_env_rpc_client.system.wrong_returns import check_time_step
-from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
+from dm_env_rpc_client.tensors.columns import Column
+from dm_env_rpc_client.tensors.structures import leaves
 
-_MID, _LAST = dm_env.StepType.MID, dm_env.StepType.LAST
+_FIRST, _MID, _LAST = dm_env.StepType
 
 _TAKEN = (batches.STEP_TYPE, batches.ROW_ERRORS)
 
@@ -38,25 +42,28 @@ class EnvironmentRows:
         self.has_begun = np.zeros(count, np.bool_)
         self._single = FlatSpecs.of(environment, getattr(environment, "default_actions", {}))
         self.action_spec = batched(environment.action_spec(), count)
-        self._flatten_action = flattener(self.action_spec)
+        self._flatten_action = structures.flattener(self.action_spec, "action")
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
         self._observation_spec = batched(environment.observation_spec(), count)
         self.reward_spec = batched(environment.reward_spec(), count)
         self.discount_spec = batched(environment.discount_spec(), count)
         # What the last step of each row was: LAST where no sequence is running.
-        self._kinds = [_LAST] * count
+        self._kinds: list[dm_env.StepType] = [_LAST] * count
         # Written in place, so that the structures are made once.
-        self._observation, self._reward, self._discount = (
-            zeros(spec) for spec in (self._observation_spec, self.reward_spec, self.discount_spec)
-        )
         self._sends_discount = self._single.sends_discount
-        sent = [self._observation, self._reward, *([self._discount] * self._sends_discount)]
-        arrays = [array for structure in sent for array in leaves(structure)]
+        names = iter(self._single.observation_names)
         # In the order in which `FlatSpecs.values` has the values of a row.
-        self._columns = list(map(_Column, self._single.observation_names, arrays))
-        if not self._sends_discount:
-            self._discount[:] = 1.0
-        self._values = named(self._observation, "observation", _TAKEN)
+        self._columns: list[Column] = []
+        observation, self._reward = (
+            columns(spec, count, names, self._columns)
+            for spec in (environment.observation_spec(), environment.reward_spec())
+        )
+        if self._sends_discount:
+            spec = environment.discount_spec()
+            self._discount = columns(spec, count, names, self._columns)
+        else:
+            self._discount = np.ones(count)
+        self._values = named(observation, "observation", _TAKEN)
         self._step_type = np.zeros(count, np.uint8)
         self.observation_spec = {
             **named(self._observation_spec, "observation", _TAKEN),
@@ -71,7 +78,7 @@ class EnvironmentRows:
         return {}
 
     def actions(self, action: Any) -> list[Any]:
-        """Returns the arrays [N, ...] of actions, as tree flattens them.
+        """Returns the arrays [N, ...] of actions, in the order of their names.
 
         A default action is the same for all rows, and has no rows itself.
         """
@@ -83,9 +90,10 @@ class EnvironmentRows:
 
     def begin(self, index: int, environment: dm_env.Environment) -> None:
         """Begins a sequence; what this raises leaves the row as it was."""
+        self._kinds[index] = _LAST  # If this fails, the next step begins a sequence.
         timestep = environment.reset()
         try:
-            self._put(index, timestep)
+            self._put(index, begun(environment, timestep), _FIRST)
         except AttributeError:
             check_time_step(environment, "reset", timestep)
             raise
@@ -98,33 +106,43 @@ class EnvironmentRows:
             return
         timestep = environment.step(self._single.action_of_row(actions, index))
         try:
-            self._put(index, timestep)
+            kind = timestep.step_type
+            if kind is not _MID:
+                kind = next_step_type(environment, timestep)
+            self._put(index, timestep, kind)
         except AttributeError:
             check_time_step(environment, "step", timestep)
             raise
 
-    def _put(self, index: int, timestep: dm_env.TimeStep) -> None:
+    def _put(self, index: int, timestep: dm_env.TimeStep, kind: dm_env.StepType) -> None:
         """Puts the TimeStep of an environment into its row.
 
         Raises:
           RuntimeError: a value does not conform to its spec; the row is as it was.
         """
+        was_mid = self._kinds[index] is _MID
+        if kind is _LAST:
+            # Also if a value does not conform: the sequence of the environment has ended.
+            self._kinds[index] = kind
         values = self._single.values(timestep)
         columns = self._columns
-        for place, (column, value) in enumerate(zip(columns, values, strict=True)):
-            if type(value) is np.ndarray:
-                if value.dtype != column.dtype or value.shape != column.shape:
-                    values[place] = column.fitting(value)
-            elif type(value) is not column.type:
-                values[place] = column.fitting(value)
+        try:
+            for place, (column, value) in enumerate(zip(columns, values, strict=True)):
+                if type(value) is np.ndarray:  # `Column.taken`, without the call.
+                    if value.dtype != column.dtype or value.shape != column.shape:
+                        values[place] = column.fitted(value)
+                elif type(value) is not column.type:
+                    values[place] = column.fitted(value)
+        except SpecError as error:
+            raise environment_error(error) from error
         for column, value in zip(columns, values, strict=True):
             column.array[index] = value
-        kind = timestep.step_type
-        if kind is _MID and self._kinds[index] is _MID:
+        if kind is _MID and was_mid:
             return  # The kind and a default discount are those of the last step.
         if not self._sends_discount:
-            # `_check_default_discount` has seen that it is 1 or 0.
-            self._discount[index] = 1.0 if timestep.discount is None else timestep.discount
+            # Otherwise `values` has seen that it is 1 or 0.
+            discount = timestep.discount
+            self._discount[index] = kind is not _LAST if discount is None else discount
         self._step_type[index] = self._kinds[index] = kind
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
@@ -137,50 +155,6 @@ class EnvironmentRows:
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
 
-class _Column:
-    """The array of one observation, reward or discount, and what fits into a row of it.
-
-    Args:
-      name: of the observation.
-      array: [N, ...].
-
-    Attributes:
-      array: the same.
-      dtype: of the array.
-      shape: of one row.
-      type: of the values of Python that a row can have as they are; None if there is none.
-    """
-
-    def __init__(self, name: str, array: npt.NDArray[Any]):
-        self._name = name
-        self.array = array
-        self.dtype = array.dtype
-        self.shape = array.shape[1:]
-        self.type = float if array.dtype == np.float64 and array.ndim == 1 else None
-
-    def fitting(self, value: Any) -> Any:
-        """Returns a value that can be put into a row without a loss; RuntimeError if none can."""
-        if self.dtype == object:
-            value = np.asarray(value, object)
-        else:
-            where = f"observation {self._name!r}"
-            try:
-                value = casting.exact_cast(casting.as_array(value, where), self.dtype, where)
-            except SpecError as error:
-                raise RuntimeError(f"the environment violates its own specs: {error}") from error
-        if value.shape != self.shape:
-            raise RuntimeError(
-                f"the environment violates its own specs: observation {self._name!r} has the shape "
-                f"{list(value.shape)}, its spec {list(self.shape)}"
-            )
-        return value if value.shape else value[()]
-
-
-def leaves(structure: Any) -> list[Any]:
-    """Returns the leaves of a structure; none if it is None."""
-    return [] if structure is None else tree.flatten(structure)
-
-
 def batched(structure: Any, count: int) -> Any:
     """Returns a structure of the specs of one row as that of `count` rows."""
     if structure is None:
@@ -188,33 +162,45 @@ def batched(structure: Any, count: int) -> Any:
     return tree.map_structure(lambda spec: batch_spec(spec, count), structure)
 
 
-def zeros(structure: Any) -> Any:
-    """Returns arrays of zeros, or of empty texts, for a structure of specs."""
-    return None if structure is None else tree.map_structure(_zeros, structure)
+def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]) -> Any:
+    """Makes the rows of a structure of specs.
+
+    Args:
+      structure: the specs of one row; None for none.
+      count: the number of rows.
+      names: by which errors name the values.
+      made: gets the columns, in the order of `structures.leaves`.
+
+    Returns:
+      The arrays of the columns, in this structure.
+    """
+    if structure is None:
+        return None
+
+    def column(spec: specs.Array) -> npt.NDArray[Any]:
+        made.append(Column(spec, (count,), f"observation {next(names)!r}"))
+        return made[-1].array
+
+    arrays = list(map(column, leaves(structure)))
+    return structures.nester(structure)(iter(arrays))
 
 
-def named(structure: Any, single: str, taken: Sequence[str]) -> dict[Any, Any]:
+def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, Any]:
     """Returns a structure as a mapping, in which other names find a place.
 
     Args:
       structure: of specs or values.
-      single: the name of one that is no mapping and no sequence.
-      taken: the other names; SpecError if the structure has one of them.
+      single: the name of one that is a leaf, such as "observation".
+      taken: the other names, if they are still to be checked; SpecError if the structure has one.
     """
-    if isinstance(structure, dict):
-        both = sorted({*taken} & structure.keys())
-        if both:
-            raise SpecError(
-                f"{both[0]!r} of an environment has a name that every batch has itself; rename it "
-                "to serve batches"
-            )
-        return structure
-    if isinstance(structure, list | tuple):
-        return {str(index): part for index, part in enumerate(structure)}
-    return {} if structure is None else {single: structure}
-
-
-def _zeros(spec: specs.Array) -> npt.NDArray[Any]:
-    if isinstance(spec, specs.StringArray):
-        return np.full(spec.shape, "", object)
-    return np.zeros(spec.shape, spec.dtype)
+    if structure is None:
+        return {}
+    parts = structures.parts_by_name(structure)
+    if parts is None and not isinstance(structure, list | tuple):
+        return {single: structure}
+    if parts is None:
+        parts = {str(index): part for index, part in enumerate(structure)}
+    if taken:
+        levels = (str(key).partition(nesting.SEPARATOR)[0] for key in parts)
+        check_taken(levels, single, dict.fromkeys(taken, "a name that every batch has itself"))
+    return parts

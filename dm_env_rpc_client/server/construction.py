@@ -28,7 +28,9 @@ SERVED = (
 """What may be served, as errors name it."""
 
 
-def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+def construct(
+    factory: Callable[..., Any], settings: Mapping[str, Any], autoreset_mode: str | None = None
+) -> Any:
     """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
 
     A factory that has an argument `num_envs` gets it, and makes the batch itself. What one without
@@ -37,6 +39,7 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     Args:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
+      autoreset_mode: of vector environments that declare none.
 
     Returns:
       See `construct_one`; or a `Batch`.
@@ -45,11 +48,12 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
       As `construct_one` and `Batch`.
     """
     if NUM_ENVS not in settings:
-        return construct_one(factory, settings)
+        return construct_one(factory, settings, autoreset_mode)
     if NUM_ENVS in inspect.signature(factory).parameters:
-        return construct_one(factory, {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])})
+        own = {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])}
+        return construct_one(factory, own, autoreset_mode)
     try:
-        return Batch(functools.partial(_construct_row, factory), settings)
+        return Batch(functools.partial(_construct_row, factory, autoreset_mode), settings)
     except _HasRowsError as found:
         return _checked(found.made, settings)
 
@@ -78,8 +82,10 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
     )
 
 
-def _construct_row(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dm_env.Environment:
-    made = construct_one(factory, settings)
+def _construct_row(
+    factory: Callable[..., Any], autoreset_mode: str | None, settings: Mapping[str, Any]
+) -> dm_env.Environment:
+    made = construct_one(factory, settings, autoreset_mode)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
         if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
@@ -93,12 +99,15 @@ def _construct_row(factory: Callable[..., Any], settings: Mapping[str, Any]) -> 
     )
 
 
-def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+def construct_one(
+    factory: Callable[..., Any], settings: Mapping[str, Any], autoreset_mode: str | None = None
+) -> Any:
     """Calls `factory` with settings as keyword arguments.
 
     Args:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
+      autoreset_mode: of vector environments that declare none.
 
     Returns:
       What it returned; a Gymnasium environment as a dm_env.Environment, and one of PettingZoo as
@@ -122,7 +131,7 @@ def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> A
     except (TypeError, ValueError) as error:
         refusal = f"the environment does not take these settings: {error}"
         raise RequestError.invalid(refusal) from error
-    made = converted(made)
+    made = converted(made, autoreset_mode)
     check_made(made, f"the factory returned {described(made)}")
     return made
 

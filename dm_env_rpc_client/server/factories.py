@@ -37,20 +37,27 @@ Factory: TypeAlias = Callable[..., Any] | Instance
 """What worlds are made of."""
 
 
-def factories_of(named: Mapping[str, Hosted], insecure: bool) -> dict[str, Factory]:
+def factories_of(
+    named: Mapping[str, Hosted], insecure: bool, autoreset_mode: str | None
+) -> dict[str, Factory]:
     """Returns what worlds are made of, by name.
 
     Args:
       named: what is served.
       insecure: whether texts may name servers of other machines, in plaintext.
+      autoreset_mode: of vector environments that declare none.
 
     Raises:
       SpecError: one of them makes no environment, whatever the settings.
     """
-    return {
+    factories = {
         name: _factory(hosted, f"environment {name!r}" if name else "the environment", insecure)
         for name, hosted in named.items()
     }
+    for factory in factories.values():
+        if isinstance(factory, Instance):
+            factory.take_mode(autoreset_mode)
+    return factories
 
 
 def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:

@@ -181,6 +181,7 @@ def serve(
     dial_environments: int = 1,
     callable_names: Sequence[str] = (),
     settable_names: Sequence[str] = (),
+    autoreset_mode: Any = None,
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -244,6 +245,11 @@ def serve(
         attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. What travels is
         data, not objects.
       settable_names: the attributes that they may set.
+      autoreset_mode: when the rows of a vector environment begin their next episodes, as a mode of
+        Gymnasium's `AutoresetMode` or its name: "SAME_STEP" if the step that ends an episode
+        does, "NEXT_STEP" if the step after it does, "DISABLED" if `reset` with the option
+        `reset_mask` does. It is for environments without a mode in their `metadata`; that of
+        Gymnasium's own, of ALE's and of EnvPool's is known.
 
     Returns:
       The running Server.
@@ -280,23 +286,25 @@ def serve(
         dial_environments=dial_environments,
         callable_names=callable_names,
         settable_names=settable_names,
+        autoreset_mode=autoreset_mode,
     )
     arguments.instance("properties", properties, Properties, "a Properties", none="None")
     serving = _InThisProcess if processes is None else Workers
     return Server(serving(options, Properties() if properties is None else properties))
 
 
-def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
+def try_out(environment: Hosted, settings: Mapping[str, Any], autoreset_mode: Any = None) -> None:
     """Makes a world as for a client, and closes it.
 
     Args:
       environment: as for `serve`.
       settings: as of a CreateWorld: values by flat name.
+      autoreset_mode: as for `serve`.
 
     Raises:
       RequestError: the environment does not take these settings.
       Exception: whatever making or closing it raises; or what it made cannot be served.
     """
-    options = ServeOptions(environment=environment)
+    options = ServeOptions(environment=environment, autoreset_mode=autoreset_mode)
     (factory,) = options.factories().values()
     make_world(factory, settings, options).close()

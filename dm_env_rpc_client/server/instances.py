@@ -13,7 +13,7 @@ from dm_env_rpc_client.server.construction import check_made, construct
 from dm_env_rpc_client.server.owned import OwnedEnvironment, OwnedGame
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.system.conversions import converted, is_foreign
+from dm_env_rpc_client.system.conversions import check_mode, converted, is_foreign
 from dm_env_rpc_client.system.owner_thread import OwnerThread
 
 _PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or a function"
@@ -41,9 +41,19 @@ class Instance:
         self.name = f"an instance of {kind.__name__}"
         self._owner = OwnerThread(f"dm_env_rpc owns {self.name}")
         self._reset_settings: tuple[str, ...] = ()
+        self._autoreset_mode: str | None = None
         # Guards what follows.
         self._lock = threading.Lock()
         self._is_lent = self._is_ending = False
+
+    def take_mode(self, autoreset_mode: str | None) -> None:
+        """Takes the autoreset mode of vector environments that declare none.
+
+        Raises:
+          SpecError: the environment is one of these, and there is no mode.
+        """
+        self._autoreset_mode = autoreset_mode
+        check_mode(self._environment, autoreset_mode)
 
     def construct(self, settings: Mapping[str, Any]) -> Any:
         """Returns what a world is made of, as `construction.construct` does for a factory.
@@ -104,7 +114,7 @@ class Instance:
 
     def _construct(self, settings: Mapping[str, Any]) -> Any:
         # Anew for each world, so that a world knows nothing of the one before.
-        environment = converted(self._environment)
+        environment = converted(self._environment, self._autoreset_mode)
         check_made(environment, f"the environment is {self.name}")
         self._reset_settings = tuple(getattr(environment, "reset_settings", None) or ())
         lent: list[Any] = []

@@ -10,6 +10,7 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.batches import AUTORESET_MODES
 from dm_env_rpc_client.server.factories import Factory, Hosted, factories_of
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.worlds.game import Game
@@ -63,6 +64,7 @@ class ServeOptions:
     dial_environments: int = 1
     callable_names: Sequence[str] = ()
     settable_names: Sequence[str] = ()
+    autoreset_mode: Any = None
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -88,6 +90,7 @@ class ServeOptions:
             names = arguments.names(option, getattr(self, option))
             if not all(map(str.isidentifier, names)):
                 raise arguments.refused(option, "a sequence of names", names)
+        object.__setattr__(self, "autoreset_mode", _mode(self.autoreset_mode))
         arguments.mapping("default_actions", self.default_actions)
         arguments.mapping("extensions", self.extensions, expected="a mapping of classes")
         arguments.flag("send_tracebacks", self.send_tracebacks, none=_THIS_MACHINE)
@@ -130,7 +133,7 @@ class ServeOptions:
 
     def factories(self) -> dict[str, Factory]:
         """Returns what worlds are made of, by name; none if there is only one; see `hosted`."""
-        return factories_of(self.hosted, self.insecure)
+        return factories_of(self.hosted, self.insecure, self.autoreset_mode)
 
     @property
     def hosted(self) -> Mapping[str, Hosted]:
@@ -152,3 +155,15 @@ class ServeOptions:
     def required_token(self) -> str | None:
         """What clients have to send; None for nothing."""
         return self.token if self.dial is None else None
+
+
+def _mode(given: Any) -> str | None:
+    """Returns the name of a mode of Gymnasium's `AutoresetMode`; SpecError if there is none."""
+    if given is None:
+        return None
+    for name, value in AUTORESET_MODES.items():
+        if given in (name, value) or getattr(given, "value", None) == value:
+            return name
+    expected = f"one of {', '.join(map(repr, AUTORESET_MODES))}"
+    none = "None for the mode that the environment declares"
+    raise arguments.refused("autoreset_mode", expected, given, none)

@@ -141,3 +141,6 @@ class OwnedProperties(Properties):
 
     def knows(self, key: str) -> bool:
         return self._owner.call(self._owned.knows, key)
+
+    def _keys(self) -> Sequence[str]:
+        return self._owner.call(self._owned._keys)

@@ -1,4 +1,4 @@
-"""`RequestError`: a request that the server refuses, with the code and text for the client."""
+"""`RequestError`: a request that the server refuses. `environment_error`: no fault of a request."""
 
 from __future__ import annotations
 
@@ -45,3 +45,13 @@ class RequestError(Exception):
           The error, with the code FAILED_PRECONDITION.
         """
         return cls(code_pb2.FAILED_PRECONDITION, message)
+
+
+def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
+    """Returns the error for a value of an environment that does not conform.
+
+    Args:
+      error: says which value, and what is wrong.
+      of: what the environment has described its values with: "specs" or "space".
+    """
+    return RuntimeError(f"the environment violates its own {of}: {error}")

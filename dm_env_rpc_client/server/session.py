@@ -25,7 +25,7 @@ from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAs
 from dm_env_rpc_client.server import waiting
 from dm_env_rpc_client.server.activity import STEPS
 from dm_env_rpc_client.server.host import Host
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.request_errors import RequestError, environment_error
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
 from dm_env_rpc_client.server.worlds.world import Agent
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
@@ -109,7 +109,7 @@ class Session(ServerStream):
             try:
                 answer = codec.encode(state, observations)
             except SpecError as error:
-                raise _environment_error(error) from error
+                raise environment_error(error) from error
             self._lifecycle.stepped(state)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
@@ -221,14 +221,17 @@ class Session(ServerStream):
         try:
             answer = self._codec.encode(state, observations)
         except SpecError as error:
-            raise _environment_error(error) from error
+            raise environment_error(error) from error
         return dm_env_rpc_pb2.EnvironmentResponse.FromString(answer).step
 
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
         settings = self._unpack_settings(request.settings)
         with self._worlds.holding(self._world_name, settings):
-            self._joined_agent().reset(settings)
-            self._adopt_specs()
+            try:
+                self._joined_agent().reset(settings)
+            finally:
+                # Also if the settings are in force, and what they have replaced did not close.
+                self._adopt_specs()
         return dm_env_rpc_pb2.ResetResponse(specs=self._specs)
 
     def _reset_world(
@@ -312,10 +315,6 @@ class Session(ServerStream):
             # Code of environments expects int, float and bool of Python, not NumPy scalars.
             unpacked[name] = value.item() if isinstance(value, np.generic) else value
         return unpacked
-
-
-def _environment_error(error: SpecError) -> RuntimeError:
-    return RuntimeError(f"the environment violates its own specs: {error}")
 
 
 # Not of each session, which would refer to itself.

@@ -8,6 +8,7 @@ the connection and its agent's place are free again.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 
@@ -77,18 +78,29 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> None:
         local.caller.wait(condition, timeout)
 
 
-def wait_for(condition: threading.Condition, is_met: Callable[[], bool]) -> None:
-    """`condition.wait_for(is_met)`, which ends also if the client of the request is gone.
+def wait_for(
+    condition: threading.Condition, is_met: Callable[[], bool], timeout: float | None = None
+) -> bool:
+    """`condition.wait_for`, which ends also if the client of the request is gone.
 
     Args:
       condition: notified when `is_met` may have become true; its lock is held.
       is_met: what to wait for.
+      timeout: seconds; None for no limit.
+
+    Returns:
+      Whether it is met; False after the timeout.
 
     Raises:
       CallerGoneError: the client is gone.
     """
+    deadline = None if timeout is None else time.monotonic() + timeout
     while not is_met():
-        wait(condition)
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        wait(condition, left)
+    return True
 
 
 def _notify(condition: threading.Condition) -> None:

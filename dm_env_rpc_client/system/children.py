@@ -2,8 +2,9 @@
 
 A child has a lifeline: a pipe whose write end only the parent holds. A thread of the child
 waits until the pipe hangs up, which it does when the parent closes its end or ends in any way.
-A process that was forked from the parent holds a copy of that end, so the thread compares the
-id of its parent process too, every `CHECK_SECONDS`.
+A process that was forked from the parent holds a copy of that end, so the parent writes to the
+pipe before it closes it, and the thread compares the id of its parent process too, every
+`CHECK_SECONDS`.
 
 `start` makes such a child, and `Parent.from_start` is its counterpart in the child's program.
 A child of `multiprocessing` has a lifeline already, which `Parent.from_multiprocessing` takes.
@@ -91,20 +92,42 @@ def start_supervised(
 
 
 def end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Closes the lifeline of a child and waits for it; a second time does nothing.
+    """Has a child end and waits for it; a second time does nothing.
 
     Args:
       process: what `start` or `start_supervised` returned.
       seconds: how long the child may take to end by itself, before it is killed.
     """
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
+    if not let_go(process):
+        return
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def let_go(process: subprocess.Popen[bytes]) -> bool:
+    """Has a child end, without waiting for it.
+
+    Args:
+      process: as for `end`.
+
+    Returns:
+      Whether this process has started the child. If not, it was forked from the one that has: the
+      child goes on, and only the copy of the lifeline is closed.
+    """
+    lifeline = process.stdin
+    assert lifeline is not None
+    assert isinstance(process.args, list)
+    is_own = process.args[-1] == str(os.getpid())  # See `start`.
+    if is_own and not lifeline.closed:
+        with contextlib.suppress(OSError):  # The child has ended.
+            # It does not hang up as long as a forked process has a copy of it.
+            os.write(lifeline.fileno(), _DISMISSED)
+    with contextlib.suppress(OSError):
+        lifeline.close()
+    return is_own
 
 
 def is_stopped(pid: int) -> bool:
@@ -150,7 +173,7 @@ class Parent:
         return cls(parent.pid, parent.sentinel)
 
     def wait(self) -> None:
-        """Blocks until the parent has ended or has closed the lifeline."""
+        """Blocks until the parent has ended or has let this child go."""
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
         while os.getppid() == self.pid and not poll.poll(CHECK_SECONDS * 1000):

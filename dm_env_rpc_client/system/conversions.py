@@ -22,11 +22,16 @@ _PETTINGZOO = "dm_env_rpc_client.adaptors.pettingzoo.game:as_game"
 """Takes an environment of PettingZoo and returns a `Game`."""
 
 
-def converted(made: Any) -> Any:
+_VECTOR_MODE = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:autoreset_mode_of"
+"""Takes a vector environment and the mode of those that declare none, and returns its mode."""
+
+
+def converted(made: Any, autoreset_mode: str | None = None) -> Any:
     """Returns an environment of Gymnasium or PettingZoo in the form in which it is served.
 
     Args:
       made: what a factory returned.
+      autoreset_mode: of vector environments that declare none.
 
     Returns:
       A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; anything else
@@ -37,7 +42,21 @@ def converted(made: Any) -> Any:
       TypeError: an environment of Gymnasium has no spaces.
     """
     converter = _converter(made)
-    return made if converter is None else pkgutil.resolve_name(converter)(made)
+    if converter is None:
+        return made
+    own = [autoreset_mode] if converter is _VECTOR else []
+    return pkgutil.resolve_name(converter)(made, *own)
+
+
+def check_mode(made: Any, autoreset_mode: str | None) -> None:
+    """Raises SpecError if an environment is a vector environment whose mode is not known.
+
+    Args:
+      made: any environment.
+      autoreset_mode: of vector environments that declare none.
+    """
+    if _is_vector(made):
+        pkgutil.resolve_name(_VECTOR_MODE)(made, autoreset_mode)
 
 
 def is_foreign(kind: type) -> bool:
@@ -51,7 +70,7 @@ def _converter(made: Any) -> str | None:
     bases = _bases(type(made))
     if bases & _PETTINGZOO_BASES:
         return _PETTINGZOO
-    if hasattr(made, "num_envs") and hasattr(made, "single_action_space"):
+    if _is_vector(made):
         return _VECTOR
     # By its members: environments of the older package gym have them, too.
     missing = [name for name in ("action_space", "observation_space") if not hasattr(made, name)]
@@ -63,6 +82,10 @@ def _converter(made: Any) -> str | None:
             "self.observation_space in its __init__"
         )
     return None
+
+
+def _is_vector(made: Any) -> bool:
+    return hasattr(made, "num_envs") and hasattr(made, "single_action_space")
 
 
 _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}

@@ -102,7 +102,8 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     Returns:
       `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other
       bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos). If a
-      dimension is negative, their `Variable...` subclasses.
+      dimension is negative, their `Variable...` subclasses. Bounds of an array of one element have
+      its shape.
 
     Raises:
       SpecError: see `check_spec`.
@@ -118,6 +119,9 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     if not (codec.is_numeric and (has_max or tensor_spec.HasField("min"))):
         return (VariableArray if variable else specs.Array)(shape, codec.dtype, name)
     low, high = _with_limits(given, codec)
+    if shape and all(size == 1 for size in shape):
+        # One for all is one for each, and as an array it can be indexed like those of others.
+        low, high = np.reshape(low, shape), np.reshape(high, shape)
     if shape == () and codec.dtype.kind in "iu" and low == 0 and has_max:
         try:
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
@@ -139,17 +143,15 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
       SpecError: the protocol has no such dtype; the name is not valid text; a bound is NaN;
         or see `check_spec`.
     """
-    where = f"spec {spec.name!r}"
-    if isinstance(spec, specs.StringArray):
-        if spec.string_type is not str:
-            raise SpecError(f"{where}: strings of the protocol are text, not bytes")
-        data_type: int = dm_env_rpc_pb2.STRING
-    elif spec.dtype.kind in "OU":
-        data_type = dm_env_rpc_pb2.PROTO if spec.dtype.kind == "O" else dm_env_rpc_pb2.STRING
-    else:
-        data_type = codecs.codec_for(casting.protocol_dtype(spec.dtype, where)).data_type
+    return named_tensor_spec(spec, spec.name)
+
+
+def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.TensorSpec:
+    """`dm_env_spec_to_tensor_spec` with a name that the spec need not have; "" for None."""
+    where = f"spec {name!r}"
+    data_type = codec_of(spec, where).data_type
     try:
-        tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
+        tensor_spec = dm_env_rpc_pb2.TensorSpec(name=name or "", shape=spec.shape)
     except (TypeError, ValueError) as error:
         raise SpecError(f"{where}: its name or its shape cannot be packed: {error}") from error
     tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum
@@ -162,6 +164,26 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
         set_bounds(tensor_spec, minimum, maximum)
     check_spec(tensor_spec, where)
     return tensor_spec
+
+
+def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
+    """Returns the codec of the values of a dm_env spec.
+
+    Args:
+      spec: the spec.
+      where: what it describes, for error messages.
+
+    Raises:
+      SpecError: the protocol has no such dtype.
+    """
+    if isinstance(spec, specs.StringArray):
+        if spec.string_type is not str:
+            raise SpecError(f"{where}: strings of the protocol are text, not bytes")
+        return codecs.codec_for(dm_env_rpc_pb2.STRING)
+    if spec.dtype.kind in "OU":
+        is_proto = spec.dtype.kind == "O"
+        return codecs.codec_for(dm_env_rpc_pb2.PROTO if is_proto else dm_env_rpc_pb2.STRING)
+    return codecs.codec_for(casting.protocol_dtype(spec.dtype, where))
 
 
 class CheckedSpec(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import NamedTuple
 
 from dm_env_rpc_client.arguments import shown
@@ -19,19 +20,53 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def check_is_text(address: object, what: str) -> None:
-    """Raises SpecError if an address is not text, or empty.
+def check_address(address: object, what: str, *, listens: bool = False) -> None:
+    """Raises SpecError for what is no address, whichever transport it is for.
 
     Args:
-      address: what was given.
+      address: what was given: `host:port`, `unix:path` or another target of gRPC.
       what: what the error calls it, such as "a server address".
+      listens: whether a server is to listen there, which may be at port 0.
     """
-    if isinstance(address, str) and address:
-        return
-    hint = ""
-    if isinstance(address, int) and not isinstance(address, bool):
-        hint = f"; did you mean 'localhost:{address}'?"
-    raise SpecError(f"{what} looks like 'localhost:50051', got {shown(address)}{hint}")
+    form = f"{what} looks like 'localhost:50051'"
+    if not isinstance(address, str) or not address:
+        hint = ""
+        if isinstance(address, int) and not isinstance(address, bool):
+            hint = f"; did you mean 'localhost:{address}'?"
+        raise SpecError(f"{form}, got {shown(address)}{hint}")
+    reason = why_no_address(address, listens=listens)
+    if reason:
+        raise SpecError(f"{form}, got {address!r}: {reason}")
+
+
+def why_no_address(address: str, *, listens: bool = False) -> str:
+    """Returns why a text is no address, in words for an error; "" if it is one.
+
+    Arguments are those of `check_address`.
+    """
+    scheme, colon, rest = address.partition(":")
+    if scheme in _PATHS and colon:
+        is_path = rest.removeprefix("//") and not rest.endswith("/") and "\0" not in rest
+        return "" if is_path else f"a path is missing, as in '{scheme}:/tmp/socket'"
+    if scheme in _UNCHECKED and rest:
+        return ""
+    if scheme not in _NAMES and rest.startswith("//"):
+        if scheme.lower() in _OFTEN_WRITTEN:
+            return f"leave '{scheme}://' out"
+        return f"gRPC has no addresses of the scheme '{scheme}:'"
+    places = [address]
+    if scheme in _NAMES:
+        # The resolver of a name may be told before it; several IP addresses are one target.
+        places = rest.rsplit("/", 1)[-1].split(",")
+    found = [_split(place, 0 if listens else 1) for place in places]
+    return next((reason for reason in found if isinstance(reason, str)), "")
+
+
+_PATHS = ("unix", "unix-abstract")
+_NAMES = ("dns", "ipv4", "ipv6")
+_OFTEN_WRITTEN = ("http", "https", "grpc", "grpcs", "tcp")
+_UNCHECKED = ("vsock", "xds", "google-c2p", "google-c2p-experimental")
+"""Schemes of gRPC whose addresses have other forms."""
 
 
 def is_loopback(address: str) -> bool:
@@ -71,16 +106,42 @@ def check_resolved(host: str, found: str) -> None:
         )
 
 
-def parse_host_port(address: str) -> HostPort:
+def parse_host_port(address: str, *, listens: bool = True) -> HostPort:
     """Splits `host:port`; an IPv6 host is in brackets.
 
+    Args:
+      address: the text.
+      listens: whether the port may be 0, which is any free one for a server.
+
     Raises:
-      SpecError: the address has another form, or its port is not from 0 to 65535.
+      SpecError: the address has another form, or its port is out of range.
     """
-    host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    bracketed = host.startswith("[") and host.endswith("]")
-    plain = host[1:-1] if bracketed else host
-    well_formed = bool(colon and plain) and (":" not in plain or bracketed)
-    if not well_formed or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise SpecError(f"a TCP address looks like 'localhost:5001', got {address!r}")
+    form = "a TCP address looks like 'localhost:5001'"
+    if not isinstance(address, str):
+        raise SpecError(f"{form}, got {shown(address)}")
+    found = _split(address, 0 if listens else 1)
+    if isinstance(found, str):
+        raise SpecError(f"{form}, got {address!r}: {found}")
+    return found
+
+
+def _split(text: str, least: int) -> HostPort | str:
+    """Splits `host:port`, with a port of at least `least`; or returns why that is not possible."""
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    plain = host[1:-1] if is_bracketed else host
+    if not colon or not port or port.endswith("]"):
+        return "a port is missing"
+    if not plain:
+        return "a host is missing"
+    if not plain.isprintable() or any(each in " []/" for each in plain):
+        return f"{host!r} is no host"
+    if ":" in plain and not is_bracketed:
+        return "a host has no colons, and an IPv6 address is in brackets, as in '[::1]:50051'"
+    if not _PORT.fullmatch(port) or not least <= int(port) <= _MOST_PORT:
+        return f"a port is a number from {least} to {_MOST_PORT}"
     return HostPort(plain, int(port))
+
+
+_PORT = re.compile("[0-9]{1,5}")
+_MOST_PORT = 65535

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import check_is_text
+from dm_env_rpc_client.transports.addresses import check_address
 from dm_env_rpc_client.transports.credentials import (
     Credentials,
     check_credentials,
@@ -83,7 +83,8 @@ class Endpoint:
     incoming: Incoming | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self, token: str | None) -> None:
-        check_is_text(self.address, "a server address")
+        if self.incoming is None:
+            check_address(self.address, "a server address")
         metadata = check_connecting(
             self.credentials, self.insecure, self.metadata, token, self.transport
         )

@@ -7,6 +7,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.epoll import why_no_epoll
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.http2.client.target import Target
@@ -134,7 +135,7 @@ def open_worker(options: ListenerOptions, credentials: Tls | None) -> Http2Liste
 def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:
     """Returns why a server cannot have the transport "http2"; "" if it can."""
     if not hasattr(select, "epoll"):
-        return "takes Linux"
+        return f"takes {why_no_epoll()}"
     if not (credentials is None or isinstance(credentials, ssl.SSLContext | Tls)):
         return f"takes a Tls or an ssl.SSLContext, got {type(credentials).__name__}"
     scheme, _, rest = address.partition(":")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import ssl
 import time
 import weakref
+from collections.abc import Callable
 
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.transports.credentials import GrpcCredentials
@@ -28,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS = 64
 """For the streams to one server, as long as it takes more streams on them."""
+
+_AGAIN_SECONDS = 5.0
+"""How long it may take to connect again for a stream that the server has not processed."""
 
 
 def open_stream(
@@ -59,7 +64,8 @@ def _open_stream(
     if endpoint.incoming is not None:
         return StreamGroup(endpoint, allocate)._open(timeout, first)
     if _uses_http2(endpoint):
-        return Http2Stream(open_connection(endpoint, timeout, allocate, first=first))
+        connection = open_connection(endpoint, timeout, allocate, first=first)
+        return Http2Stream(connection, None, _again(endpoint, allocate), first)
     channel = open_channel(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
@@ -123,6 +129,7 @@ class StreamGroup:
         self._streams = streams
         # How many of them a server that dials in is to have.
         self._share = streams
+        self._again = _again(endpoint, allocate)
         # Not kept alive: they are open as long as one of their streams is.
         self._connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
 
@@ -158,10 +165,10 @@ class StreamGroup:
                     connection.send_always(header)
                 call = connection.open_call()
                 if call is not None:
-                    return _written(Http2Stream(connection, call), first)
+                    return _written(Http2Stream(connection, call, self._again), first)
         connection = open_connection(self._endpoint, timeout, self._allocate, *told, first=first)
         self._connections.add(connection)
-        return Http2Stream(connection)
+        return Http2Stream(connection, None, self._again, first)
 
     def _open_dialed(
         self, incoming: Incoming, usable: list[ClientConnection], timeout: float | None
@@ -202,6 +209,11 @@ class StreamGroup:
         """Sends what is held back."""
         for connection in self._connections:
             connection.uncork()
+
+
+def _again(endpoint: Endpoint, allocate: Allocate) -> Callable[[], ClientConnection]:
+    """Returns what opens another connection for a stream that the server has not processed."""
+    return functools.partial(open_connection, endpoint, _AGAIN_SECONDS, allocate)
 
 
 def _written(stream: Stream, first: bytes | None) -> Stream:

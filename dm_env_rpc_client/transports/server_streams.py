@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import check_is_text, is_loopback
+from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import check_server_credentials
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
 
@@ -144,7 +144,7 @@ def check_may_listen(address: str, credentials: object | None, insecure: bool) -
       SpecError: an argument is of another type; or other machines can reach the address, and
         plaintext is not allowed there.
     """
-    check_is_text(address, "an address to listen at")
+    check_address(address, "an address to listen at", listens=True)
     check_server_credentials(credentials)
     arguments.flag("insecure", insecure)
     if credentials is None and not insecure and not is_loopback(address):

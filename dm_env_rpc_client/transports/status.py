@@ -10,9 +10,12 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     ProtocolError,
 )
+from dm_env_rpc_client.system import descriptors
 
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
+
+NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
 
 GRPC_CODES = tuple(
     code.name for code in sorted(grpc.StatusCode, key=lambda code: int(code.value[0]))
@@ -103,7 +106,15 @@ def not_connected(
         return DeadlineExceededError(
             f"{prefix}: no reply; check that this is the address of a dm_env_rpc server"
         )
-    hint = "check that the server runs and listens there"
-    if "refused" not in (details or "").lower():
-        hint = "check the address and that both ends use matching credentials"
-    return ConnectionLostError(f"{prefix}: {details or code}; {hint}", code)
+    # grpcio's texts may end with what was in memory behind them.
+    details = (details or code).partition("\0")[0].rstrip()
+    full = descriptors.used_up()
+    if full:
+        # The resolver of names and others say something else then, such as "busy".
+        return ConnectionLostError(f"{prefix}: {full} ({details})", code)
+    hint = "check the address and that both ends use matching credentials"
+    if "refused" in details.lower():
+        hint = "check that the server runs and listens there"
+    elif NO_HTTP2 in details:
+        hint = "have a proxy offer HTTP/2 there, or use the address of the server behind it"
+    return ConnectionLostError(f"{prefix}: {details}; {hint}", code)

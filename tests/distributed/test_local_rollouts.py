@@ -293,11 +293,28 @@ class Odd(Echo):
 
     def observation_spec(self) -> dict[str, specs.Array]:
         more = {"speed": specs.Array((), np.float32)} if self._what == "missing" else {}
+        if self._what in ("wraps", "masked"):
+            return {"value": specs.Array((2,), np.uint8, "value")}
+        if self._what == "overflows":
+            return {"value": specs.Array((), np.float32, "value")}
         return {**super().observation_spec(), **more}
 
+    def reset(self) -> dm_env.TimeStep:
+        spec = self.observation_spec()["value"]
+        return super().reset()._replace(observation={"value": spec.generate_value()})
+
     def step(self, action: Any) -> dm_env.TimeStep:
-        odd = {"shape": np.zeros(3, np.int64), "dtype": 0.5}
+        odd = {
+            "shape": np.zeros(3, np.int64),
+            "dtype": 0.5,
+            "wraps": np.array([0, 300]),
+            "masked": np.ma.array([0, 1], mask=[False, True]),
+            "overflows": np.float64(1e300),
+            "text": "0.5",
+        }
         timestep = super().step(action)
+        if self._what in ("reward", "complex reward"):
+            return timestep._replace(reward="0.5" if self._what == "reward" else 1j)
         if self._what not in odd:
             return timestep
         return timestep._replace(observation={"value": odd[self._what]})
@@ -306,8 +323,14 @@ class Odd(Echo):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("shape", r"environment 0: observation 'value' has shape \(3,\), expected \(\)"),
-        ("dtype", "environment 0: observation 'value' has dtype float64, expected int64"),
+        ("shape", r"environment 0: observation 'value': has shape \[3\]; expected \[\]"),
+        ("dtype", "environment 0: observation 'value': the value is 0.5, which is not an integer"),
+        ("wraps", r"observation 'value': element \[1\] is 300, which uint8 cannot hold"),
+        ("masked", "observation 'value': has masked elements"),
+        ("overflows", r"observation 'value': the value is 1e\+300, which float32 cannot hold"),
+        ("text", "observation 'value': expected int64, got strings or messages"),
+        ("reward", "reward: expected float64, got strings or messages"),
+        ("complex reward", "reward: cannot be packed: 1j is of type complex"),
         ("missing", "environment 0: observation 'speed' is missing"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -32,9 +33,10 @@ from dm_env_rpc_client.launch.descendants import doing
 from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.system import children
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
+from tests.support.alarms import Alarm
 from tests.support.ports import HeldPort
 from tests.support.scripted import descriptor_count, settles
-from tests.support.stopwatch import patience, time_limit
+from tests.support.stopwatch import Stopwatch, patience, time_limit
 
 
 def answers(launch: Launch) -> bool:
@@ -398,3 +400,62 @@ def test_a_wrong_keyword_is_an_error_before_anything_is_started(tmp_path: Path) 
     with pytest.raises(TypeError, match="tokn"):
         from_process(["touch", str(tmp_path / "started"), "{port}"], **wrong)
     assert not list(tmp_path.iterdir())
+
+
+WRAPPER = """#!/bin/sh
+{lines}
+"""
+
+
+def wrapper(folder: Path, lines: str) -> Path:
+    """A script in the place of an interpreter, such as those of environment managers."""
+    path = folder / "python"
+    path.write_text(WRAPPER.format(lines=lines))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "echo waits; sleep 100 & echo $! > {pid}; wait",
+        "trap '' TERM; echo waits; sleep 100 & echo $! > {pid}; wait; wait",
+        "sleep 100 & echo $! > {pid}; echo waits; exec sleep 100",
+    ],
+)
+def test_a_wrapper_that_hangs_ends_in_time_with_all_that_it_has_started(
+    tmp_path: Path, lines: str
+) -> None:
+    python = wrapper(tmp_path, lines.format(pid=tmp_path / "pid"))
+    stopwatch = Stopwatch()
+    with pytest.raises(LaunchError, match="did not say within 1 s which Python") as caught:
+        from_python("dm_env_rpc_client.server:Catch", python=python, timeout=1.0)
+    assert stopwatch.net < 3
+    assert "waits" in str(caught.value)
+    assert settles(lambda: not is_alive(int((tmp_path / "pid").read_text())))
+
+
+def test_an_interrupt_ends_a_wrapper_that_hangs(tmp_path: Path) -> None:
+    python = wrapper(tmp_path, f"sleep 100 & echo $! > {tmp_path / 'pid'}; wait")
+    with Alarm(1.0), pytest.raises(KeyboardInterrupt):
+        from_python("dm_env_rpc_client.server:Catch", python=python)
+    assert settles(lambda: not is_alive(int((tmp_path / "pid").read_text())))
+
+
+def test_a_wrapper_may_say_something_and_leave_something(tmp_path: Path) -> None:
+    lines = f"echo activated >&2; sleep 100 & echo $! >> {tmp_path / 'pids'}; exec {sys.executable}"
+    python = wrapper(tmp_path, f'{lines} "$@"')
+    with from_python("dm_env_rpc_client.server:Catch", python=python, timeout=60.0) as launch:
+        assert launch.is_running
+    for pid in (tmp_path / "pids").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def test_the_timeout_is_for_the_interpreter_and_the_server_together(tmp_path: Path) -> None:
+    lines = f'case "$1" in -c) exec {sys.executable} "$@";; esac; exec sleep 100'
+    python = wrapper(tmp_path, lines)
+    stopwatch = Stopwatch()
+    with pytest.raises(LaunchError, match=r"did not (answer|say)"):
+        from_python("dm_env_rpc_client.server:Catch", python=python, timeout=1.5)
+    assert stopwatch.net < 5

@@ -280,6 +280,7 @@ def test_what_is_returned_for_all_agents(name: str, caplog: pytest.LogCaptureFix
 class Rows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Two rows, for Gymnasium."""
 
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}  # noqa: RUF012
     num_envs = 2
     single_action_space = spaces.Discrete(3)
     single_observation_space = spaces.Box(-1, 1, (2,), np.float32)

@@ -55,9 +55,10 @@ _ROWS = [
     Row(5, "a port where nothing listens; wrong credentials",
         "an error within the timeout that names the address and the cause",
         "waits without end, or an empty text"),
-    Row(6, "signals at 1,000 random points of synchronous calls", "0 stale answers afterwards",
+    Row(6, "signals at 1,000 random points of synchronous calls",
+        "0 stale and 0 lost answers afterwards",
         "the next call gets the previous answer"),
-    Row(7, "1,000 cancelled coroutines", "0 stale answers", "InvalidStateError"),
+    Row(7, "1,000 cancelled coroutines", "0 stale answers, 0 lost answers", "InvalidStateError"),
     Row(8, "asyncio.gather of 10,000 requests on one connection", "10,000 right answers",
         "0 of 100 right"),
     Row(9, "8 threads with 5,000 requests each on one connection", "0 wrong answers",
@@ -189,6 +190,12 @@ _ROWS = [
         "no wrong row; the rows that were lost are named, and go on elsewhere", ""),
     Row(58, "batches of a million environments, and of fewer whose arrays exceed the limits",
         "refused before memory is taken; at most 16 MiB more memory at the server", ""),
+    Row(59, "JSON that asks for memory, at both ends and in the server in one file: one long text "
+        "among thousands of short ones, void scalars",
+        "refused, or peak memory at most 4x the message + 64 MiB", ""),
+    Row(62, "a child forked by a client (a data loader) lives while environments, launched "
+        "servers and recordings are closed, 50 times",
+        "closed within 2 s; in the child an error within 2 s, or it works", "hangs"),
 ]  # fmt: skip
 
 ROWS = {row.number: row for row in _ROWS}

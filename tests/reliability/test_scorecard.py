@@ -37,7 +37,7 @@ def test_the_command_runs_a_row_and_writes_what_it_saw(tmp_path: Path) -> None:
     assert row["seen"]["cancellations"] == 200
     assert {test["transport"] for test in row["tests"]} == {"http2", "grpc"}
     assert (
-        "| 7 | 1,000 cancelled coroutines | 0 stale answers | InvalidStateError | "
+        "| 7 | 1,000 cancelled coroutines | 0 stale answers, 0 lost answers | InvalidStateError | "
         in (tmp_path / "run.md").read_text()
     )
 

@@ -7,6 +7,7 @@ names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,19 @@ def to_structure(space: spaces.Space[Any], batch: Any, count: int, name: str) ->
       SpecError: it has another structure, or the dtype of its spec cannot represent it.
     """
     if isinstance(space, spaces.Dict):
+        if isinstance(batch, Mapping) and batch.keys() != space.spaces.keys():
+            raise SpecError(
+                f"{name!r}: expected a mapping with keys {list(space)}, got {list(batch)}"
+            )
         return {
             elements.escaped(key): to_structure(part, batch[key], count, f"{name}.{key}")
             for key, part in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
+        if len(batch) != len(space.spaces):
+            raise SpecError(
+                f"{name!r}: expected a tuple of {len(space.spaces)} values, got {len(batch)}"
+            )
         return tuple(
             to_structure(part, batch[index], count, f"{name}.{index}")
             for index, part in enumerate(space.spaces)

@@ -13,9 +13,9 @@ import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
+from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements, values
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.returns import explain
+from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, explain
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
@@ -23,10 +23,14 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     encoded_frames,
     row_specs,
 )
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.batch_rows import named, zeros
+from dm_env_rpc_client.server.batch_rows import columns, named
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.turns import failed
+from dm_env_rpc_client.tensors import structures
+from dm_env_rpc_client.tensors.columns import Column
 
 __all__ = ["GymnasiumRows"]
 
@@ -44,6 +48,8 @@ class Row(Protocol):
     def begin(self) -> tuple[Any, dict[str, Any]]:
         """Begins an episode with the seed and options that it was configured with."""
 
+
+_OBSERVATION = "observation"
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
@@ -69,15 +75,28 @@ class GymnasiumRows:
         self._space = space = environment.observation_space
         self._has_extras = environment.has_extras
         self.action_spec = batch_elements.to_spec(environment.action_space, count, "action")
-        spec = batch_elements.to_spec(space, count, "observation")
+        spec = batch_elements.to_spec(space, count, _OBSERVATION)
         self.observation_spec, self.reward_spec, self.discount_spec = row_specs(
             spec, count, self._has_extras, has_row_errors=True
         )
-        self._observation = zeros(spec)
-        self._leaves = tree.flatten(self._observation)
+        single = elements.to_spec(space, _OBSERVATION)
+        self._columns: list[Column] = []
+        names = iter([leaf.name for leaf in structures.leaves(single)])
+        self._observation = columns(single, count, names, self._columns)
+        self._flatten = structures.flattener(single, _OBSERVATION)
         # The most frequent case, without the walk over a structure for each row.
-        self._array: Any = self._leaves[0] if isinstance(space, spaces.Box) else None
-        self._shape = space.shape if isinstance(space, spaces.Box) else None
+        is_box = isinstance(space, spaces.Box)
+        self._array: Any = self._observation if is_box else None
+        self._shape, self._dtype = (space.shape, space.dtype) if is_box else (None, None)
+        # There is a cast to the dtype of the space first, if the one that is sent is another.
+        has_own_dtype = is_box and self._columns[0].dtype == self._dtype
+        self._box = self._columns[0] if has_own_dtype else None
+        # The same for integers of Python.
+        self._integers = range(0)
+        if isinstance(space, spaces.Discrete):
+            limits = np.iinfo(np.dtype(space.dtype))
+            self._array = self._observation
+            self._integers = range(int(limits.min), int(limits.max) + 1)
         self._reward = np.zeros(count)
         self._discount = np.ones(count)
         self._step_type = np.full(count, _FIRST)
@@ -120,15 +139,19 @@ class GymnasiumRows:
         """Returns what has the action of each row: a list, or arrays in the structure of one."""
         space = self._action_space
         if isinstance(space, elements.ARRAYS):
-            return list(np.asarray(action, space.dtype))
+            array = np.asarray(action, space.dtype)
+            if space.shape or isinstance(space, spaces.Discrete):
+                return list(array)
+            return [array[index, ...] for index in range(len(array))]
         return action
 
     def begin(self, index: int, environment: Row) -> None:
         """Begins an episode with the seed and options that the environment was configured with."""
+        # If this fails, the next step begins an episode.
+        self._is_running[index] = self._is_mid[index] = False
         observation, info = environment.begin()
         self._put(index, observation)
-        if info:
-            self._infos.setdefault(index, []).append(info)
+        self._put_infos(index, info)
         self._reward[index], self._discount[index] = 0.0, 1.0
         self._step_type[index] = _FIRST
         self._both[index] = self._is_mid[index] = False
@@ -145,32 +168,40 @@ class GymnasiumRows:
         if type(actions) is list:
             action = actions[index]
         else:
-            row = tree.map_structure(lambda values: values[index], actions)
-            action = elements.from_structure(self._action_space, row, "action")
+            row = tree.map_structure(lambda column: column[index], actions)
+            action = elements.from_structure(self._action_space, row, "action", as_sampled=True)
         try:
             observation, reward, terminated, truncated, info = environment.gymnasium.step(action)
         except (TypeError, ValueError) as error:
             explain(environment.gymnasium, "step", error)
             raise
         is_last = bool(terminated or truncated)
-        if is_last:
+        if is_last:  # Also if one of the values does not fit.
             self._is_running[index] = self._is_mid[index] = False
-            if self._mode is AutoresetMode.SAME_STEP:
-                final = {"final_obs": observation, "final_info": info}
-                self._infos.setdefault(index, []).append(final)
-                observation, info = environment.begin()
-                self._is_running[index] = True
-        if type(observation) is np.ndarray and observation.shape == self._shape:
+        if not isinstance(reward, float):
+            reward = as_reward(environment.gymnasium, reward)
+        if is_last and self._mode is AutoresetMode.SAME_STEP:
+            final: dict[str, Any] = {"final_obs": self._element(observation)}
+            final["final_info"] = values.snapshot(info)
+            observation, info = environment.begin()
+            self._put(index, observation)
+            self._is_running[index] = True
+            self._put_infos(index, final)
+        elif (
+            type(observation) is np.ndarray
+            and observation.shape == self._shape
+            and observation.dtype is self._dtype
+        ):
             self._array[index] = observation  # `_put`, without the call.
         else:
             self._put(index, observation)
         if info:
-            self._infos.setdefault(index, []).append(info)
+            self._put_infos(index, info)
         self._reward[index] = reward
         if is_last or not was_mid:
             self._discount[index] = 0.0 if terminated else 1.0
             self._step_type[index] = _LAST if is_last else _MID
-            self._both[index] = terminated and truncated
+            self._both[index] = bool(terminated and truncated)
             self._is_mid[index] = not is_last
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
@@ -188,24 +219,44 @@ class GymnasiumRows:
             batches.ROW_ERRORS: json.dumps(failures) if failures else "",
         }
         if self._has_extras:
-            observation["observation"] = self._observation
+            observation[_OBSERVATION] = self._observation
             observation["gymnasium"] = encoded_extras(infos, self._both)
         else:
-            observation = {**named(self._observation, "observation", ()), **observation}
+            observation = {**named(self._observation, _OBSERVATION, ()), **observation}
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
     def _put(self, index: int, observation: Any) -> None:
-        if type(observation) is np.ndarray and self._shape is not None:
-            if observation.shape != self._shape:
-                raise RuntimeError(
-                    f"the environment violates its own space: an observation has the shape "
-                    f"{list(observation.shape)}, the space {list(self._shape)}"
-                )
+        """Puts an observation into a row; RuntimeError if it does not fit."""
+        if type(observation) is int and observation in self._integers:
             self._array[index] = observation
-        else:
-            structure = elements.to_structure(self._space, observation, "observation")
-            for array, value in zip(self._leaves, tree.flatten(structure), strict=True):
-                array[index] = value
+            return
+        if self._box is not None and type(observation) is np.ndarray:
+            try:
+                self._array[index] = self._box.taken(observation)
+            except SpecError as error:
+                raise environment_error(error, "space") from error
+            return
+        _, fitted = self._fitted(observation)
+        for column, value in zip(self._columns, fitted, strict=True):
+            column.array[index] = value
+
+    def _fitted(self, observation: Any) -> tuple[Any, list[Any]]:
+        """Returns an observation as a value of its spec, and the values that its columns take."""
+        try:
+            structure = elements.to_structure(self._space, observation, _OBSERVATION)
+            leaves = zip(self._columns, self._flatten(structure), strict=True)
+            return structure, [column.taken(leaf) for column, leaf in leaves]
+        except SpecError as error:
+            raise environment_error(error, "space") from error
+
+    def _element(self, observation: Any) -> Any:
+        """Returns an observation as a client gets it, which shares nothing with the environment."""
+        structure, _ = self._fitted(observation)
+        return values.snapshot(elements.from_structure(self._space, structure, _OBSERVATION))
+
+    def _put_infos(self, index: int, info: Any) -> None:
+        if info and self._has_extras:
+            self._infos.setdefault(index, []).append(values.snapshot(info))
 
     # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
     _add_info: Any = gymnasium.vector.VectorEnv._add_info

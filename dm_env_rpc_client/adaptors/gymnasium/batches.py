@@ -5,6 +5,7 @@ Arrays are stacked along a new first axis; other values, such as those of a Text
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import ACTION
 from dm_env_rpc_client.tensors import nesting
@@ -113,6 +115,7 @@ class ObservationBatch(_Batch):
             {name: _rows(space, count) for name, space in self._spaces.items()}, stays=not copy
         )
         self._others = {name for name in self._spaces if not self._is_array(name)}
+        self._copy = copy
 
     def put(self, index: int, observation: Mapping[str, Any]) -> None:
         """Fills a row with an observation by flat name."""
@@ -143,7 +146,8 @@ class ObservationBatch(_Batch):
           taken: selects them in the world.
           observation: arrays [n, ...] by flat name.
         """
-        if at is None and not self._others:
+        if len(observation[STEP_TYPE]) == self._count and not self._others:
+            # Rows that do not take part have their last values in the message.
             self._rows.replace(observation)
             return
         at = slice(None) if at is None else at
@@ -169,7 +173,7 @@ class ObservationBatch(_Batch):
         """
         flat: dict[str, Any] = dict(self._rows.rows(ids))
         for name in self._others:
-            flat[name] = _put_together(self._spaces[name], flat[name].tolist())
+            flat[name] = _put_together(self._spaces[name], flat[name].tolist(), self._copy)
         return self._structured(flat)
 
 
@@ -248,7 +252,8 @@ class ProxyObservationBatch:
 
     def single(self, observation: Mapping[str, Any]) -> Any:
         """Returns an observation by flat name as an element of `single_space`."""
-        return observation_of(self.single_space, nesting.nest(observation, nesting.SEPARATOR))
+        nested = nesting.nest(observation, nesting.SEPARATOR)
+        return observation_of(self.single_space, nested, as_sampled=True)
 
     def rows(self, ids: npt.NDArray[np.int64] | None) -> Any:
         """Returns the rows of these indices, None for all, of an element of `space`."""
@@ -257,15 +262,25 @@ class ProxyObservationBatch:
                 return self._rows[ids]
             return self._rows.copy() if self._copy else self._rows
         if ids is not None:
-            return _put_together(self.single_space, [self._elements[index] for index in ids])
+            selected = [self._elements[index] for index in ids]
+            return _put_together(self.single_space, selected, self._copy)
         if self._copy:
-            return _put_together(self.single_space, self._elements)
+            return _put_together(self.single_space, self._elements, True)
         self._out = concatenate(self.single_space, self._elements, self._out)
         return self._out
 
 
 def _is_array(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary)
+
+
+def _keeps_elements(space: spaces.Space[Any]) -> bool:
+    """Whether what `concatenate` returns has parts of the elements in it that may be changed."""
+    if isinstance(space, spaces.Dict):
+        return any(map(_keeps_elements, space.spaces.values()))
+    if isinstance(space, spaces.Tuple):
+        return any(map(_keeps_elements, space.spaces))
+    return not isinstance(space, (*elements.ARRAYS, spaces.Text))
 
 
 def _rows(space: spaces.Space[Any], count: int) -> npt.NDArray[Any]:
@@ -275,6 +290,9 @@ def _rows(space: spaces.Space[Any], count: int) -> npt.NDArray[Any]:
     return np.full(count, None, object)
 
 
-def _put_together(space: spaces.Space[Any], values: Sequence[Any]) -> Any:
+def _put_together(space: spaces.Space[Any], values: Sequence[Any], copies: bool) -> Any:
+    """Returns elements of a space as one of the space of all; a copy, if need be."""
+    if copies and _keeps_elements(space):
+        values = copy.deepcopy(values)
     out: Any = create_empty_array(space, len(values), np.zeros)
     return concatenate(space, values, out)

@@ -13,6 +13,7 @@
 A key of a Dict in which there is a period or a percent sign, or which is empty, is escaped as in
 URLs (`a.b` is `a%2Eb`), and so are the observations `reward` and `discount` (`%72eward`), because
 periods separate the levels of a name and these two names are those of the reward and the discount.
+A Dict with two keys of one name, such as 1 and "1", has no spec.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoundedArray
 
@@ -52,10 +54,14 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
     Args:
       space: the space, as `space_json.from_json` returns it.
       name: the name of the spec; parts append theirs, as in "action.0".
+
+    Raises:
+      SpecError: two keys of a Dict have the same name.
     """
     if isinstance(space, spaces.Tuple):
         return tuple(to_spec(part, f"{name}.{index}") for index, part in enumerate(space.spaces))
     if isinstance(space, spaces.Dict):
+        _check_keys(space, name)
         return {escaped(key): to_spec(part, f"{name}.{key}") for key, part in space.spaces.items()}
     if isinstance(space, ARRAYS):
         return _array_spec(space, name)
@@ -101,41 +107,45 @@ def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
     if isinstance(space, ARRAYS):
         return as_array(space, element, name)
     if isinstance(space, spaces.Text):
+        if not isinstance(element, str):
+            raise SpecError(f"{name!r}: expected a str, got {described(element)}")
         return str(element)
     if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         part: Any = space.feature_space
         if len(element) == 0:
             return np.empty((0, *part.shape), _wire_dtype(part))
-        return _cast(np.asarray(element), _wire_dtype(part), name)
+        return _cast(element, _wire_dtype(part), name)
     return values.encode(element)
 
 
-def from_structure(space: spaces.Space[Any], value: Any, name: str) -> Any:
+def from_structure(
+    space: spaces.Space[Any], value: Any, name: str, as_sampled: bool = False
+) -> Any:
     """Returns the element of a space that a value of its spec stands for.
-
-    An element of a Discrete is an int, one of a Text a str.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
       value: the value. Its tuples may be mappings with their indices as keys, as names over the
         wire are nested. Arrays are not copied.
       name: what it is called in errors.
+      as_sampled: whether an element of a Discrete is a NumPy scalar, as `sample` of the space
+        returns it, for an environment's `step`; otherwise it is an int.
 
     Raises:
       ProtocolError: the JSON of an element is invalid.
     """
     if isinstance(space, spaces.Discrete):
-        return int(value)
+        return np.dtype(space.dtype).type(value) if as_sampled else int(value)
     if isinstance(space, ARRAYS):
         return np.asarray(value, space.dtype)
     if isinstance(space, spaces.Dict):
         return {
-            key: from_structure(each, part(value, escaped(key)), name)
+            key: from_structure(each, part(value, escaped(key)), name, as_sampled)
             for key, each in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
         return tuple(
-            from_structure(each, part(value, index), name)
+            from_structure(each, part(value, index), name, as_sampled)
             for index, each in enumerate(space.spaces)
         )
     if isinstance(space, spaces.Text):
@@ -143,7 +153,8 @@ def from_structure(space: spaces.Space[Any], value: Any, name: str) -> Any:
     if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         if space.stack:
             return np.asarray(value, space.feature_space.dtype)
-        return tuple(from_structure(space.feature_space, item, name) for item in value)
+        feature: Any = space.feature_space
+        return tuple(from_structure(feature, item, name, as_sampled) for item in value)
     return values.decode(str(value), name)
 
 
@@ -184,6 +195,18 @@ def part(value: Any, key: Any) -> Any:
         return value[str(key) if isinstance(value, Mapping) else key]
     except (KeyError, IndexError):
         return {}
+
+
+def _check_keys(space: spaces.Dict, name: str) -> None:
+    keys: dict[str, Any] = {}
+    for key in space.spaces:
+        level = escaped(key)
+        if level in keys:
+            raise SpecError(
+                f"{name!r}: the keys {keys[level]!r} and {key!r} of a Dict have the same name, "
+                f"{level!r}; rename one"
+            )
+        keys[level] = key
 
 
 def _wire_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:

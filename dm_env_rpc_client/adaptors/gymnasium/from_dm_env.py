@@ -179,15 +179,20 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
         wrapped = wrap(self._action_path, from_space(self._action_leaf, action, "action"))
         timestep = self._env.step(wrapped)
-        self._is_running = not timestep.last()
-        terminated = is_terminated(self._env, timestep)
-        return (
-            self._observe(timestep),
-            0.0 if timestep.reward is None else float(timestep.reward),
-            terminated,
-            timestep.last() and not terminated,
-            {**info_of(timestep), **restarted(self._env)},
-        )
+        try:
+            self._is_running = not timestep.last()
+            terminated = is_terminated(self._env, timestep)
+            return (
+                self._observe(timestep),
+                0.0 if timestep.reward is None else float(timestep.reward),
+                terminated,
+                timestep.last() and not terminated,
+                {**info_of(timestep), **restarted(self._env)},
+            )
+        except BaseException as error:
+            if hasattr(self._env, "_interrupted"):  # A remote one.
+                self._env._interrupted(error)
+            raise
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """Returns the last observed image, uint8 [height, width, 3]; None without a mode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteNames
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
     DESCRIPTION,
@@ -33,12 +35,16 @@ __all__ = [
     "begin_again",
     "describe",
     "extras_of",
+    "metadata_of",
     "observation_of",
     "read_frame",
     "reset_settings",
     "restarted",
     "wire_action",
 ]
+
+
+_CALLABLE = "; those of the environment at the server are there with serve(callable_names=...)"
 
 
 class Description(NamedTuple):
@@ -81,7 +87,9 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
     """A remote Gymnasium environment; `make_remote` makes it.
 
     Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
-    at the server. `seed` and `options` go to its own `reset`. Elements of a Discrete are `int`.
+    at the server. `seed` and `options` go to its own `reset`. Observed elements of a Discrete are
+    `int`; the environment gets actions of the type of its own samples. What the server allows with
+    `serve(callable_names=..., settable_names=...)` are attributes of this object.
 
     Args:
       env: joined to a world of a Gymnasium environment; closed with this one.
@@ -100,17 +108,32 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         self.notes = description.notes
         self.action_space = description.action_space
         self.observation_space = description.observation_space
-        self.metadata = description.metadata
         if description.reward_range is not None:
             self.reward_range = description.reward_range
         self._max_episode_steps = description.max_episode_steps
         self._is_running = False
+        self._names = RemoteNames(lambda: self.environment.connection)
         self.render_mode = begin(env, description, render_mode)
+        self.metadata = metadata_of(description, self.render_mode)
         env.on_restart(begin_again(description, self.render_mode))
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.environment, self._description, self.render_mode
         return type(self), arguments, {"_spec": self._spec}
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what the server allows to be called: a method as a function, else its value."""
+        names = None if name.startswith("_") else self.__dict__.get("_names")
+        if names is not None:
+            with contextlib.suppress(AttributeError):
+                return names.get(name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_CALLABLE}")
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Sets an attribute at the server if it allows that, and here otherwise."""
+        if name not in self.__dict__ and not name.startswith("_") and self._names.set(name, value):
+            return True
+        return super().set_wrapper_attr(name, value, force=force)
 
     @property
     def spec(self) -> EnvSpec | None:
@@ -144,8 +167,12 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._is_running = False
         timestep = self.environment.reset(reset_settings(seed, options))
-        self._is_running = True
-        return self._observation(timestep), extras_of(timestep.observation).info
+        try:
+            self._is_running = True
+            return self._observation(timestep), extras_of(timestep.observation).info
+        except BaseException as error:
+            self.environment._interrupted(error)
+            raise
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes a step.
@@ -167,19 +194,24 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
         timestep = self.environment.step(wire_action(self.action_space, action))
-        is_last = timestep.last()
-        self._is_running = not is_last
-        lost = restarted(self.environment)
-        extras = Extras(lost, False) if lost else extras_of(timestep.observation)
-        is_terminated = is_last and self.environment.state is State.TERMINATED
-        return (
-            self._observation(timestep),
-            # The server may begin an episode instead, if another connection has reset the world.
-            0.0 if timestep.reward is None else float(timestep.reward),
-            is_terminated,
-            extras.is_truncated or (is_last and not is_terminated),
-            extras.info,
-        )
+        try:
+            is_last = timestep.last()
+            self._is_running = not is_last
+            lost = restarted(self.environment)
+            extras = Extras(lost, False) if lost else extras_of(timestep.observation)
+            is_terminated = is_last and self.environment.state is State.TERMINATED
+            return (
+                self._observation(timestep),
+                # The server may begin an episode instead, if another connection has reset the
+                # world.
+                0.0 if timestep.reward is None else float(timestep.reward),
+                is_terminated,
+                extras.is_truncated or (is_last and not is_terminated),
+                extras.info,
+            )
+        except BaseException as error:
+            self.environment._interrupted(error)
+            raise
 
     def render(self) -> Any:
         """Returns what the environment renders now, which takes a request; None without a mode."""
@@ -253,7 +285,9 @@ def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) 
         return render_mode
     modes = description.metadata.get("render_modes", [])
     refusal = f"its modes are {modes}; 'human' would open a window there"
-    if render_mode in modes and render_mode != "human":
+    # `gymnasium.make` makes lists of what a mode renders.
+    single = render_mode.removesuffix("_list")
+    if (render_mode in modes or single in modes) and single != "human":
         try:
             _ask(env, {"infos": True, "render_mode": render_mode})
             return render_mode
@@ -266,6 +300,18 @@ def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) 
     )
     _ask(env, {"infos": True})
     return None
+
+
+def metadata_of(description: Description, render_mode: str | None) -> dict[str, Any]:
+    """Returns the metadata of an environment, with the mode that it renders in among its modes.
+
+    That of lists is one of what `gymnasium.make` puts around the environment.
+    """
+    metadata = dict(description.metadata)
+    modes = list(metadata.get("render_modes", []))
+    if render_mode is not None and render_mode not in modes:
+        metadata["render_modes"] = [*modes, render_mode]
+    return metadata
 
 
 def begin_again(
@@ -297,10 +343,18 @@ def read_frame(env: DmEnvAdaptor) -> Any:
     return values.decode(frame, FRAME) if isinstance(frame, str) else frame
 
 
-def observation_of(space: spaces.Space[Any], observation: Mapping[str, Any]) -> Any:
-    """Returns the element of a space of observations that a nested observation stands for."""
+def observation_of(
+    space: spaces.Space[Any], observation: Mapping[str, Any], as_sampled: bool = False
+) -> Any:
+    """Returns the element of a space of observations that a nested observation stands for.
+
+    Args:
+      space: the space.
+      observation: the observation.
+      as_sampled: as for `elements.from_structure`.
+    """
     value = observation.get(OBSERVATION, {})
-    return elements.from_structure(space, value, "observation")
+    return elements.from_structure(space, value, "observation", as_sampled)
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:

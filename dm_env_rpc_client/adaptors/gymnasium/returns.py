@@ -9,15 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import dm_env
+import numpy as np
 
 from dm_env_rpc_client.system.wrong_returns import described, explain_unpacking
 
-__all__ = ["begun", "explain"]
+__all__ = ["as_reward", "begun", "explain"]
 
 _EXPECTED = {
     "step": "(observation, reward, terminated, truncated, info)",
     "reset": "(observation, info)",
 }
+
+_NUMBERS = (float, int, np.floating, np.bool_)
+"""Not np.integer, of which a time of NumPy is one."""
 
 _OLD = (
     "that is the interface of gym before 0.26: change the environment, or wrap it with the package "
@@ -46,6 +50,38 @@ def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
         f"reset of {type(environment.unwrapped).__name__} returned {described(returned)}; expected "
         f"{_EXPECTED['reset']}{f'; {advice}' if returned is not None else ''}"
     )
+
+
+def as_reward(environment: Any, reward: Any) -> float:
+    """Returns a reward as a float, which may round it.
+
+    Args:
+      environment: the environment.
+      reward: what its `step` returned. What has a `__float__`, as scalars of other libraries have
+        it, is a number; a text is not.
+
+    Raises:
+      TypeError: it is no number.
+    """
+    reason = ""
+    if isinstance(reward, _NUMBERS) or _has_number(reward):
+        try:
+            return float(reward)
+        except (TypeError, ValueError, OverflowError) as error:
+            reason = f" ({error})"
+    found = "a masked value" if np.ma.is_masked(reward) else described(reward) + reason
+    raise TypeError(
+        f"step of {type(environment.unwrapped).__name__} returned a reward that is no number: got "
+        f"{found}; expected a float"
+    )
+
+
+def _has_number(value: Any) -> bool:
+    """Whether a value is one number, such as an array without dimensions."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    if kind not in "biufO" or np.ma.is_masked(value):
+        return False
+    return hasattr(value, "__float__") and np.ndim(value) == 0
 
 
 def explain(environment: Any, method: str, error: Exception) -> None:

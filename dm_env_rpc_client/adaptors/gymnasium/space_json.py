@@ -4,10 +4,14 @@ A space is an object with its `type` and the arguments that make it, values as i
 `values`. Bounds that are the same for all elements are one number:
 
     {"type": "Box", "shape": [4], "dtype": "float32", "low": -1.0, "high": 1.0}
+    {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
 The JSON of `gym_socket.spaces` is that of another protocol, which has neither dtypes nor
 infinities and fewer spaces.
+
+An integer has no infinity: where a Box of integers is not bounded, its bounds are those of the
+dtype, and `bounded_below` and `bounded_above` say so. It samples otherwise there.
 """
 
 from __future__ import annotations
@@ -32,6 +36,9 @@ _TEXT_LENGTH = 4096
 """The length of the longest text of a space that has texts, but is not a Text."""
 
 _CHARACTERS = string.printable
+
+_SIDES = ("bounded_below", "bounded_above")
+"""Which elements of a Box are bounded, bool [...]: attributes of it, and keys of its JSON."""
 
 
 def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, Any]:
@@ -108,12 +115,15 @@ def _bound(array: Any) -> Any:
 
 
 def _write_box(space: spaces.Box, name: str, notes: list[str]) -> dict[str, Any]:
-    return {
+    value = {
         "shape": list(space.shape),
         "dtype": np.dtype(space.dtype).name,
         "low": _bound(space.low),
         "high": _bound(space.high),
     }
+    if np.dtype(space.dtype).kind == "i":
+        value |= {side: _bound(mask) for side in _SIDES if not (mask := getattr(space, side)).all()}
+    return value
 
 
 def _write_discrete(space: spaces.Discrete, name: str, notes: list[str]) -> dict[str, Any]:
@@ -217,7 +227,14 @@ def _read_box(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:
         if bound.shape not in ((), shape):
             raise ValueError(f"{key} has shape {bound.shape}")
         bounds.append(np.array(np.broadcast_to(bound, shape)))
-    return spaces.Box(bounds[0], bounds[1], dtype=dtype.type)
+    box = spaces.Box(bounds[0], bounds[1], dtype=dtype.type)
+    for side in _SIDES:
+        if dtype.kind == "i" and side in value:
+            mask = np.asarray(from_jsonable(value[side], where))
+            if mask.dtype != np.bool_ or mask.shape not in ((), shape):
+                raise ValueError(f"{side} is {mask.dtype} {mask.shape}")
+            setattr(box, side, np.array(np.broadcast_to(mask, shape)))
+    return box
 
 
 def _read_multi_discrete(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:

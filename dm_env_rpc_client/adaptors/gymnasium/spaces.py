@@ -83,8 +83,9 @@ def spec_to_space(spec: Any, name: str) -> spaces.Space[Any]:
         length along another axis than the first.
     """
     if isinstance(spec, Mapping):
+        # Pairs keep their order; a mapping would be sorted.
         return spaces.Dict(
-            {key: spec_to_space(part, f"{name}.{key}") for key, part in spec.items()}
+            [(key, spec_to_space(part, f"{name}.{key}")) for key, part in spec.items()]
         )
     if isinstance(spec, list | tuple):
         return spaces.Tuple(
@@ -133,8 +134,8 @@ def from_space(spec: Any, value: Any, name: str) -> Any:
     """
     if isinstance(spec, Mapping):
         if not isinstance(value, Mapping) or value.keys() != spec.keys():
-            found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
-            raise SpecError(f"{name!r}: expected a mapping with keys {sorted(spec)}, got {found}")
+            found = list(value) if isinstance(value, Mapping) else type(value).__name__
+            raise SpecError(f"{name!r}: expected a mapping with keys {list(spec)}, got {found}")
         return {key: from_space(part, value[key], f"{name}.{key}") for key, part in spec.items()}
     if isinstance(spec, list | tuple):
         if not isinstance(value, list | tuple) or len(value) != len(spec):

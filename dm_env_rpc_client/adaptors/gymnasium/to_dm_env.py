@@ -15,10 +15,11 @@ from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
-from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
-from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls, kinds_of
+from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
+from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
@@ -110,8 +111,9 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Adds properties with which clients call and set what is allowed; see `serve`."""
         callee = OfEach([self.gymnasium])
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
+        kinds_of(properties, self.gymnasium, callable_names)
 
-    def configure(self, settings: Mapping[str, Any]) -> None:
+    def configure(self, settings: Mapping[str, Any]) -> Callable[[], None]:
         """Applies settings of a Reset.
 
         Args:
@@ -120,13 +122,22 @@ class GymnasiumEnvironment(dm_env.Environment):
             whether observations from now on have the environment's own under `OBSERVATION`
             and the JSON of its info under `EXTRAS`.
 
+        Returns:
+          A function that undoes it.
+
         Raises:
           ValueError: a setting has another type.
         """
         arguments = reset_arguments(settings)
+        before = self._seed, self._options, self.has_extras
+
+        def undo() -> None:
+            self._seed, self._options, self.has_extras = before
+
         self._seed = arguments.get("seed", self._seed)
         self._options = arguments.get("options", self._options)
         self.has_extras = arguments.get("infos", self.has_extras)
+        return undo
 
     def reset(self) -> dm_env.TimeStep:
         """Begins an episode."""
@@ -161,19 +172,21 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Takes a step, or begins an episode if none is running."""
         if not self._is_running:
             return self.reset()
-        element = elements.from_structure(self.action_space, action, "action")
+        element = elements.from_structure(self.action_space, action, "action", as_sampled=True)
         try:
             observation, reward, terminated, truncated, self._info = self.gymnasium.step(element)
         except (TypeError, ValueError) as error:
             explain(self.gymnasium, "step", error)
             raise
         self._is_running = not (terminated or truncated)
+        if type(reward) is not float:  # So that most rewards take no call.
+            reward = as_reward(self.gymnasium, reward)
         observed = self._observed(observation, bool(terminated and truncated))
         if terminated:
-            return dm_env.termination(float(reward), observed)
+            return dm_env.termination(reward, observed)
         if truncated:
-            return dm_env.truncation(float(reward), observed)
-        return dm_env.transition(float(reward), observed)
+            return dm_env.truncation(reward, observed)
+        return dm_env.transition(reward, observed)
 
     def action_spec(self) -> Any:
         """Returns the spec of actions: a structure if the space is a Tuple or Dict."""
@@ -201,7 +214,10 @@ class GymnasiumEnvironment(dm_env.Environment):
         self.gymnasium.close()
 
     def _observed(self, observation: Any, is_truncated_too: bool) -> Any:
-        value = elements.to_structure(self.observation_space, observation, "observation")
+        try:
+            value = elements.to_structure(self.observation_space, observation, OBSERVATION)
+        except SpecError as error:
+            raise environment_error(error, "space") from error
         if not self.has_extras:
             return value
         extras: dict[str, Any] = {"info": self._info} if self._info else {}

@@ -8,13 +8,16 @@ has itself is written as it is; anything else is an object whose key `$` names i
 | NaN, infinities | `float` | `value`: "nan", "inf" or "-inf" |
 | NumPy scalar | `scalar` | `dtype`, such as "float64", and `value` |
 | array of numbers | `array` | `dtype`, `shape` and `base64`: the elements, little-endian |
+| complex, date, span of time, bytes of NumPy | `array` | their numbers; `as`: their dtype |
+| masked array | `array`, `objects` | its data; `mask`, an array; `fill_value` |
 | other array | `objects` | `shape` and `items`; `dtype` "object" if they are not all strings |
 | bytes | `bytes` | `base64` |
 | tuple | `tuple` | `items` |
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
 | mapping that has other keys than strings, or the key `$` | `dict` | `items`: pairs |
 
-A value of any other type becomes its `repr`, and so does one more than eight levels deep.
+What is a single value and not an array of shape () has `scalar`, true. A value of any other type
+becomes its `repr`, and so does one more than eight levels deep.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import base64
 import functools
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,12 +35,23 @@ from gymnasium import spaces
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors import bounded_json
 
-__all__ = ["VERSION", "decode", "decode_description", "encode", "from_jsonable", "to_jsonable"]
+__all__ = [
+    "VERSION",
+    "decode",
+    "decode_description",
+    "encode",
+    "from_jsonable",
+    "snapshot",
+    "to_jsonable",
+]
 
 VERSION = 1
 """The version of descriptions of environments."""
 
 KIND = "$"
+
+# Readers that do not know these keys get the numbers, and the data below a mask.
+_AS, _SCALAR, _MASK, _FILL = "as", "scalar", "mask", "fill_value"
 
 _MAX_VALUES = 1 << 20
 
@@ -45,12 +60,18 @@ _MOST_DTYPES = 64
 
 _JSON_TYPES = frozenset((type(None), bool, int, str))
 
+
 _SCALARS = {
     np.dtype(code).type: np.dtype(code).name
     for code in np.typecodes["All"]
     if np.dtype(code).kind in "biuf" and np.dtype(code).itemsize <= 8
 }
 """The types of NumPy's scalars of at most eight bytes, with the names of their dtypes."""
+
+_IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, *_SCALARS))
+
+_PADDING = 64
+"""Characters by which texts in an array may be padded in any case."""
 
 _MAX_LEVELS = 8
 """Each takes up to three levels of JSON; `bounded_json` allows 32."""
@@ -72,6 +93,47 @@ def decode(text: str, where: str) -> Any:
       ProtocolError: it is not such a text.
     """
     return from_jsonable(_json(text, where), where)
+
+
+def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """Returns a value as `encode` would send it now, whatever becomes of its parts.
+
+    Environments may keep an info, or arrays in it, and change them in a later step.
+
+    Args:
+      value: a value.
+      levels: how many levels of it travel.
+    """
+    kind = type(value)
+    if kind is dict and levels:  # Most infos; without a call for each part of most.
+        copied: Any = {}
+        for key, part in value.items():
+            of_part = type(part)
+            is_plain = of_part in _IMMUTABLE
+            if not is_plain and of_part is np.ndarray and part.dtype.kind != "O":
+                copied[key] = part.copy()
+            else:
+                copied[key] = part if is_plain else snapshot(part, levels - 1)
+        return copied
+    if kind in _IMMUTABLE:
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind != "O" or levels == 0:
+            return value.copy()
+        copied = np.empty(value.shape, object)
+        copied.flat = [snapshot(part, levels - 1) for part in value.flat]
+        return copied
+    if isinstance(value, np.generic | bytes | str):
+        return value
+    if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
+        return repr(value)
+    if isinstance(value, Mapping):
+        parts = {key: snapshot(part, levels - 1) for key, part in value.items()}
+        return parts if isinstance(value, dict) else MappingProxyType(parts)
+    items = [snapshot(part, levels - 1) for part in value]
+    if isinstance(value, list):
+        return items
+    return spaces.GraphInstance(*items) if isinstance(value, spaces.GraphInstance) else tuple(items)
 
 
 def decode_description(text: str, where: str) -> Mapping[str, Any]:
@@ -111,10 +173,13 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS) -> Any:
         return _array(value, levels)
     if isinstance(value, np.str_):
         return str(value)
-    if isinstance(value, np.generic):
-        return _array(np.asarray(value), levels)
     if isinstance(value, bytes):
         return {KIND: "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, np.generic):
+        found = _array(np.asarray(value), levels)
+        return {**found, _SCALAR: True} if isinstance(found, dict) else repr(value)
+    if kind is complex:
+        return {**_array(np.asarray(value), levels), _AS: "complex", _SCALAR: True}
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
         return repr(value)
     if isinstance(value, dict | Mapping):
@@ -152,6 +217,11 @@ def from_jsonable(value: Any, where: str) -> Any:
 
 
 def _array(array: np.ndarray[Any, Any], levels: int) -> Any:
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        return _masked_array(array, levels)
+    if array.dtype.kind in _MADE_OF_NUMBERS and array.dtype.itemsize:
+        numbers, name = _numbers_of(array)
+        return {**_array(numbers, levels), _AS: name}
     if array.dtype.kind not in "biuf":
         if levels == 0 or array.dtype.kind not in "OU":
             return repr(array)
@@ -161,6 +231,45 @@ def _array(array: np.ndarray[Any, Any], levels: int) -> Any:
     name, of_wire = _names_of(array.dtype)
     text = base64.b64encode(array.astype(of_wire, copy=False).tobytes()).decode()
     return {KIND: "array", "dtype": name, "shape": list(array.shape), "base64": text}
+
+
+def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int) -> Any:
+    # Its own conversions put the fill value in the place of what is masked.
+    found = _array(np.asarray(array.data), levels)
+    if not isinstance(found, dict):
+        return repr(array)
+    if array is np.ma.masked:
+        return {**found, _MASK: True, _SCALAR: True}
+    mask = False if array.mask is np.ma.nomask else to_jsonable(np.asarray(array.mask))
+    return {**found, _MASK: mask, _FILL: to_jsonable(array.fill_value, levels)}
+
+
+_MADE_OF_NUMBERS = "cmMS"
+"""The kinds of dtypes whose elements are several numbers, or one with a meaning."""
+
+
+def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
+    """Returns the numbers that an array of one of these dtypes is made of, and its dtype."""
+    dtype = array.dtype.newbyteorder("=")
+    own = np.ascontiguousarray(array, dtype).reshape(array.shape)
+    if dtype.kind in "mM":
+        return own.view(np.int64), dtype.name
+    part = np.dtype(np.uint8) if dtype.kind == "S" else own.real.dtype
+    size = dtype.itemsize // part.itemsize
+    return own.reshape(-1).view(part).reshape(*array.shape, size), dtype.str.lstrip("|<>=")
+
+
+def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
+    """Returns the array that `_numbers_of` has taken apart."""
+    dtype = np.dtype(name)
+    if dtype.kind not in _MADE_OF_NUMBERS:
+        raise ValueError(f"dtype {name!r} is not made of numbers")
+    if dtype.kind in "mM":
+        return numbers.astype(np.int64, casting="safe", copy=False).view(dtype)
+    if numbers.ndim == 0 or numbers.shape[-1] * numbers.itemsize != dtype.itemsize:
+        raise ValueError(f"shape {list(numbers.shape)} has no elements of dtype {name!r}")
+    shape = numbers.shape[:-1]
+    return np.ascontiguousarray(numbers).reshape(-1).view(dtype).reshape(shape)
 
 
 @functools.lru_cache(_MOST_DTYPES)
@@ -186,16 +295,33 @@ def _read_array(value: Mapping[str, Any], where: str) -> Any:
     dtype = _number_dtype(value["dtype"])
     data = base64.b64decode(value["base64"], validate=True)
     flat = np.frombuffer(data, _names_of(dtype)[1])
-    return flat.reshape(_shape(value)).astype(dtype)
+    array: Any = flat.reshape(_shape(value)).astype(dtype)
+    if _AS in value:
+        array = _from_numbers(array, str(value[_AS]))
+    if _SCALAR in value:
+        array = array[()]
+        return array.item() if value.get(_AS) == "complex" else array
+    return array
 
 
 def _read_objects(value: Mapping[str, Any], where: str) -> Any:
     items = from_jsonable(value["items"], where)
-    if "dtype" not in value and items and all(isinstance(item, str) for item in items):
+    if "dtype" not in value and items and _fit_one_width(items):
         return np.array(items).reshape(_shape(value))
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(_shape(value))
+
+
+def _fit_one_width(items: list[Any]) -> bool:
+    """Whether items are texts whose array takes little more memory than they do.
+
+    Each text of an array takes as much as the longest. Otherwise they stay objects.
+    """
+    if not all(isinstance(item, str) for item in items):
+        return False
+    sizes = [len(item) for item in items]
+    return len(sizes) * max(sizes) <= 2 * sum(sizes) + _PADDING
 
 
 def _shape(value: Mapping[str, Any]) -> list[int]:
@@ -205,11 +331,29 @@ def _shape(value: Mapping[str, Any]) -> list[int]:
     return shape
 
 
+def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]:
+    """Returns what reads an array that may be a masked one."""
+
+    def read_masked(value: Mapping[str, Any], where: str) -> Any:
+        data = read(value, where)
+        if _MASK not in value:
+            return data
+        mask = np.asarray(from_jsonable(value[_MASK], where))
+        if mask.dtype != np.bool_ or mask.shape not in ((), np.shape(data)):
+            raise ValueError("the mask has another shape than the data, or is not of bools")
+        if _SCALAR in value:
+            return np.ma.masked
+        own: Any = mask if mask.shape or mask else np.ma.nomask
+        return np.ma.MaskedArray(data, own, fill_value=from_jsonable(value.get(_FILL), where))
+
+    return read_masked
+
+
 _READERS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
     "float": lambda value, where: float(value["value"]),
     "scalar": _read_scalar,
-    "array": _read_array,
-    "objects": _read_objects,
+    "array": _masked(_read_array),
+    "objects": _masked(_read_objects),
     "bytes": lambda value, where: base64.b64decode(value["base64"], validate=True),
     "tuple": lambda value, where: tuple(from_jsonable(value["items"], where)),
     "graph": lambda value, where: spaces.GraphInstance(*from_jsonable(value["items"], where)),

@@ -27,6 +27,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     begin,
     begin_again,
     describe,
+    metadata_of,
     read_frame,
     reset_settings,
 )
@@ -44,7 +45,11 @@ from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings
 from dm_env_rpc_client.environment.many.row_worlds import StreamWorlds, described, open_worlds
-from dm_env_rpc_client.errors import ConnectionLostError, SpecError
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    EnvironmentsFailedError,
+    SpecError,
+)
 from dm_env_rpc_client.protocol import batches
 
 if TYPE_CHECKING:
@@ -194,15 +199,17 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             index: self._reset_settings(seeds[index], settings, options is not None)
             for index in ids
         }
-        self._rows.begin()
+        self._rows.begin(ids)
         rows = self._rows
-        if isinstance(rows, WorldRows):
-            rows.drop_infos(ids)
-        self._worlds.reset(each, _First(rows), self._check_specs)
-        if isinstance(rows, WorldRows):
-            return rows.observations(None), rows.infos(None)
-        infos = {} if self._description is None else rows.proxy_infos(ids, self._add_info)
-        return self._observation_batch.rows(None), infos
+        try:
+            self._worlds.reset(each, _First(rows), self._check_specs)
+            if isinstance(rows, WorldRows):
+                return rows.observations(None), rows.infos(None)
+            infos = {} if self._description is None else rows.proxy_infos(ids, self._add_info)
+            return self._observation_batch.rows(None), infos
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def step(self, actions: Any) -> Results:
         """Steps every environment and waits for all of them.
@@ -222,8 +229,15 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """
         idle = self._idle(range(self.num_envs))
         by_name = self._action_batch.by_name(actions, self.num_envs)
-        self._worlds.step(by_name, self._rows, idle)
-        return self._results(None)
+        try:
+            try:
+                self._worlds.step(by_name, self._rows, idle)
+            except EnvironmentsFailedError as error:
+                raise self._failed(error) from error.__cause__
+            return self._results(None)
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
         """Steps some environments without waiting for them.
@@ -256,8 +270,12 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
-        return (*self._results(ids), ids)
+        try:
+            ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
+            return (*self._results(ids), ids)
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
 
     def render(self) -> tuple[Any, ...] | None:
         """Returns what each environment renders now; None without a render mode."""
@@ -315,7 +333,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             self.render_mode = begin(environment, description, self.render_mode)
             environment.on_restart(begin_again(description, self.render_mode))
         worlds.pool.check_specs()
-        self.metadata = dict(description.metadata)
+        self.metadata = metadata_of(description, self.render_mode)
         return description
 
     def _adopt_mode(self, wish: AutoresetMode | None) -> None:
@@ -331,6 +349,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             if isinstance(self._worlds, BatchWorlds):
                 self._worlds.follows_at_once = self._mode is AutoresetMode.SAME_STEP
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
+        # As in Gymnasium's own vector environments, which others read.
+        self.autoreset_mode = self._mode
 
     def _read_specs(self) -> None:
         worlds = self._worlds
@@ -373,13 +393,28 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _results(self, ids: Array | None) -> Results:
         """Returns what a step returns, after the episodes that follow at once have begun."""
         rows = self._rows
+        self._begin_ended(ids)
+        if isinstance(rows, WorldRows):
+            return rows.results(ids)
+        return rows.results(ids, self._add_info)
+
+    def _begin_ended(self, ids: Array | None) -> None:
+        """Begins the next episodes of environments whose episode has ended with this step."""
+        rows = self._rows
         if isinstance(self._worlds, BatchWorlds) and self._mode is AutoresetMode.SAME_STEP:
             ended = rows.ended if ids is None else [row for row in rows.ended if row in ids]
             if ended:
                 self._worlds.begin(ended, rows)
-        if isinstance(rows, WorldRows):
-            return rows.results(ids)
-        return rows.results(ids, self._add_info)
+
+    def _failed(self, error: EnvironmentsFailedError) -> EnvironmentsFailedError:
+        """Returns the error of a step, after the next episodes of the other rows have begun."""
+        try:
+            self._begin_ended(None)
+        except EnvironmentsFailedError as other:
+            return EnvironmentsFailedError(
+                {**error.failures, **other.failures}, {**error.addresses, **other.addresses}
+            )
+        return error
 
     def _check_specs(self) -> None:
         own = self._worlds.specs()
@@ -421,7 +456,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         self._worlds.check_idle(ids)
         idle: set[int] = set()
         never: list[int] = []
-        if not self._rows.begin():
+        if not self._rows.begin(ids):
             idle = self._worlds.idle(ids)
             if not self._rows.has_begun.all():
                 never = [index for index in ids if not self._rows.has_begun[index]]

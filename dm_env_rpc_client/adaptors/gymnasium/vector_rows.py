@@ -21,6 +21,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.rows import rows_at
+from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
@@ -85,8 +86,12 @@ class VectorRows:
         self.has_begun = np.zeros(count, np.bool_)
         self._is_restarting = np.zeros(count, np.bool_)
 
-    def begin(self) -> bool:
-        """Begins a step; returns whether episodes are known to be running in all environments."""
+    def begin(self, ids: Sequence[int]) -> bool:
+        """Begins a step of some environments, or their next episodes.
+
+        Returns:
+          Whether episodes are known to be running in all environments.
+        """
         was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 
@@ -165,7 +170,7 @@ class VectorRows:
             return False
         self._was_lost[index] = was_lost
         is_last = timestep.step_type is dm_env.StepType.LAST
-        self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
+        self._rewards[index] = 0.0 if timestep.reward is None else float(timestep.reward)
         self._terminations[index] = terminated
         self._truncations[index] = extras.is_truncated or (is_last and not terminated)
         self._has_discount[index] = timestep.discount is not None
@@ -224,18 +229,29 @@ class VectorRows:
         """Returns the infos of Gymnasium environments, in the rows of their indices.
 
         If `ids` are a selection, their rows are in its order, and there are no others.
+
+        Raises:
+          EnvironmentsFailedError: Gymnasium cannot put the info of one beside those of the others.
         """
         infos: dict[str, Any] = {}
+        failures: dict[int, Exception] = {}
         for position, index in enumerate(ids):
             row = position if is_selection else index
-            if self._is_final[index]:
-                final = {
-                    "final_obs": self._final_observations[index],
-                    "final_info": self._final_infos[index],
-                }
-                infos = add_info(infos, final, row)
-            if self._own_infos[index]:
-                infos = add_info(infos, self._own_infos[index], row)
+            try:
+                if self._is_final[index]:
+                    final = {
+                        "final_obs": self._final_observations[index],
+                        "final_info": self._final_infos[index],
+                    }
+                    infos = add_info(infos, final, row)
+                if self._own_infos[index]:
+                    infos = add_info(infos, self._own_infos[index], row)
+            except Exception as error:  # Of another shape than others, or too large an integer.
+                text = f"{type(error).__name__}: {error}"
+                failures[index] = SpecError(f"its info does not fit into those of all: {text}")
+        if failures:
+            where = {index: self._environments[index].connection.address for index in failures}
+            raise EnvironmentsFailedError(failures, where)
         return _first_rows(infos, len(ids)) if is_selection else infos
 
     def _infos(self, which: slice | Array) -> dict[str, Any]:

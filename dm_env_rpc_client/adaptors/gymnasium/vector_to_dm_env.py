@@ -34,10 +34,43 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import named
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import environment_error
+from dm_env_rpc_client.system.wrong_returns import described
+from dm_env_rpc_client.tensors import casting
 
-__all__ = ["GymnasiumVectorEnvironment"]
+__all__ = ["GymnasiumVectorEnvironment", "autoreset_mode_of"]
+
+_NEXT_STEP_PACKAGES = ("envpool", "ale_py")
+"""Packages whose vector environments have this mode, also where they do not declare it."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
+
+
+def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
+    """Returns when the rows of a vector environment begin their next episodes.
+
+    Args:
+      env: the environment.
+      given: the name of the mode, for an environment that declares none.
+
+    Raises:
+      SpecError: it declares none, is not one whose mode is known, and none is given.
+    """
+    declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    if declared is not None:
+        return AutoresetMode(declared)
+    kind = type(env.unwrapped)
+    if given is not None:
+        return AutoresetMode[given]
+    if any(base.__module__.partition(".")[0] in _NEXT_STEP_PACKAGES for base in kind.__mro__):
+        return AutoresetMode.NEXT_STEP
+    raise SpecError(
+        f"{kind.__name__} has no 'autoreset_mode' in its metadata, and its rows may begin their "
+        "next episodes in any step: pass the mode to serve, as autoreset_mode='SAME_STEP' if the "
+        "step that ends an episode begins the next one, as most simulators on GPUs do; "
+        "'NEXT_STEP' if the step after it does, and ignores its action; 'DISABLED' if `reset` "
+        "does, with the option reset_mask"
+    )
 
 
 class GymnasiumVectorEnvironment(dm_env.Environment):
@@ -51,18 +84,22 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     Args:
       env: the vector environment; `close` closes it too.
+      autoreset_mode: the name of its mode, if it declares none.
 
     Attributes:
       reset_settings: the settings that `configure` takes.
       num_envs: the number of rows.
 
     Raises:
-      SpecError: dm_env has no spec for a space of this type, or a step answers some rows only.
+      SpecError: dm_env has no spec for a space of this type, a step answers some rows only, or the
+        mode is not known.
     """
 
     reset_settings = ("seed", "options", "infos", batches.ROWS, batches.RESET_MASK)
 
-    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]):
+    def __init__(
+        self, env: gymnasium.vector.VectorEnv[Any, Any, Any], autoreset_mode: str | None = None
+    ):
         self._environment = env
         self.num_envs = int(env.num_envs)
         # EnvPool and ALE have one: their steps answer as many rows, those that are ready first.
@@ -74,8 +111,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
                 f"time; make it with batch_size={self.num_envs}. A client has several batches "
                 "under way with num_batches"
             )
-        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        self._mode = AutoresetMode(mode)
+        self._mode = autoreset_mode_of(env, autoreset_mode)
         self._notes: list[str] = []
         # Of one row, as a client gets them, so that both ends convert elements alike.
         self._spaces_json = {
@@ -185,20 +221,23 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         except (TypeError, ValueError) as error:
             explain(self._environment, "step", error)
             raise
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        terminated = self._flags("terminations", terminated)
+        truncated = self._flags("truncations", truncated)
         step_type = np.where(terminated | truncated, _LAST, _MID)
         if self._mode is AutoresetMode.NEXT_STEP:
             step_type[self._step_type == _LAST] = _FIRST
         self._step_type = step_type
         return dm_env.transition(
-            np.asarray(reward, np.float64),
+            self._numbers("rewards", reward).astype(np.float64, copy=False),
             self._observed(observation, step_type, terminated & truncated),
             np.where(terminated, 0.0, 1.0),
         )
 
     def action_spec(self) -> Any:
         """Returns the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
-        return batch_elements.to_spec(self._action_space, self.num_envs, "action")
+        spec = batch_elements.to_spec(self._action_space, self.num_envs, "action")
+        named(spec, "action", (batches.STEP_MASK,))  # Which clients would take for the mask.
+        return spec
 
     def observation_spec(self) -> Any:
         """Returns the specs of observations, [N, ...], with the type of each row's step."""
@@ -230,14 +269,39 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         return row_specs(spec, self.num_envs, self._has_extras, has_row_errors=False)
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
-        value = batch_elements.to_structure(
-            self._observation_space, observation, self.num_envs, OBSERVATION
-        )
+        try:
+            value = batch_elements.to_structure(
+                self._observation_space, observation, self.num_envs, OBSERVATION
+            )
+        except SpecError as error:
+            raise environment_error(error, "space") from error
         if not self._has_extras:
             return {**named(value, OBSERVATION, ()), batches.STEP_TYPE: step_type}
         both = np.zeros(1, np.bool_) if both is None else both
         text = encoded_extras(self._info, both)
         return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}
+
+    def _numbers(self, name: str, values: Any) -> npt.NDArray[Any]:
+        """Returns an array [N] of numbers or bools; TypeError if a step returned something else."""
+        if type(values) is np.ndarray and values.dtype.kind in "bf" and values.ndim == 1:
+            array = values
+        else:
+            try:
+                array = casting.as_array(values, name)
+            except SpecError as error:
+                raise self._wrong(name, values) from error
+        if array.shape != (self.num_envs,) or array.dtype.kind not in "biuf":
+            raise self._wrong(name, values)
+        return array
+
+    def _flags(self, name: str, values: Any) -> npt.NDArray[np.bool_]:
+        return self._numbers(name, values).astype(np.bool_, copy=False)
+
+    def _wrong(self, name: str, values: Any) -> TypeError:
+        return TypeError(
+            f"step of {type(self._environment.unwrapped).__name__} returned {name} that are "
+            f"{described(values)}; expected an array of {self.num_envs} numbers, one for each row"
+        )
 
     def _row_seeds(self, seeds: Any) -> npt.NDArray[Any]:
         array = np.asarray(seeds)

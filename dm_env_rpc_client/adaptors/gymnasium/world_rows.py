@@ -79,8 +79,16 @@ class WorldRows:
         self.has_begun = np.zeros(count, np.bool_)
         self.ended: list[int] = []
 
-    def begin(self) -> bool:
-        """Begins a step; returns whether episodes are known to be running in all environments."""
+    def begin(self, ids: Sequence[int]) -> bool:
+        """Begins a step of some environments, or their next episodes.
+
+        Infos of theirs are left over if the last step of another environment has failed.
+
+        Returns:
+          Whether episodes are known to be running in all environments.
+        """
+        if self._infos:
+            self.infos(np.array(ids))
         was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 
@@ -99,7 +107,8 @@ class WorldRows:
         if self._mode is AutoresetMode.SAME_STEP:
             flat = {name: timestep.observation[name] for name in self._names}
             final = np.full(1, None, object)
-            final[0] = observation_of(self._space, nesting.nest(flat, nesting.SEPARATOR))
+            nested = nesting.nest(flat, nesting.SEPARATOR)
+            final[0] = observation_of(self._space, nested, as_sampled=True)
             infos = {"final_obs": final, "_final_obs": yes, "final_info": infos, "_final_info": yes}
             self.ended.append(index)
         self._infos.append((row, infos))
@@ -115,14 +124,17 @@ class WorldRows:
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
         """Takes the rows of a world; see `RowConsumer`."""
         observation = timestep.observation
-        if at is None:
+        # Rows that do not take part have their last values in the message.
+        has_all_rows = len(observation[STEP_TYPE]) == self.count
+        if has_all_rows:
             self._observations.replace(observation)
-            if observation[STEP_TYPE].tobytes() == self._all_mid and not self.ended:
-                self._put_mid(timestep, str(observation[EXTRAS]))
-                return
+        is_mid = at is None and observation[STEP_TYPE].tobytes() == self._all_mid
+        if is_mid and not self.ended:
+            self._put_mid(timestep, str(observation[EXTRAS]))
+            return
         which = slice(None) if taken is None else taken
         rows = np.arange(self.count)[slice(None) if at is None else at]
-        if at is not None:
+        if not has_all_rows:
             for name, array in self._observations.to_fill().items():
                 array[rows] = observation[name][which]
         self.has_begun[rows] = True
@@ -193,10 +205,6 @@ class WorldRows:
                 _put_together(left, own, kept, np.arange(len(kept)), len(kept))
                 self._infos.append((rows[kept], left))
         return infos
-
-    def drop_infos(self, ids: Sequence[int]) -> None:
-        """Drops those of rows whose episode begins anew."""
-        self.infos(np.array(ids))
 
     def _take_infos(self, rows: Array, text: str, which: Any, count: int) -> Array | None:
         """Takes what came with the observations; returns which episodes have ended in both ways."""

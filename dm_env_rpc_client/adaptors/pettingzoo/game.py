@@ -11,12 +11,14 @@ from typing import Any
 import dm_env
 import numpy as np
 import pettingzoo
+import tree
 from dm_env import specs
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.env_registry.exceptions import NameNotFound, NamespaceNotFound
 from pettingzoo.utils import aec_to_parallel, turn_based_aec_to_parallel
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
     OBSERVATION,
     encoded_frame,
@@ -32,6 +34,7 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
 )
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.system.wrong_returns import class_name, described, explain_unpacking
 from dm_env_rpc_client.tensors import nesting
@@ -110,8 +113,10 @@ class PettingZooGame(Game):
         self._has_extras: dict[Hashable, bool] = {}
         self._seed: int | None = None
         self._options: Mapping[str, Any] | None = None
-        # The agents that take part in the sequence, in the order of the possible ones.
+        # The agents that take part in the sequence, in the order of the possible ones; and those
+        # that have taken part in it.
         self._living: Collection[Hashable] = ()
+        self._ended: set[Hashable] = set()
         self._timesteps: dict[Hashable, dm_env.TimeStep] = {}
         self._observed: dict[Hashable, Any] = {}
         self._extras: dict[Hashable, dict[str, Any]] = {}
@@ -181,7 +186,7 @@ class PettingZooGame(Game):
                 f"expected {_RESET}"
             )
         observations, infos = returned
-        self._living = ()
+        self._living, self._ended = (), set()
         self._observed = {}
         self._take(observations, {}, {}, {}, infos, is_first=True)
 
@@ -196,7 +201,7 @@ class PettingZooGame(Game):
             return
         played = {
             agent: elements.from_structure(
-                self._description.action_spaces[agent], actions[agent], "action"
+                self._description.action_spaces[agent], actions[agent], "action", as_sampled=True
             )
             for agent in acting
         }
@@ -234,6 +239,13 @@ class PettingZooGame(Game):
     ) -> None:
         """Stores what the environment has returned, for the agents in it before and after."""
         present = set(self._env.agents)
+        again = [agent for agent in self._env.agents if agent in self._ended]
+        if again:
+            raise RuntimeError(
+                f"agent {again[0]!r} of {class_name(self._env.unwrapped)} takes part again after "
+                "it was terminated or truncated; an agent of PettingZoo returns with the next "
+                "reset, and its client waits for that"
+            )
         taking_part = [
             agent for agent in self._description.agents if agent in present or agent in self._living
         ]
@@ -247,13 +259,16 @@ class PettingZooGame(Game):
         for agent in taking_part:
             if agent in observations:
                 space = self._description.observation_spaces[agent]
-                self._observed[agent] = elements.to_structure(
-                    space, observations[agent], OBSERVATION
-                )
+                try:
+                    self._observed[agent] = elements.to_structure(
+                        space, observations[agent], OBSERVATION
+                    )
+                except SpecError as error:
+                    raise environment_error(error, "space") from error
             elif agent not in self._observed:
-                raise RuntimeError(f"the environment returned no observation of agent {agent!r}")
+                self._observed[agent] = self._stand_in(agent)
             terminated, truncated = terminations.get(agent), truncations.get(agent)
-            reward = float(rewards.get(agent, 0.0))
+            reward = as_reward(self._env, rewards.get(agent, 0.0))
             if is_first:
                 timestep = dm_env.restart(None)
             elif terminated:
@@ -262,15 +277,33 @@ class PettingZooGame(Game):
                 timestep = dm_env.truncation(reward, None)
             else:
                 timestep = dm_env.transition(reward, None)
-            if not timestep.last():
+            if timestep.last():
+                self._ended.add(agent)
+            else:
                 living.append(agent)
             self._timesteps[agent] = timestep
             self._extras[agent] = dict(shared)
+            if agent not in observations:
+                self._extras[agent]["observed"] = False
+            if not is_first and agent not in self._living:
+                # Its first step is FIRST, which has no reward.
+                self._extras[agent]["reward"] = reward
             if infos.get(agent):
                 self._extras[agent]["info"] = infos[agent]
             if terminated and truncated:
                 self._extras[agent]["truncated"] = True
         self._living = living
+
+    def _stand_in(self, agent: Hashable) -> Any:
+        """Returns what is sent of an agent that was never observed.
+
+        Raises:
+          RuntimeError: its client does not learn from the infos that this is no observation.
+        """
+        if not self._has_extras.get(agent):
+            raise RuntimeError(f"the environment returned no observation of agent {agent!r}")
+        spec = elements.to_spec(self._description.observation_spaces[agent], OBSERVATION)
+        return tree.map_structure(lambda leaf: leaf.generate_value(), spec)
 
     def _frame(self) -> Any:
         return encoded_frame(self._env.render())

@@ -149,7 +149,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self.notes: Sequence[str] = ()
         self._is_closed = False
         self._supervision = None if supervised is None else Supervision(supervised)
-        self._latest: Mapping[Hashable, Any] = {}
+        self._latest: dict[Hashable, Any] = {}
+        self._has_begun = False
         self._open = functools.partial(Players, address, world_name, creating, **make_kwargs)
         may_be_own = "requested_observations" not in make_kwargs
         self._joining = (agents, dict(join_world_settings), may_be_own)
@@ -203,18 +204,24 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
                 self._lose(error)
             else:
                 break
-        self._latest = turn.observations
+        # A copy: the caller may change what is returned.
+        self._latest = dict(turn.observations)
+        self._has_begun = True
         self.agents = turn.living(self.possible_agents)
         return turn.observations, turn.infos
 
     def _begin(self, settings: Mapping[str, Any]) -> Turn:
-        self._players.end_sequence(settings)
-        self.agents = []
-        ready = [agent for agent in self.possible_agents if agent not in self._players.pending]
-        self._players.send(dict.fromkeys(ready, NO_ACTION))
-        # Agents that do not take part are not answered; those that are say who does.
-        first = self._players.finish([self._players.any_answered()])
-        return self._turn(first, self.possible_agents)
+        try:
+            self._players.end_sequence(settings)
+            self.agents = []
+            ready = [agent for agent in self.possible_agents if agent not in self._players.pending]
+            self._players.send(dict.fromkeys(ready, NO_ACTION))
+            # Agents that do not take part are not answered; those that are say who does.
+            first = self._players.finish([self._players.any_answered()])
+            return self._turn(first, self.possible_agents)
+        except BaseException as error:
+            self._players.interrupted(error)
+            raise
 
     def step(
         self, actions: Mapping[Hashable, Any]
@@ -232,7 +239,9 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             no part any more are ignored.
 
         Returns:
-          Observations, rewards, terminations, truncations and infos, each by agent.
+          Observations, rewards, terminations, truncations and infos, each by agent. An agent that
+          the environment has not observed has no observation. After the end of an episode, with
+          no actions, all five are empty.
 
         Raises:
           gymnasium.error.ResetNeeded: no agent takes part in an episode.
@@ -242,6 +251,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
           ConnectionClosedError: it was closed before.
         """
         self._check_open()
+        if not self.agents and not actions and self._has_begun:
+            return {}, {}, {}, {}, {}  # As other environments of PettingZoo, after the end.
         if not self.agents:
             raise gymnasium.error.ResetNeeded("no agent takes part in an episode: call reset()")
         unknown = [agent for agent in actions if agent not in self._seats]
@@ -257,19 +268,22 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             self._lose(error)
             turn = Turn()
             for agent in self.agents:
-                turn.lose(agent, self._latest[agent])
-        self._latest = turn.observations
+                turn.lose(agent, self._latest)
+        self._latest |= turn.observations
         self.agents = turn.living(self.possible_agents)
         return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
 
     def _take(self, actions: Mapping[Hashable, Any]) -> Turn:
-        self._players.send(
-            {agent: self._wire_action(agent, actions[agent]) for agent in self.agents}
-        )
-        timesteps = self._players.finish(self.agents)
-        if self._supervision is not None:
-            self._supervision.saw(next(iter(timesteps.values())))
-        return self._turn(timesteps, ())
+        wire = {agent: self._wire_action(agent, actions[agent]) for agent in self.agents}
+        try:
+            self._players.send(wire)
+            timesteps = self._players.finish(self.agents)
+            if self._supervision is not None:
+                self._supervision.saw(next(iter(timesteps.values())))
+            return self._turn(timesteps, ())
+        except BaseException as error:
+            self._players.interrupted(error)
+            raise
 
     def render(self) -> Any:
         """Returns what the environment renders now, which takes a request; None without a mode."""

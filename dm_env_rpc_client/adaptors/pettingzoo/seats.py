@@ -33,12 +33,16 @@ class Extras(NamedTuple):
       is_truncated: whether an agent that was terminated was truncated, too.
       present: the names of all agents that take part now, if others than before and survivors.
       common: infos of no agent, by key.
+      reward: the reward of a step with which the agent begins to take part; None for any other.
+      is_observed: whether the environment returned an observation of the agent.
     """
 
     info: Mapping[str, Any] = NO_SETTINGS
     is_truncated: bool = False
     present: Sequence[str] | None = None
     common: Mapping[str, Any] = NO_SETTINGS
+    reward: float | None = None
+    is_observed: bool = True
 
 
 class Seat:
@@ -93,12 +97,14 @@ class OwnSeat(Seat):
         where = f"observation {EXTRAS!r}"
         value = values.decode(text, where)
         try:
-            present = value.get("agents")
+            present, reward = value.get("agents"), value.get("reward")
             return Extras(
                 dict(value.get("info", {})),
                 value.get("truncated") is True,
                 None if present is None else list(map(str, present)),
                 dict(value.get("common", {})),
+                None if reward is None else float(reward),
+                value.get("observed") is not False,
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error
@@ -118,17 +124,20 @@ class Turn:
         """Adds what an agent has received."""
         extras = seat.extras(timestep)
         is_terminated = timestep.last() and seat.env.state is State.TERMINATED
-        self.observations[agent] = seat.observation(timestep)
+        if extras.is_observed:
+            self.observations[agent] = seat.observation(timestep)
         # A server may begin a sequence at any time, and such a step has no reward.
-        self.rewards[agent] = 0.0 if timestep.reward is None else float(timestep.reward)
+        reward = extras.reward if timestep.reward is None else timestep.reward
+        self.rewards[agent] = 0.0 if reward is None else float(reward)
         self.terminations[agent] = is_terminated
         self.truncations[agent] = extras.is_truncated or (timestep.last() and not is_terminated)
         self.infos.update(extras.common)
         self.infos[agent] = dict(extras.info)
 
-    def lose(self, agent: Hashable, observation: Any) -> None:
-        """Adds an agent whose step was lost, with a copy of its last observation."""
-        self.observations[agent] = copy.deepcopy(observation)
+    def lose(self, agent: Hashable, latest: Mapping[Hashable, Any]) -> None:
+        """Adds an agent whose step was lost, with a copy of its last observation, if it has one."""
+        if agent in latest:
+            self.observations[agent] = copy.deepcopy(latest[agent])
         self.rewards[agent] = 0.0
         self.terminations[agent] = False
         self.truncations[agent] = True
@@ -139,6 +148,6 @@ class Turn:
         return [
             agent
             for agent in agents
-            if agent in self.observations
+            if agent in self.terminations
             and not (self.terminations[agent] or self.truncations[agent])
         ]

@@ -76,7 +76,7 @@ class GymSocketEnvironment(dm_env.Environment):
         )
         arguments.flag("insecure", insecure)
         arguments.instance("env_name", env_name, str, "the name of an environment")
-        host_port = addresses.parse_host_port(address)
+        host_port = addresses.parse_host_port(address, listens=False)
         if not (insecure or addresses.is_loopback(address)):
             raise SpecError(
                 f"{address} is not a loopback address, and gym-socket-api has no encryption; pass "

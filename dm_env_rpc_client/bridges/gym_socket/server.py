@@ -238,7 +238,7 @@ def serve(
 
     Specs are sent as spaces: a DiscreteArray as Discrete, an int8 or bool vector from 0 to
     1 as MultiBinary, another integer vector as MultiDiscrete, other arrays as Box, a
-    tuple as Tuple. A mapping is sent as the Tuple of its values in the order of their keys, or
+    tuple as Tuple. A mapping is sent as the Tuple of its values in the order of the mapping, or
     as its value if it has only one. An observation that is one uint8 array is sent as a byte
     list. Only the last discount of an episode is sent, as a flag: whether a time limit ended
     the episode.

@@ -15,7 +15,7 @@ of byte lists; any other becomes float64, as JSON numbers do.
 | Tuple | tuple |
 
 The conversion to spaces loses dtypes and names. There is no space for a mapping: it becomes
-the Tuple of its values in the order of their keys, or its value if it has only one.
+the Tuple of its values in the mapping's own order, or its value if it has only one.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def spec_to_space(spec: Any) -> Space:
 def parts_of(spec: Any) -> dict[Any, Any] | None:
     """Returns the parts of a structure by key, in the order of a Tuple; None for a spec."""
     if isinstance(spec, Mapping):
-        return {key: spec[key] for key in sorted(spec)}
+        return dict(spec)
     return dict(enumerate(spec)) if isinstance(spec, tuple | list) else None
 
 

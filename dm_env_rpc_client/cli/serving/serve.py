@@ -71,7 +71,7 @@ class _What(options.Group):
     c_version: Annotated[str, typer.Option(metavar="VERSION")] = "1.4"
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
-    def source(self, insecure: bool) -> Source:
+    def source(self, insecure: bool, autoreset_mode: str | None) -> Source:
         """Returns what makes the environments, once it has made one.
 
         Raises:
@@ -98,7 +98,8 @@ class _What(options.Group):
                 "with the C interface"
             )
         if self.tries:
-            sources.try_source(source, settings, self.environment or str(self.c_library))
+            what = self.environment or str(self.c_library)
+            sources.try_source(source, settings, what, autoreset_mode)
         return sources.with_settings(source, settings)
 
 
@@ -121,6 +122,8 @@ class _Host(options.Access):
         attribute that they may read. Repeatable.
       settable_names: Name of an attribute of a Gymnasium environment that clients may set.
         Repeatable.
+      autoreset_mode: When the rows of a vector environment begin their next episodes that does not
+        say so itself: with the step that ends one, with the step after it, or with a reset.
       idle_seconds: How long a world stays that has no agents and whose client is gone.
       name: gym-socket: environment name that clients ask for. If not given, the name in
         ENVIRONMENT.
@@ -140,6 +143,7 @@ class _Host(options.Access):
     environments: Annotated[int, typer.Option(min=1, metavar="N")] = 1
     callable_names: Annotated[list[str] | None, typer.Option("--callable", metavar="NAME")] = None
     settable_names: Annotated[list[str] | None, typer.Option("--settable", metavar="NAME")] = None
+    autoreset_mode: Literal["NEXT_STEP", "SAME_STEP", "DISABLED"] | None = None
     idle_seconds: Annotated[float, typer.Option(min=0.0, metavar="SECONDS")] = 60.0
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None
     dialect: Literal["first", "latest"] = "first"
@@ -206,6 +210,7 @@ class _Host(options.Access):
             processes=self.processes,
             callable_names=self.callable_names or (),
             settable_names=self.settable_names or (),
+            autoreset_mode=self.autoreset_mode,
             **self.secured(),
         )
 
@@ -238,7 +243,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
     if what.python is not None:
         _serve_with(what.python, what.environment, host)
     host.check()
-    source = what.source(host.insecure)
+    source = what.source(host.insecure, host.autoreset_mode)
     verbose, as_json = output.verbose, output.as_json
     shows_table = not (host.is_gym_socket or verbose or as_json) and reports.can_show_table()
     if not shows_table:

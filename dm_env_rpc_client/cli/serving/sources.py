@@ -24,20 +24,24 @@ def with_settings(source: Source, settings: Mapping[str, Any]) -> Source:
     return Source(source.name, functools.partial(source.factory, **arguments))
 
 
-def try_source(source: Source, settings: Mapping[str, Any], what: str) -> None:
+def try_source(
+    source: Source, settings: Mapping[str, Any], what: str, autoreset_mode: str | None = None
+) -> None:
     """Makes an environment of a source, and closes it.
 
     Args:
       source: the source.
       settings: by name, nested or flat.
       what: how error messages name the source.
+      autoreset_mode: as for `serve`.
 
     Raises:
       UsageError: the environment cannot be made with these settings, or is none.
       DmEnvRpcClientError: that of another server cannot be made.
     """
     try:
-        try_out(source.factory, nesting.flatten_dict(settings, nesting.SEPARATOR))
+        flat = nesting.flatten_dict(settings, nesting.SEPARATOR)
+        try_out(source.factory, flat, autoreset_mode)
     except DmEnvRpcClientError:
         raise
     except server.RequestError as error:

@@ -101,6 +101,11 @@ class BatchAdaptor(DmEnvAdaptor):
         """The specs of one row's actions, by flat name."""
         return self.row_specs().actions
 
+    @property
+    def has_row_errors(self) -> bool:
+        """Whether rows are environments that fail alone, and not those of a vector environment."""
+        return batches.ROW_ERRORS in self._observation_specs
+
     def row_specs(self) -> RowSpecs:
         """Returns the specs of one row, as an environment of its own would have them."""
         if self._read is not self._adopted:

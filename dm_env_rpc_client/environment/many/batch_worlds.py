@@ -70,6 +70,8 @@ class BatchWorlds:
         # Rows that were received; with what one was owed.
         self._arrived: dict[int, Owed | None] = {}
         self._failures: dict[int, Exception] = {}
+        # The rows that the call under way gives to its caller.
+        self._delivered: Sequence[int] = ()
 
     @property
     def restarts(self) -> int:
@@ -105,11 +107,13 @@ class BatchWorlds:
           SpecError: an action does not conform, or a step is under way; nothing was sent.
           EnvironmentsFailedError: some rows failed; all others were consumed.
         """
+        self.pool.taken, self._delivered = [], ()
         everything = range(self.num_envs)
         if self._owed or not self._is_idle():
             self.send(actions, everything, idle)
             while any(world.busy for world in self._worlds):
                 self._receive(consume)
+            self._delivered = everything
             for row in everything:
                 self._deliver(row, consume)
             return self._raise()
@@ -187,6 +191,7 @@ class BatchWorlds:
 
     def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
         """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
+        self.pool.taken, self._delivered = [], ()
         busy = len({*self._arrived, *(row for world in self._worlds for row in world.busy)})
         if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
             bound = "" if maximum is None else f" and at most {maximum}"
@@ -197,6 +202,7 @@ class BatchWorlds:
             self._receive(consume)
             self._raise()
         rows = list(self._arrived)[:maximum]
+        self._delivered = rows
         for row in rows:
             self._deliver(row, consume)
         return rows
@@ -208,6 +214,7 @@ class BatchWorlds:
         adopt: Callable[[], None],
     ) -> None:
         """Begins a sequence in some rows; see `EnvironmentPool.reset`."""
+        self.pool.taken, self._delivered = [], ()
         by_world: dict[int, dict[int, Mapping[str, Any]]] = {}
         for row, own in settings.items():
             try:
@@ -251,6 +258,11 @@ class BatchWorlds:
         """Begins the next sequence in rows whose last one has ended."""
         self.reset(dict.fromkeys(rows, NO_ACTION), consume, lambda: None)
 
+    def interrupted(self, error: BaseException) -> None:
+        """Makes worlds unusable of which rows are lost; see `EnvironmentPool.interrupted`."""
+        lost = {self._of[row] for row in self._delivered if row not in self._arrived}
+        self.pool.interrupted(error, lost)
+
     def idle(self, ids: Iterable[int]) -> set[int]:
         """Returns those of some rows in which no sequence is running."""
         found: set[int] = set()
@@ -279,7 +291,8 @@ class BatchWorlds:
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
     ) -> dict[str, npt.NDArray[Any]]:
         batch = batch_of_actions(actions, self.adaptors[0].action_rows, len(ids))
-        if idle:
+        # The actions of a vector environment are its own business, also after an episode.
+        if idle and self.adaptors[0].has_row_errors:
             places = [place for place, row in enumerate(ids) if row in idle]
             for name, values in batch.items():
                 batch[name] = values.copy()

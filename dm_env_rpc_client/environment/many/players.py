@@ -26,6 +26,7 @@ from dm_env_rpc_client.environment.worlds import create_world, join_world, reset
 from dm_env_rpc_client.errors import (
     AgentsFailedError,
     ConnectionClosedError,
+    DmEnvRpcClientError,
     DmEnvRpcError,
     SpecError,
 )
@@ -215,6 +216,17 @@ class Players:
         if failures:
             self._fail_after(waiting, timesteps, failures)
         return timesteps
+
+    def interrupted(self, error: BaseException) -> None:
+        """Makes all connections unusable if an error has interrupted a turn: its answers are lost.
+
+        Args:
+          error: the error; one of this package is no interrupt.
+        """
+        if not isinstance(error, DmEnvRpcClientError):
+            for env in self.environments.values():
+                if env._connection is not None:
+                    env._connection.interrupted(error)
 
     def close(self) -> None:
         """Leaves the world with all agents, and destroys it if it was created here.

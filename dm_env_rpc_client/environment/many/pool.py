@@ -11,10 +11,10 @@ A failure affects only its own environment: the answers of all others are read, 
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -22,17 +22,20 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedRe
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.many.pool_sites import (
-    OPENERS,
     PoolSites,
-    at_once,
     open_at,
 )
 from dm_env_rpc_client.environment.many.unread import Consumer, Unread
 from dm_env_rpc_client.environment.restarting import difference
 from dm_env_rpc_client.environment.worlds import make_on
-from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.errors import (
+    DmEnvRpcClientError,
+    EnvironmentsFailedError,
+    SpecError,
+)
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
+from dm_env_rpc_client.system.threads import at_once
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = [
@@ -64,6 +67,7 @@ class EnvironmentPool:
     Attributes:
       environments: the environments.
       addresses: where the server of each is.
+      taken: the environments whose answers the call under way has read; see `interrupted`.
 
     Raises:
       SpecError: the specs of the environments differ.
@@ -99,6 +103,7 @@ class EnvironmentPool:
             if not keeps_sites:
                 sites.close()
             raise
+        self.taken: list[int] = []
         self._takes_rows = all(environment._leaves_unread for environment in self.environments)
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
@@ -203,7 +208,11 @@ class EnvironmentPool:
                 self._raise(failures)
             if len(self._arrived) >= minimum:
                 count = len(self._arrived) if maximum is None else maximum
-                return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+                received = list(itertools.islice(self._arrived, count))
+                self.taken += received
+                for _ in received:
+                    self._arrived.popleft()
+                return received
 
     def step(self, actions: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
         """Steps environments and waits for all of them; otherwise as `send`.
@@ -229,6 +238,7 @@ class EnvironmentPool:
             prepared = environment._prepare_step(action)
         except SpecError as error:
             raise SpecError(f"{self.label(0)}: {error}") from error
+        self.taken = [0]
         while True:
             try:
                 timestep = environment._finish_step(environment._start_step(prepared))
@@ -288,6 +298,23 @@ class EnvironmentPool:
         ready = [index for index in started if index not in failures]
         failures |= self._begin(ready)
         self.finish(ready, consume, failures)
+
+    def interrupted(self, error: BaseException, lost: Collection[int] = ()) -> None:
+        """Makes environments unusable whose answers an interrupted call has lost.
+
+        It has read them, and its caller does not get them. Answers that it has not read yet, and
+        those of environments that have arrived, can still be received.
+
+        Args:
+          error: the error that interrupted the call; one of this package is no interrupt.
+          lost: environments whose answers are known to be lost.
+        """
+        if isinstance(error, DmEnvRpcClientError):
+            return
+        for index in {*lost, *{*self.taken}.difference(self.in_turn)}:
+            connection = self.environments[index]._connection
+            if connection is not None:
+                connection.interrupted(error)
 
     def close(self, keeps_sites: bool = False) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
@@ -351,8 +378,10 @@ class EnvironmentPool:
         failures: dict[int, Exception] = {}
         arrived: list[int] = []
         unread = Unread(consume, failures)
+        indices = list(indices)
+        self.taken += indices
         try:
-            for index in list(indices):
+            for index in indices:
                 pending = self._in_flight.pop(index)
                 try:
                     step = self.environments[index]._finish_step(pending)
@@ -451,26 +480,23 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
     failures: dict[int, Exception] = {}
 
     def open_and_keep(index: int) -> None:
-        opened[index] = open_one(index)
+        try:
+            opened[index] = open_one(index)
+        except Exception as error:
+            failures[index] = error
+            raise
 
-    executor = concurrent.futures.ThreadPoolExecutor(min(OPENERS, len(addresses)))
     try:
-        futures = {executor.submit(open_and_keep, i): i for i in range(len(addresses))}
-        for future in concurrent.futures.as_completed(futures):
-            failure = future.exception()
-            if isinstance(failure, Exception):
-                failures[futures[future]] = failure
-                break
-            future.result()
+        at_once(range(len(addresses)), open_and_keep)
+    except Exception:
+        close_all(opened.values())
     except BaseException:
-        executor.shutdown(cancel_futures=True)
         close_all(opened.values())
         raise
-    executor.shutdown(cancel_futures=True)
-    if failures:
-        close_all(opened.values())
-        raise EnvironmentsFailedError(failures, {index: addresses[index] for index in failures})
-    return [opened[index] for index in range(len(addresses))]
+    else:
+        return [opened[index] for index in range(len(addresses))]
+    failed, failure = next(iter(failures.items()))  # Others may have failed after the first.
+    raise EnvironmentsFailedError({failed: failure}, {failed: addresses[failed]})
 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:

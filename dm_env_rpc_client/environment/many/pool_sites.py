@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
@@ -17,13 +16,12 @@ from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.specs import launcher_of
+from dm_env_rpc_client.system.threads import at_once
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = [
-    "OPENERS",
     "Addresses",
     "PoolSites",
-    "at_once",
     "listed",
     "open_at",
     "open_site",
@@ -33,12 +31,7 @@ __all__ = [
 Addresses: TypeAlias = Address | Sequence[Address]
 """Where the servers are, or what launches them."""
 
-Item = TypeVar("Item")
-
 _Place: TypeAlias = tuple[int, Address]
-
-OPENERS = 64
-"""The number of environments that are opened or closed at the same time."""
 
 
 def listed(addresses: Addresses) -> list[Address]:
@@ -175,11 +168,3 @@ def open_at(
 ) -> tuple[Connection, Any]:
     """Opens a connection to the server where it is now; as `worlds.Connect`."""
     return site.target.open_with(first)
-
-
-def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
-    """Does something for each item, for several at the same time."""
-    each = list(items)
-    if each:
-        with concurrent.futures.ThreadPoolExecutor(min(OPENERS, len(each))) as executor:
-            list(executor.map(action, each))

@@ -93,6 +93,7 @@ class StreamWorlds:
         self, actions: Mapping[str, Any], consume: RowConsumer, idle: Collection[int] = ()
     ) -> None:
         """Steps all environments and waits for them; see `BatchWorlds.step`."""
+        self.pool.taken = []
         self.pool.step(self._split(actions, range(self.num_envs), idle), _consumer(consume))
 
     def send(
@@ -103,6 +104,7 @@ class StreamWorlds:
 
     def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
         """Waits for environments with steps under way; see `EnvironmentPool.receive`."""
+        self.pool.taken = []
         return self.pool.receive(minimum, maximum, _consumer(consume))
 
     def reset(
@@ -112,7 +114,12 @@ class StreamWorlds:
         adopt: Callable[[], None],
     ) -> None:
         """Begins a sequence in some environments; see `EnvironmentPool.reset`."""
+        self.pool.taken = []
         self.pool.reset(settings, _consumer(consume), adopt)
+
+    def interrupted(self, error: BaseException) -> None:
+        """Makes environments unusable whose answers are lost; see `EnvironmentPool.interrupted`."""
+        self.pool.interrupted(error)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
         """Returns those of some environments in which no sequence is running."""

@@ -21,6 +21,7 @@ from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
+from dm_env_rpc_client.tensors.columns import Column
 
 __all__ = ["Rows", "batch_of_actions", "rows_at", "selector", "split_action"]
 
@@ -144,6 +145,8 @@ class Rows:
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
         self.reward = _empty(reward_spec, count)
         self.discount = _empty(discount_spec, count)
+        self._reward_column = _column(reward_spec, "the reward")
+        self._discount_column = _column(discount_spec, "the discount")
         self.observations = {name: _empty(spec, count) for name, spec in observation_specs.items()}
 
     def renew(self) -> None:
@@ -161,10 +164,19 @@ class Rows:
 
         Returns:
           False: the environment does not begin a sequence at once.
+
+        Raises:
+          SpecError: the reward or the discount does not conform to its spec.
         """
         self.step_type[index] = timestep.step_type
-        self.reward[index] = 0 if timestep.reward is None else timestep.reward
-        self.discount[index] = 1 if timestep.discount is None else timestep.discount
+        reward, discount = timestep.reward, timestep.discount
+        # Of all values these two may be of a subclass of the adaptor, and of another dtype.
+        if reward is not None and self._reward_column is not None:
+            reward = self._reward_column.taken(reward)
+        if discount is not None and self._discount_column is not None:
+            discount = self._discount_column.taken(discount)
+        self.reward[index] = 0 if reward is None else reward
+        self.discount[index] = 1 if discount is None else discount
         for name, rows in self.observations.items():
             rows[index] = timestep.observation[name]
         return False
@@ -213,6 +225,11 @@ class Rows:
         steps.put(DISCOUNT, self.discount, at, 1.0)
         for name, rows in self.observations.items():
             steps.put(name, rows, at)
+
+
+def _column(spec: specs.Array, label: str) -> Column | None:
+    """Returns what takes numbers of a spec; None for others."""
+    return Column(spec, (0,), label, spec.dtype) if spec.dtype.kind in "biuf" else None
 
 
 def _empty(spec: specs.Array, count: int) -> Array:

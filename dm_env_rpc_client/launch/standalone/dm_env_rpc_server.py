@@ -22,6 +22,7 @@ import argparse
 import base64
 import collections
 import contextlib
+import copy
 import errno
 import hmac
 import importlib
@@ -429,6 +430,7 @@ class StringArray(Array):
 
 TimeStep = collections.namedtuple("TimeStep", "step_type reward discount observation")
 FIRST, MID, LAST = 0, 1, 2  # The step types.
+_STEP_TYPES = {FIRST: FIRST, MID: MID, LAST: LAST}
 
 _IS_GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.Env"
 
@@ -457,6 +459,37 @@ def _check_time_step(environment: Any, method: str, returned: Any) -> None:
         advice = _IS_GYMNASIUM
     text = f"{method} of {type(environment).__name__} returned {_described(returned)}"
     raise TypeError(f"{text}; expected a TimeStep: {advice}") from None
+
+
+def _next_type(environment: Any, method: str, timestep: Any) -> int:
+    """Returns the type of a TimeStep in its sequence: FIRST for `reset`, otherwise MID or LAST."""
+    given = timestep.step_type
+    try:
+        step_type = _STEP_TYPES[given.item() if isinstance(given, np.ndarray) else given]
+    except (KeyError, TypeError, ValueError):
+        step_type = -1
+    text = f"{method} of {type(environment).__name__} returned a"
+    if step_type < 0:
+        raise RuntimeError(
+            f"{text} TimeStep of the type {given!r}; expected FIRST (0), MID or LAST"
+        )
+    if method == "reset":
+        if step_type == LAST:
+            raise RuntimeError(f"{text} LAST TimeStep; a sequence begins with a FIRST one")
+        return FIRST
+    if step_type == FIRST:
+        raise RuntimeError(f"{text} FIRST step in the middle of a sequence")
+    return step_type
+
+
+def _reward_of(value: Any, where: str) -> float:
+    """Returns a reward as a float; TypeError if it is not one number."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    is_number = kind in "biufO" and hasattr(value, "__float__") and not np.ndim(value)
+    if isinstance(value, complex) or not is_number:  # It has a `__float__` until Python 3.9.
+        text = f"{where} returned a reward that is no number: got {_described(value)}"
+        raise TypeError(f"{text}; expected a float")
+    return float(value)
 
 
 class _Field:
@@ -568,58 +601,96 @@ class _Field:
             raise ValueError(f"{self.label}: {element} is {found!r}, {expected}")
 
 
-# Nested values: the levels of a flat name are joined by periods, as in "arm.torque".
+# Nested values: the levels of a flat name are joined by periods, as in "arm.torque". A key with a
+# period is several levels. Names and values are in the order of the environment's own mappings.
 
 
-def _keys_of(structure: Any) -> List[Any]:
-    """Returns the keys of a nested spec; of a mapping sorted, as dm-tree does."""
+def _by_name(structure: Any) -> Any:
+    """Returns a structure whose parts have names as a mapping; None for any other."""
     if isinstance(structure, Mapping):
-        return sorted(structure)
-    if isinstance(structure, (list, tuple)):
-        return list(getattr(structure, "_fields", range(len(structure))))
-    raise RuntimeError(f"expected specs in dicts, lists and tuples, got {structure!r}")
+        return structure
+    kind = type(structure)
+    names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
+    names = names or [each.name for each in getattr(kind, "__attrs_attrs__", ())]
+    return {name: getattr(structure, name) for name in names} if names else None
 
 
-def _part(structure: Any, key: Any) -> Any:
-    return getattr(structure, key) if hasattr(structure, "_fields") else structure[key]
+def _parts_of(structure: Any) -> Any:
+    """Returns the parts of a structure by key or index; None for a value without parts."""
+    is_sequence = isinstance(structure, (list, tuple))
+    named = _by_name(structure)
+    return dict(enumerate(structure)) if named is None and is_sequence else named
 
 
 def _is_leaf(structure: Any) -> bool:
     return hasattr(structure, "shape") and hasattr(structure, "dtype")
 
 
-def _named_specs(structure: Any, prefix: str = "") -> List[Tuple[str, Any]]:
-    """Returns specs by flat name; one that is not nested has the name `prefix`."""
-    if structure is None or _is_leaf(structure):
-        return [] if structure is None else [(prefix, structure)]
+def _named_specs(structure: Any, single: str, path: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:
+    """Returns specs by flat name; one that is not nested has the name `single`."""
+    if structure is None:
+        return []
+    if _is_leaf(structure):
+        return [(".".join(path) if path else single, structure)]
+    parts = _parts_of(structure)
+    if parts is None:
+        raise RuntimeError(f"expected specs in dicts, lists and tuples, got {structure!r}")
+    if single in _OF_STEPS and not path:
+        path = (single,)
     found: List[Tuple[str, Any]] = []
-    for key in _keys_of(structure):
-        if "." in str(key):
-            raise RuntimeError(f"key {key!r} has a period, which separates levels of names")
-        name = f"{prefix}.{key}" if prefix else str(key)
-        found += _named_specs(_part(structure, key), name)
+    for key, part in parts.items():
+        found += _named_specs(part, single, (*path, str(key)))
     return found
 
 
-def _flatten(structure: Any, value: Any) -> List[Any]:
+_OF_STEPS = ("reward", "discount")
+
+
+def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
+    """Raises RuntimeError if flat names cannot be told apart."""
+    seen: Set[str] = set()
+    for name in names:
+        if name in taken:
+            text = f"{role} {name!r} of an environment has the name of the {name} of a step"
+            raise RuntimeError(f"{text}; rename it")
+        if name in seen:
+            text = f"two {role}s of an environment have the flat name {name!r}, in which periods"
+            raise RuntimeError(f"{text} separate levels; rename one")
+        seen.add(name)
+    for name in names:
+        parent, found, _ = name.rpartition(".")
+        while found:
+            if parent in seen:
+                text = f"{role}s of an environment: {parent!r} would be a value and also a group"
+                raise RuntimeError(f"{text}, because of {name!r}; rename one")
+            parent, found, _ = parent.rpartition(".")
+
+
+def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
     """Returns the parts of a nested value in the order of `_named_specs`; ValueError."""
     if structure is None or _is_leaf(structure):
         return [] if structure is None else [value]
-    keys = _keys_of(structure)
-    if len(value) != len(keys):
-        raise ValueError(f"expected {len(keys)} values ({keys}), got {len(value)}")
-    return [leaf for key in keys for leaf in _flatten(_part(structure, key), _part(value, key))]
+    expected = _parts_of(structure)
+    parts = _by_name(value) if _by_name(structure) is not None else _parts_of(value)
+    if parts is None or len(parts) != len(expected) or any(key not in parts for key in expected):
+        found = _described(value) if parts is None else f"the parts {list(parts)}"
+        raise ValueError(f"{where} has {found}; its spec has {list(expected)}")
+    leaves: List[Any] = []
+    for key, part in expected.items():
+        is_leaf = _is_leaf(part)
+        leaves += [parts[key]] if is_leaf else _flatten(part, parts[key], f"{where}.{key}")
+    return leaves
 
 
 def _nest(structure: Any, values: Iterator[Any]) -> Any:
     """Returns values, in the order of `_named_specs`, in a structure."""
     if structure is None or _is_leaf(structure):
         return None if structure is None else next(values)
-    parts = {key: _nest(_part(structure, key), values) for key in _keys_of(structure)}
+    parts = {key: _nest(part, values) for key, part in _parts_of(structure).items()}
     kind: Any = type(structure)
     if isinstance(structure, Mapping):
-        return kind((key, parts[key]) for key in structure)
-    return kind(*parts.values()) if hasattr(structure, "_fields") else kind(parts.values())
+        return parts if kind is dict else kind(parts)
+    return kind(*parts.values()) if _by_name(structure) is not None else kind(parts.values())
 
 
 def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
@@ -682,7 +753,11 @@ def _space_spec(space: Any) -> Any:
     """Returns the spec, or the nested specs, of a space."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
-        specs = {name: _space_spec(part) for _, name, part in _members(space)}
+        members = _members(space)
+        specs = {name: _space_spec(part) for _, name, part in members}
+        if len(specs) < len(members):
+            keys = [key for key, _, _ in members]
+            raise RuntimeError(f"two keys of a Dict have the same name: {keys}; rename one")
         return specs if kind == "Dict" else tuple(specs.values())
     if items is not None:
         spec = _space_spec(items)
@@ -713,7 +788,21 @@ def _to_wire(space: Any, element: Any) -> Any:
     if items is not None:
         none = np.empty((0, *items.shape), _wire_dtype(items))
         return np.asarray(element) if len(element) else none
-    return element if kind in _ARRAYS else str(element) if kind == "Text" else _encode(element)
+    if kind == "Text" and not isinstance(element, str):
+        raise RuntimeError(f"it violates its own space: expected a str, got {_described(element)}")
+    return element if kind in _ARRAYS or kind == "Text" else _encode(element)
+
+
+def _sampled_type(space: Any) -> Any:
+    """Returns the type of the samples of a Discrete: an int of Python until Gymnasium."""
+    kind = space.__dict__.get(_SAMPLED)
+    if kind is None:
+        # A copy, so that the samples that the environment draws stay the same.
+        kind = space.__dict__[_SAMPLED] = type(copy.deepcopy(space).sample())
+    return kind
+
+
+_SAMPLED = "_dm_env_rpc_sampled_type"
 
 
 def _from_wire(space: Any, value: Any) -> Any:
@@ -723,8 +812,10 @@ def _from_wire(space: Any, value: Any) -> Any:
         by_key = kind == "Dict"
         parts = [(k, _from_wire(p, value[n if by_key else k])) for k, n, p in _members(space)]
         return collections.OrderedDict(parts) if by_key else tuple(part for _, part in parts)
+    if kind == "Discrete":
+        return _sampled_type(space)(value)
     if kind in _ARRAYS:
-        return int(value) if kind == "Discrete" else np.asarray(value, space.dtype)
+        return np.asarray(value, space.dtype)
     if items is not None and space.stack:
         return np.asarray(value, items.dtype)
     if items is not None:
@@ -745,6 +836,10 @@ def _space_json(space: Any) -> Dict[str, Any]:
         found["dtype"] = np.dtype(space.dtype or np.float32).name
     if kind == "Box":
         found.update(shape=list(space.shape), low=bound(space.low), high=bound(space.high))
+        for side in ("bounded_below", "bounded_above"):
+            mask = np.asarray(getattr(space, side, True))
+            if np.dtype(space.dtype or np.float32).kind == "i" and not mask.all():
+                found[side] = bound(mask)
     elif kind == "Discrete":
         found.update(n=int(space.n), start=int(_start(space)))
     elif kind == "MultiBinary":
@@ -777,13 +872,23 @@ def _jsonable(value: Any, levels: int = 8) -> Any:
         return value if math.isfinite(value) else {"$": "float", "value": str(value)}
     if isinstance(value, bytes):
         return {"$": "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, np.ma.MaskedArray):
+        return _masked_json(value, levels)
+    if isinstance(value, (complex, np.ndarray, np.generic)):
+        numbers, kind = _numbers_of(np.asarray(value))
+        if kind:
+            found = dict(
+                _jsonable(numbers), **{"as": "complex" if type(value) is complex else kind}
+            )
+            return found if isinstance(value, np.ndarray) else dict(found, scalar=True)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
         name = value.dtype.name
         if isinstance(value, np.generic) and value.itemsize <= 8:
             return {"$": "scalar", "dtype": name, "value": _jsonable(value.item())}
         block = np.asarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
         encoded = base64.b64encode(block).decode()
-        return {"$": "array", "dtype": name, "shape": list(value.shape), "base64": encoded}
+        found = {"$": "array", "dtype": name, "shape": list(value.shape), "base64": encoded}
+        return found if isinstance(value, np.ndarray) else dict(found, scalar=True)
     if levels == 0:
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
@@ -801,6 +906,56 @@ def _jsonable(value: Any, levels: int = 8) -> Any:
     return items if isinstance(value, list) else {"$": kind, "items": items}
 
 
+def _numbers_of(array: Any) -> Tuple[Any, str]:
+    """Returns the numbers of complex ones, dates and bytes, and their dtype; "" for others."""
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.kind not in "cmMS" or not dtype.itemsize:
+        return array, ""
+    own = np.ascontiguousarray(array, dtype).ravel()
+    if dtype.kind in "mM":
+        return own.view(np.int64).reshape(array.shape), dtype.name
+    part = np.dtype(np.uint8) if dtype.kind == "S" else own.real.dtype
+    shape = (*array.shape, dtype.itemsize // part.itemsize)
+    return own.view(part).reshape(shape), dtype.str.lstrip("|<>=")
+
+
+def _from_numbers(numbers: Any, kind: str) -> Any:
+    """Returns the array that `_numbers_of` has taken apart; ValueError."""
+    dtype = np.dtype(kind)
+    if dtype.kind in "mM" and numbers.dtype == np.int64:
+        return numbers.view(dtype)
+    size = numbers.shape[-1] * numbers.itemsize if numbers.ndim else 0
+    if dtype.kind not in "cS" or size != dtype.itemsize:
+        raise ValueError(f"{numbers.dtype} {list(numbers.shape)} is no array of {kind[:40]!r}")
+    return np.ascontiguousarray(numbers).ravel().view(dtype).reshape(numbers.shape[:-1])
+
+
+def _masked_json(array: Any, levels: int) -> Any:
+    """Returns the JSON value of a masked array: that of its data, with the mask."""
+    found = _jsonable(np.asarray(array.data), levels)
+    if not isinstance(found, dict):
+        return repr(array)
+    if array is np.ma.masked:
+        return dict(found, mask=True, scalar=True)
+    mask = False if array.mask is np.ma.nomask else _jsonable(np.asarray(array.mask))
+    return dict(found, mask=mask, fill_value=_jsonable(array.fill_value, levels))
+
+
+def _with_mask(value: Any, array: Any) -> Any:
+    """Returns an array of `_unjsonable` as the masked array, or the scalar, that it is."""
+    if "mask" not in value and "scalar" in value:
+        return array.item() if value.get("as") == "complex" else array[()]
+    if "mask" not in value:
+        return array
+    mask = np.asarray(_unjsonable(value["mask"]))
+    if mask.dtype != np.bool_ or mask.shape not in ((), array.shape):
+        raise ValueError("the mask has another shape than the data, or is not of bools")
+    if "scalar" in value:
+        return np.ma.masked
+    own = mask if mask.shape or mask else np.ma.nomask
+    return np.ma.MaskedArray(array, own, fill_value=_unjsonable(value.get("fill_value")))
+
+
 def _unjsonable(value: Any) -> Any:
     """Returns the value of a JSON value that `_jsonable` returned; ValueError and others."""
     if isinstance(value, list):
@@ -812,16 +967,29 @@ def _unjsonable(value: Any) -> Any:
     if kind in ("float", "bytes"):
         return float(value["value"]) if kind == "float" else base64.b64decode(value["base64"])
     if kind == "scalar":
-        return np.dtype(value["dtype"]).type(_unjsonable(value["value"]))
+        return _number_dtype(value).type(_unjsonable(value["value"]))
     if kind == "array":
-        dtype = np.dtype(value["dtype"])
+        dtype = _number_dtype(value)
         flat = np.frombuffer(base64.b64decode(value["base64"]), dtype.newbyteorder("<"))
-        return flat.reshape(value["shape"]).astype(dtype)
+        array = flat.reshape(value["shape"]).astype(dtype)
+        return _with_mask(value, _from_numbers(array, value["as"]) if "as" in value else array)
     items = _unjsonable(value["items"])
     if kind == "objects":
-        are_texts = all(type(item) is str for item in items)
-        return np.array(items, None if are_texts else object).reshape(value["shape"])
+        array = np.empty(len(items), object)
+        array[:] = items
+        sizes = [len(item) if type(item) is str else math.inf for item in items] or [0]
+        # Each text of an array of texts takes as much as the longest.
+        if len(sizes) * max(sizes) <= 2 * sum(sizes) + 64 and max(sizes) < math.inf:
+            array = np.array(items)
+        return _with_mask(value, array.reshape(value["shape"]))
     return dict(items) if kind == "dict" else tuple(items)
+
+
+def _number_dtype(value: Dict[str, Any]) -> Any:
+    dtype = np.dtype(value["dtype"])
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {dtype} is not of numbers")
+    return dtype
 
 
 def _encode(value: Any) -> str:
@@ -923,7 +1091,10 @@ class _Gymnasium:
             is_terminated = False
         step_type = LAST if is_terminated or is_truncated else MID
         observed = self._observed(observation, info, is_terminated and is_truncated)
-        return TimeStep(step_type, float(reward), 0.0 if is_terminated else 1.0, observed)
+        if type(reward) is not float:
+            name = type(getattr(self._env, "unwrapped", self._env)).__name__
+            reward = _reward_of(reward, f"step of {name}")
+        return TimeStep(step_type, reward, 0.0 if is_terminated else 1.0, observed)
 
     def _observed(self, observation: Any, info: Any, is_truncated_too: bool) -> Any:
         value = _to_wire(self._env.observation_space, observation)
@@ -952,7 +1123,7 @@ class _Specs:
     def __init__(self, environment: Any):
         self.action, self.observation = environment.action_spec(), environment.observation_spec()
         for method, found in (("action", self.action), ("observation", self.observation)):
-            for _, spec in _named_specs(found):
+            for _, spec in _named_specs(found, method):
                 if hasattr(spec, "sample") and hasattr(spec, "contains"):
                     where = f"{method}_spec of {type(environment).__name__}"
                     raise TypeError(
@@ -963,11 +1134,13 @@ class _Specs:
         same = ("name", "shape", "dtype", "minimum", "maximum")
         if all(getattr(self.discount, n, None) == getattr(_DISCOUNT, n) for n in same):
             self.discount = None  # It is 1, or 0 in TERMINATED; so the states say it.
-        named = _named_specs(self.observation) + _named_specs(self.reward, "reward")
-        self.actions = self._fields("action", _named_specs(self.action))
-        self.observations = self._fields(
-            "observation", named + _named_specs(self.discount, "discount")
-        )
+        actions = _named_specs(self.action, "action")
+        observations = _named_specs(self.observation, "observation")
+        _check_names([name for name, _ in observations], "observation", _OF_STEPS)
+        observations += _named_specs(self.reward, "reward")
+        observations += _named_specs(self.discount, "discount")
+        self.actions = self._fields("action", actions)
+        self.observations = self._fields("observation", observations)
         self.packed = b"".join(
             _field(number, b"\x08" + _varint(uid) + _field(2, each.spec))
             for number, fields in ((1, self.actions), (2, self.observations))
@@ -975,24 +1148,31 @@ class _Specs:
         )
 
     def _fields(self, role: str, named: List[Tuple[str, Any]]) -> Dict[int, _Field]:
-        if len(dict(named)) < len(named):
-            raise RuntimeError(f"two {role}s have the same name (reward and discount count)")
+        _check_names([name for name, _ in named], role)
         numbered = enumerate(named, start=1)
-        return {uid: _Field(uid, name or role, spec, role) for uid, (name, spec) in numbered}
+        return {uid: _Field(uid, name, spec, role) for uid, (name, spec) in numbered}
 
     def values(self, timestep: Any) -> List[Any]:
         """Returns all values of a time step in the order of their UIDs, which begin at 1."""
         reward, discount = timestep.reward, timestep.discount
-        allowed = (None, 1.0, 0.0) if int(timestep.step_type) == LAST else (None, 1.0)
-        if self.discount is None and discount not in allowed:
+        is_last = bool(timestep.step_type == LAST)
+        allowed = (None, 1.0, 0.0) if is_last else (None, 1.0)
+        # Clients take no discount of a FIRST step.
+        is_first = bool(timestep.step_type == FIRST)
+        if self.discount is None and discount not in allowed and not is_first:
             raise RuntimeError(f"the discount {discount} takes a discount_spec of its own")
-        found = _flatten(self.observation, timestep.observation)
-        for spec, value, missing in ((self.reward, reward, 0), (self.discount, discount, 1)):
+        found = _flatten(self.observation, timestep.observation, "observation")
+        missing_discount = int(not is_last)
+        given = (
+            (self.reward, reward, 0, "reward"),
+            (self.discount, discount, missing_discount, "discount"),
+        )
+        for spec, value, missing, name in given:
             if value is None:  # A FIRST step has neither.
-                specs = _named_specs(spec)
+                specs = _named_specs(spec, name)
                 found += [np.full(each.shape, missing, each.dtype) for _, each in specs]
             else:
-                found += _flatten(spec, value)
+                found += _flatten(spec, value, name)
         return found
 
 
@@ -1005,7 +1185,7 @@ class _World:
         self.creator, self.agent, self.idle_since = creator, None, 0.0  # type: Any, Any, float
         self.held = 0  # Bytes of settings.
         self._factory, self.settings = factory, settings
-        self._is_running = self.is_interrupted = self.is_closed = False
+        self._is_running = self.is_interrupted = self.is_closed = self.is_over = False
         self._last, self._next = None, None  # type: Any, Any
         self.environment, self.specs = self._make(settings)
 
@@ -1081,13 +1261,14 @@ class _World:
             else:
                 timestep = self.environment.step(self._action(actions))
             try:
-                step_type = int(timestep.step_type)
-                if is_running and step_type == FIRST:
-                    raise RuntimeError("the environment returned a FIRST step within a sequence")
+                method = "step" if is_running else "reset"
+                step_type = _next_type(self.environment, method, timestep)
+                if not is_running:  # FIRST has neither reward nor discount.
+                    timestep = TimeStep(FIRST, None, None, timestep.observation)
                 self._last, state = timestep, _RUNNING
                 self._is_running = step_type != LAST
                 if not self._is_running:
-                    discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount)
+                    discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount, "discount")
                     state = _INTERRUPTED if any(map(np.any, discounts)) else _TERMINATED
                 return state, specs.values(timestep)
             except AttributeError:
@@ -1123,8 +1304,12 @@ class _World:
         with self.lock:
             self.end_interruption()
             self._is_running, self.agent, self.idle_since = False, None, time.monotonic()
-            if self.is_closed:
-                _close(self.environment)
+            if self.is_closed and not self.is_over:
+                self._end()
+
+    def _end(self) -> None:
+        _close(self.environment)
+        self.is_over = True
 
     def close(self) -> None:
         """Closes the environment; if it is in use, its agent does so when it leaves."""
@@ -1132,8 +1317,8 @@ class _World:
         if self.lock.acquire(timeout=0.5):
             try:
                 self.changed.notify_all()
-                if self.agent is None:
-                    _close(self.environment)
+                if self.agent is None and not self.is_over:
+                    self._end()
             finally:
                 self.lock.release()
 
@@ -2258,6 +2443,8 @@ class Server:
         if not callable(given):
             text = "expected what makes an environment, such as its class, got "
             raise TypeError(text + _described(given))
+        if token is not None and not re.match(r"[!-~]+\Z", token):
+            raise ValueError("a token is text of printable ASCII characters without spaces")
         self.tls, self.token, self.max_streams = None, token, max_streams
         if cert is not None:
             self.tls = ssl.SSLContext(getattr(ssl, "PROTOCOL_TLS_SERVER", ssl.PROTOCOL_TLS))
@@ -2272,6 +2459,7 @@ class Server:
         self._being_made = self._created = 0
         self.connections: Set[_Connection] = set()
         self._stopped, self._logged_at = threading.Event(), 0.0
+        self._has_closed = False
         # A thread that reads much lets others go on sooner than after 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0003))
         for target in (self._accept, self._look):
@@ -2386,10 +2574,13 @@ class Server:
         while not self._stopped.is_set():
             time.sleep(0.1)
 
-    def stop(self, grace: float = 5.0) -> None:
-        """Ends all streams, after `grace` seconds at most, and closes the environments."""
+    def stop(self, grace: float = 5.0) -> bool:
+        """Ends all streams, after `grace` seconds at most, and closes the environments.
+
+        Returns whether all are closed, for which it waits 3 s more. A second call does nothing.
+        """
         if self._stopped.is_set():
-            return
+            return self._has_closed
         self._stopped.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -2406,8 +2597,14 @@ class Server:
             self.worlds.clear()
         for world in worlds:
             world.close()
+        # Those in use are closed by the threads of their streams.
+        deadline = time.monotonic() + 3.0
+        while not all(world.is_over for world in worlds) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._has_closed = all(world.is_over for world in worlds)
         if self.address.startswith("unix:") and os.path.exists(self.address[5:]):
             os.unlink(self.address[5:])
+        return self._has_closed
 
     def __enter__(self) -> "Server":
         return self
@@ -2437,9 +2634,15 @@ def _is_stale(path: str) -> bool:
         return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
+_ADDRESS = re.compile(r"(unix:[^\0]*[^/\0]|([^\s/:[\]\0]+|\[[^\s/[\]\0]+\]):[0-9]{1,5})\Z")
+
+
 def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
     """Returns a listening socket, and its address; only if `is_open` for other machines."""
     host, _, port = address.rpartition(":")
+    if not _ADDRESS.match(address) or (address[:5] != "unix:" and int(port) > 65535):
+        form = "'localhost:50051', 'localhost:0' for a free port or 'unix:/tmp/socket'"
+        raise ValueError(f"an address to listen at looks like {form}, got {address!r}")
     if address.startswith("unix:"):
         where: Any = address[5:]
         if _is_stale(where):
@@ -2490,7 +2693,10 @@ def _imported(reference: str) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Serves what the command line says until SIGTERM or Ctrl-C; see `--help`."""
+    """Serves what the command line says until SIGTERM or Ctrl-C; see `--help`.
+
+    Returns the exit code: 0 if all environments were closed, otherwise 143 or 130.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -2504,7 +2710,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     given = parser.parse_args(arguments)
     # So that what is served imports this module, and not a second one.
     sys.modules.setdefault("dm_env_rpc_server", sys.modules[__name__])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
     logging.basicConfig(level=logging.INFO)
     sys.path.insert(0, os.getcwd())
     try:
@@ -2513,12 +2720,28 @@ def main(arguments: Optional[List[str]] = None) -> int:
         if given.token_file:
             with open(given.token_file) as file:
                 token = file.read().strip()
-        with serve(factory, given.address, token, given.cert, given.key, given.insecure) as server:
+        if token is not None and not token.strip():
+            parser.error(f"{given.token_file or 'DM_ENV_RPC_TOKEN'} does not contain a token")
+        try:
+            server = serve(factory, given.address, token, given.cert, given.key, given.insecure)
+        except ValueError as error:
+            parser.error(str(error))
+        with server:
             print(f"serving {given.environment} at {server.address}", flush=True)
-            server.wait()
-    except KeyboardInterrupt:
-        pass
+            try:
+                server.wait()
+            except KeyboardInterrupt:
+                if not server.stop(1.0):
+                    raise
+    except KeyboardInterrupt as told:
+        return int(128 + told.args[0])
     return 0
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    # Often several come: to the group of this process, and from what has launched it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise KeyboardInterrupt(number)
 
 
 if __name__ == "__main__":

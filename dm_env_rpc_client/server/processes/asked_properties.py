@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
@@ -42,6 +43,10 @@ class AskedProperties(Properties):
 
     def knows(self, key: str) -> bool:
         return bool(self._ask("knows", key))
+
+    def _keys(self) -> Sequence[str]:
+        keys: Sequence[str] = self._ask("_keys")
+        return keys
 
     def _ask(self, *question: Any) -> Any:
         with self._lock:

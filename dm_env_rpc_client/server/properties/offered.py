@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dm_env import specs as dm_env_specs
@@ -24,6 +24,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
+from dm_env_rpc_client.tensors.limits import listed
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 
@@ -153,6 +154,10 @@ class Properties:
             raise _denied(key, "listable")
         return [self._describe(child) for child in sorted(children)]
 
+    def _keys(self) -> Sequence[str]:
+        """Returns the keys of all properties, for errors."""
+        return [*self._properties]
+
     def knows(self, key: str) -> bool:
         """Whether a key is a property or the parent of one."""
         prefix = key + nesting.SEPARATOR
@@ -180,9 +185,7 @@ class Properties:
 
     def _tensor_spec(self, key: str, declared: _Property) -> dm_env_rpc_pb2.TensorSpec:
         if declared.spec is not None:
-            spec = specs.dm_env_spec_to_tensor_spec(declared.spec)
-            spec.name = key
-            return spec
+            return specs.named_tensor_spec(declared.spec, key)
         assert declared.getter is not None, "`add` requires a getter or a spec"
         tensor = self._pack(key, declared, declared.getter())
         codec = codecs.codec_of_payload(tensor, key)
@@ -206,8 +209,7 @@ class Properties:
             raise RequestError(
                 code_pb2.PERMISSION_DENIED, f"property {key!r} has no value and can only be listed"
             )
-        known = ", ".join(map(repr, sorted(self._properties))) or "none"
-        raise RequestError(code_pb2.NOT_FOUND, f"no property {key!r}; properties: {known}")
+        raise _unknown(key, [self])
 
 
 def answer_property_request(
@@ -229,6 +231,8 @@ def answer_property_request(
     key = getattr(request, field).key
     # A key belongs to the first registry that knows it.
     knowing = (layer for layer in layers if layer.knows(key))
+    if key and not any(layer.knows(key) for layer in layers):
+        raise _unknown(key, layers)
     if field == "list_property":
         found: dict[str, properties_pb2.PropertySpec] = {}
         for layer in (list(knowing) or layers[-1:]) if key else layers:
@@ -241,6 +245,11 @@ def answer_property_request(
         response.write_property.SetInParent()
         next(knowing, layers[-1]).write(key, request.write_property.value)
     return response
+
+
+def _unknown(key: str, layers: Iterable[Properties]) -> RequestError:
+    known = listed(sorted({name for layer in layers for name in layer._keys()}))
+    return RequestError(code_pb2.NOT_FOUND, f"no property {key!r}; properties: {known}")
 
 
 def _denied(key: str, what: str) -> RequestError:

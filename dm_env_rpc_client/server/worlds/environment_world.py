@@ -19,6 +19,7 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
+from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
 from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting
@@ -44,11 +45,15 @@ class TakesSettings(Protocol):
 
     reset_settings: Collection[str] | None
 
-    def configure(self, settings: Mapping[str, Any]) -> None:
+    def configure(self, settings: Mapping[str, Any]) -> Callable[[], object] | None:
         """Applies settings from the next sequence on; they may change the specs.
 
         Args:
           settings: some of `reset_settings`; names with periods are nested dictionaries.
+
+        Returns:
+          A function that undoes it, for a row of a batch of which another row refuses its settings;
+          or None.
 
         Raises:
           ValueError: a setting is invalid. The client gets the text.
@@ -81,6 +86,7 @@ class EnvironmentWorld(World):
       default_actions: values, by flat name, for actions that a step leaves out, beside those of
         the environment's own attribute of this name. All other actions must be in every step.
       allowed: the names that clients may call, and those that they may set.
+      autoreset_mode: of vector environments that declare none.
     """
 
     def __init__(
@@ -90,8 +96,10 @@ class EnvironmentWorld(World):
         settings: Mapping[str, Any],
         default_actions: Mapping[str, Any],
         allowed: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        autoreset_mode: str | None = None,
     ):
         self._factory = factory
+        self._autoreset_mode = autoreset_mode
         self._allowed = allowed
         self._default_actions = default_actions
         # Guards everything below. Entering it costs less than entering the condition.
@@ -205,14 +213,18 @@ class EnvironmentWorld(World):
         self._is_running = False
         if made is not None:
             former, self._made = self._made, made
+            # The settings are in force, whatever closing an environment raises.
             if made.environment is not former.environment:
                 former.environment.close()
+            elif hasattr(made.environment, "close_replaced"):
+                made.environment.close_replaced()
 
     def _make_again(self, settings: Mapping[str, Any]) -> _Made | None:
         if not settings:
             return None
         settings = {**self._made.settings, **settings}
-        return self._with_flat_specs(construct(self._factory, settings), settings)
+        made = construct(self._factory, settings, self._autoreset_mode)
+        return self._with_flat_specs(made, settings)
 
     def _with_flat_specs(
         self, environment: dm_env.Environment, settings: Mapping[str, Any]
@@ -267,12 +279,10 @@ class _EnvironmentAgent(Agent):
                 raise RequestError.not_now(SEQUENCE_LOST)
             try:
                 is_running = True
-                if timestep.step_type is not _MID:
-                    if actions is not None and timestep.first():
-                        raise RuntimeError(
-                            "the environment returned a FIRST step in the middle of a sequence"
-                        )
-                    is_running = not timestep.last()
+                if actions is None:
+                    timestep = begun(environment, timestep)
+                elif timestep.step_type is not _MID:
+                    is_running = next_step_type(environment, timestep) is _MID
                 world._timestep = timestep
                 world._is_running = is_running
                 observations = flat_specs.flat_observations(timestep, requested)

@@ -1,8 +1,9 @@
 """Nested dm_env specs and values to flat names, and back.
 
 The levels of a name are joined by periods; an index into a list or tuple is a level like any
-other. A structure that is a single array has the name "action" or "observation". Reward and
-discount are observations of their own ("Reward and discount" in the protocol overview).
+other, and a key with a period is several levels. A structure that is a single array has the name
+"action" or "observation". Reward and discount are observations of their own ("Reward and discount"
+in the protocol overview). Names and UIDs are in the order of the environment's own mappings.
 
 A discount whose spec is dm_env's default is no observation. It is 1, or 0 where a sequence
 TERMINATED, so the states say it; and a FIRST step has none, which an observation could not say.
@@ -10,13 +11,12 @@ TERMINATED, so the states say it; and a FIRST step has none, which an observatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import dm_env
 import numpy as np
 import numpy.typing as npt
-import tree
 from dm_env.specs import Array, BoundedArray
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
@@ -26,10 +26,12 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.spec_checks import specs_of
 from dm_env_rpc_client.system.wrong_returns import described
-from dm_env_rpc_client.tensors import nesting, specs
+from dm_env_rpc_client.tensors import nesting, specs, structures
 
 _DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
 """What `dm_env.Environment.discount_spec` returns."""
+
+_OF_STEPS = {name: f"the name of the {name} of a step" for name in (REWARD, DISCOUNT)}
 
 
 class FlatSpecs:
@@ -51,7 +53,8 @@ class FlatSpecs:
       sends_discount: whether the discount is an observation.
 
     Raises:
-      SpecError: two values would have the same name, or a spec cannot be sent.
+      SpecError: two values would have the same name; an observation has that of the reward or the
+        discount; or a spec cannot be sent.
     """
 
     def __init__(
@@ -63,14 +66,16 @@ class FlatSpecs:
         default_actions: Mapping[str, Any],
     ):
         self._flatten_observation = (
-            _flatten_nothing if observation_spec is None else flattener(observation_spec)
+            _flatten_nothing
+            if observation_spec is None
+            else structures.flattener(observation_spec, "observation")
         )
-        self._flatten_reward = flattener(reward_spec)
+        self._flatten_reward = structures.flattener(reward_spec, REWARD)
         self._has_single_reward = isinstance(reward_spec, Array)
         self.sends_discount = not _is_default_discount(discount_spec)
         if not self.sends_discount:
             discount_spec = None
-        self._flatten_discount = flattener(discount_spec)
+        self._flatten_discount = structures.flattener(discount_spec, DISCOUNT)
         self.action_names = _names(action_spec, "action")
         self._nest_action = _nester(action_spec, self.action_names)
         self._nest_row = _row_nester(action_spec)
@@ -87,13 +92,10 @@ class FlatSpecs:
         # Where each value is in a list of all.
         self._positions = {name: place for place, name in enumerate(self.observation_names)}
         self._no_reward = _stand_ins(reward_spec, 0)
-        self._no_discount = _stand_ins(discount_spec, 1)
-        taken = set(observation_names) & {*reward_names, *discount_names}
-        if taken:
-            raise SpecError(
-                f"observation {min(taken)!r} has the name under which the environment's "
-                "reward or discount is sent; rename it"
-            )
+        self._no_discount, self._last_discount = (_stand_ins(discount_spec, n) for n in (1, 0))
+        check_taken(observation_names, "observation", _OF_STEPS)
+        _check_names(self.action_names, "action")
+        _check_names(self.observation_names, "observation")
         self.specs = dm_env_rpc_pb2.ActionObservationSpecs(
             actions=_with_uids(_named_specs(self.action_names, action_spec)),
             observations=_with_uids(observations),
@@ -147,7 +149,8 @@ class FlatSpecs:
     def values(self, timestep: dm_env.TimeStep) -> list[Any]:
         """Returns the values of a time step, in the order of `observation_names`.
 
-        A FIRST step has no reward and no discount; the reward is 0 and the discount 1.
+        A TimeStep without a reward has reward 0. One without a discount has discount 1; where a
+        sequence ends, 0, as `end_state` takes it.
 
         Raises:
           RuntimeError: the discount has dm_env's default spec, but the states do not say it.
@@ -159,7 +162,10 @@ class FlatSpecs:
         else:
             values += self._no_reward if reward is None else self._flatten_reward(reward)
         if self.sends_discount:
-            values += self._no_discount if discount is None else self._flatten_discount(discount)
+            if discount is not None:
+                values += self._flatten_discount(discount)
+            else:
+                values += self._last_discount if timestep.last() else self._no_discount
         elif type(discount) is not float or discount != 1.0:
             _check_default_discount(timestep)
         return values
@@ -171,8 +177,8 @@ def _is_default_discount(spec: Any) -> bool:
 
 def _check_default_discount(timestep: dm_env.TimeStep) -> None:
     discount = timestep.discount
-    if discount is None or np.all(np.equal(discount, 1)):
-        return
+    if discount is None or timestep.first() or np.all(np.equal(discount, 1)):
+        return  # Clients take no discount of a FIRST step.
     if timestep.last() and np.all(np.equal(discount, 0)):
         return
     raise RuntimeError(
@@ -183,33 +189,9 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
     )
 
 
-def flattener(structure: Any) -> Callable[[Any], list[Any]]:
-    """Returns what flattens values of a structure: without dm-tree for a leaf or a flat dict."""
-    if isinstance(structure, Array):
-        return lambda value: [value]
-    if structure is None:
-        return lambda value: []
-    keys = _flat_keys(structure)
-    if keys is not None:
-
-        def flatten(value: Any) -> list[Any]:
-            if type(value) is dict and len(value) == len(keys):
-                found = []
-                try:
-                    for key in keys:
-                        found.append(value[key])  # noqa: PERF401
-                    return found
-                except KeyError:
-                    pass  # dm-tree says what is wrong.
-            return tree.flatten_up_to(structure, value)  # type: ignore[no-any-return]
-
-        return flatten
-    return lambda value: tree.flatten_up_to(structure, value)
-
-
 def _flatten_nothing(observation: Any) -> list[Any]:
     """Returns no values, as of an environment without observations; TypeError if it has one."""
-    if observation is None or not tree.flatten(observation):
+    if observation is None or not structures.leaves(observation):
         return []
     raise TypeError(
         "the environment's observation_spec() returned None, but a TimeStep has the observation "
@@ -219,8 +201,7 @@ def _flatten_nothing(observation: Any) -> list[Any]:
 
 def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
     """Returns what is sent in place of values that a FIRST step does not have."""
-    leaves = [] if structure is None else tree.flatten(structure)
-    made = [np.full(leaf.shape, value, leaf.dtype) for leaf in leaves]
+    made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
     for array in made:
         array.flags.writeable = False
     return made
@@ -231,7 +212,7 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
     if isinstance(structure, Array):
         (single,) = names
         return lambda values: values[single]
-    if structure is None or not tree.flatten(structure):
+    if not names:
         return lambda values: structure
     keys = _flat_keys(structure)
     if keys is not None:
@@ -244,7 +225,8 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
             return nested
 
         return nest
-    return lambda values: tree.unflatten_as(structure, [values[name] for name in names])
+    nest_leaves = structures.nester(structure)
+    return lambda values: nest_leaves(iter([values[name] for name in names]))
 
 
 def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
@@ -256,39 +238,60 @@ def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
         return lambda columns, row: {
             key: column[row] for key, column in zip(keys, columns, strict=True)
         }
-    if structure is None or not tree.flatten(structure):
+    if not structures.leaves(structure):
         return lambda columns, row: structure
-    return lambda columns, row: tree.unflatten_as(structure, [column[row] for column in columns])
+    nest = structures.nester(structure)
+    return lambda columns, row: nest(iter([column[row] for column in columns]))
 
 
 def _flat_keys(structure: Any) -> list[Any] | None:
-    """Returns the keys of a dict without levels, as tree orders them; None for other structures."""
-    if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
-        return [path[0] for path, _ in tree.flatten_with_path(structure)]
+    """Returns the keys of a dict without levels; None for other structures."""
+    if type(structure) is dict and not any(map(structures.is_nested, structure.values())):
+        return list(structure)
     return None
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:
     """Returns the state after a LAST step: TERMINATED if all discounts are 0."""
-    ended = not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
+    ended = not any(np.any(leaf) for leaf in structures.leaves(timestep.discount))
     return State.TERMINATED if ended else State.INTERRUPTED
 
 
+def check_taken(names: Iterable[str], kind: str, taken: Mapping[str, str]) -> None:
+    """Raises SpecError if names of an environment mean something else where they are sent.
+
+    Args:
+      names: the names.
+      kind: "action" or "observation".
+      taken: those names, each with what it is in an error: "a name that ...".
+    """
+    for name in names:
+        if name in taken:
+            raise SpecError(f"{kind} {name!r} of an environment has {taken[name]}; rename it")
+
+
+def _check_names(names: Sequence[str], kind: str) -> None:
+    """Raises SpecError if the flat names of an environment cannot be told apart."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SpecError(
+                f"two {kind}s of an environment have the flat name {name!r}, in which periods "
+                "separate levels; rename one"
+            )
+        seen.add(name)
+    try:
+        nesting.check_unambiguous(seen)
+    except SpecError as error:
+        raise SpecError(f"{kind}s of an environment: {error}; rename one") from None
+
+
 def _names(structure: Any, single: str, prefix: str = "") -> list[str]:
-    """The flat name of each leaf, in the order in which tree flattens them."""
-    if structure is None:
-        return []
+    """The flat name of each leaf, in the order of `structures.leaves`."""
     names = []
-    for path, _ in tree.flatten_with_path(structure):
-        steps = [str(step) for step in path]
-        for step in steps:
-            if nesting.SEPARATOR in step:
-                raise SpecError(
-                    f"key {step!r} contains {nesting.SEPARATOR!r}, which separates levels"
-                )
-        if prefix and steps:
-            steps.insert(0, prefix)
-        names.append(nesting.SEPARATOR.join(steps) or single)
+    for path, _ in structures.leaves_with_path(structure):
+        steps = [*([prefix] if prefix and path else []), *map(str, path)]
+        names.append(nesting.SEPARATOR.join(steps) if steps else single)
     return names
 
 
@@ -296,9 +299,8 @@ def _named_specs(names: list[str], structure: Any) -> dict[str, dm_env_rpc_pb2.T
     if not names:
         return {}
     named = {}
-    for name, spec in zip(names, tree.flatten(structure), strict=True):
-        named[name] = specs.dm_env_spec_to_tensor_spec(spec)
-        named[name].name = name
+    for name, spec in zip(names, structures.leaves(structure), strict=True):
+        named[name] = specs.named_tensor_spec(spec, name)
     return named
 
 

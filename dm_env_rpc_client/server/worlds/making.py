@@ -30,7 +30,7 @@ def make_world(factory: Factory, settings: Mapping[str, Any], options: ServeOpti
     if isinstance(factory, Instance):
         made, make_again = factory.construct(settings), factory.refuse
     else:
-        made, make_again = construct(factory, settings), factory
+        made, make_again = construct(factory, settings, options.autoreset_mode), factory
     if isinstance(made, World | Game):
         return hosting(made, options)
     return EnvironmentWorld(
@@ -39,6 +39,7 @@ def make_world(factory: Factory, settings: Mapping[str, Any], options: ServeOpti
         settings,
         options.default_actions,
         (options.callable_names, options.settable_names),
+        options.autoreset_mode,
     )
 
 

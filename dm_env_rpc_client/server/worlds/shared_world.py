@@ -33,8 +33,11 @@ from dm_env_rpc_client.server.waiting import wait, wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.game import Game, Player
 from dm_env_rpc_client.server.worlds.spec_checks import specs_of
+from dm_env_rpc_client.server.worlds.step_types import step_type_of
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
 from dm_env_rpc_client.system.wrong_returns import check_time_step
+
+_LAST = dm_env.StepType.LAST
 
 STEP_TIMEOUT = 60.0
 """Default for how many seconds a step waits for the other agents."""
@@ -97,7 +100,18 @@ class SharedWorld(World):
             if isinstance(caller, _SharedAgent):
                 self._end_sequence_of(caller)
             self._end_reset_when_all_informed()
-            wait_for(self._changed, lambda: self._uninformed is None or self._is_closed)
+            is_over = wait_for(
+                self._changed,
+                lambda: self._uninformed is None or self._is_closed,
+                self._step_timeout,
+            )
+            if not is_over:
+                told = [f"player {agent.player!r}" for agent in self._uninformed or ()]
+                raise RequestError(
+                    code_pb2.DEADLINE_EXCEEDED,
+                    f"the world is reset when each agent that takes part has been told by a step; "
+                    f"within {self._step_timeout} s there was none of {', '.join(told)}",
+                )
 
     @contextlib.contextmanager
     def access(self) -> Iterator[Properties | None]:
@@ -107,9 +121,8 @@ class SharedWorld(World):
 
     def waiting_for(self) -> str:
         with self._changed:
-            if not any(agent.is_waiting for agent in self._agents):
-                return ""
-            return "; ".join(self._missing())
+            waiting = [agent for agent in self._agents if agent.is_waiting]
+            return "; ".join(self._missing(waiting[0])) if waiting else ""
 
     def close(self) -> None:
         with self._changed:
@@ -153,7 +166,7 @@ class SharedWorld(World):
                 if remaining <= 0:
                     raise RequestError(
                         code_pb2.DEADLINE_EXCEEDED,
-                        f"no step within {self._step_timeout} s: {'; '.join(self._missing())}",
+                        f"no step within {self._step_timeout} s: {'; '.join(self._missing(agent))}",
                     )
             wait(self._changed, remaining)
 
@@ -231,7 +244,10 @@ class SharedWorld(World):
           TypeError: a value is no TimeStep.
         """
         try:
-            are_out = [timestep is None or timestep.last() for timestep in timesteps.values()]
+            are_out = [
+                timestep is None or step_type_of(self._game, "timestep", timestep) is _LAST
+                for timestep in timesteps.values()
+            ]
         except AttributeError:
             for timestep in timesteps.values():
                 if timestep is not None:
@@ -278,8 +294,8 @@ class SharedWorld(World):
             self._is_running = False
         self._changed.notify_all()
 
-    def _missing(self) -> list[str]:
-        """What the steps that wait, wait for."""
+    def _missing(self, waiting: _SharedAgent) -> list[str]:
+        """What the steps that wait, wait for; one of them is that of `waiting`."""
         missing = [each for each in self._taking_part() if self._lock_step and not each.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
@@ -287,6 +303,12 @@ class SharedWorld(World):
             reasons.append(f"{short} more player(s) must join")
         if self._uninformed is not None:
             reasons.append("the world is being reset")
+            reasons += [
+                f"player {a.player!r} has not been told by a step" for a in self._uninformed
+            ]
+        if not reasons:
+            others = [each for each in self._taking_part() if each is not waiting]
+            reasons += [f"player {each.player!r} goes on with the sequence" for each in others]
         return reasons
 
 

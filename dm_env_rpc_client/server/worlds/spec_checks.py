@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import tree
 from dm_env.specs import Array
 
 from dm_env_rpc_client.system.wrong_returns import (
@@ -12,7 +11,7 @@ from dm_env_rpc_client.system.wrong_returns import (
     class_name,
     described,
 )
-from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors import nesting, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]
 """Of the actions, observations, reward and discount, nested or not; None for none."""
@@ -49,7 +48,7 @@ def _check(structure: Any, hosted: Any, method: str) -> None:
     where = f"{method} of {class_name(hosted)}"
     if _is_space(structure):
         raise _error(f"{where} returned {structure}", structure)
-    for path, leaf in tree.flatten_with_path(structure):
+    for path, leaf in structures.leaves_with_path(structure):
         if isinstance(leaf, Array) or all(hasattr(leaf, name) for name in _USED):
             continue
         found = str(leaf) if _is_space(leaf) else described(leaf)

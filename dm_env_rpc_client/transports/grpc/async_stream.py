@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.grpc.stream import keep_for_ever
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
@@ -35,6 +36,7 @@ class AsyncGrpcStream(AsyncStream):
         address: str = "the channel's target",
         owns_channel: bool = False,
     ):
+        check_works(f"cannot connect to {address}")
         self.address = address
         self._channel = channel if owns_channel else None
         self._call: Any = channel.stream_stream(status.PROCESS)(metadata=check_metadata(metadata))

@@ -10,16 +10,25 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dm_env_rpc_client.transports.addresses import check_is_text, is_loopback
+from dm_env_rpc_client.errors import ConnectionLostError
+from dm_env_rpc_client.system import descriptors
+from dm_env_rpc_client.system.threads import in_thread
+from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
-from dm_env_rpc_client.transports.http2.client.attempts import NO_HTTP2, Attempts, HandshakeError
+from dm_env_rpc_client.transports.grpc.forked import check_works
+from dm_env_rpc_client.transports.http2.client.attempts import (
+    NAMELESS_ALERT,
+    Attempts,
+    HandshakeError,
+)
 from dm_env_rpc_client.transports.http2.client.keepalive import (
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
 )
 from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
 from dm_env_rpc_client.transports.services.health import CHECK
+from dm_env_rpc_client.transports.status import NO_HTTP2
 
 _PING = CHECK
 """Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
@@ -41,13 +50,16 @@ _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 _WINDOW_BYTES = 16 << 20
 """What a server may send without waiting for the client to read it."""
 
+_DESCRIPTORS = 16
+"""More than a channel takes; grpcio ends the process if it has none for its polls."""
+
 _MAX_FRAME_BYTES = 1 << 20
 """The largest frame of a server. A message of 1 MB in frames of 16 KiB takes 1.3 times as long."""
 
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
     """Returns gRPC's credentials for a server on this machine."""
-    check_is_text(address, "a server address")
+    check_address(address, "a server address")
     unix = address.startswith("unix")
     kind = grpc.LocalConnectionType.UDS if unix else grpc.LocalConnectionType.LOCAL_TCP
     return grpc.local_channel_credentials(kind)
@@ -106,7 +118,7 @@ async def open_channel_async(
             try:
                 await ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                failure = await asyncio.to_thread(_failure, answer, credentials, attempts)
+                failure = await in_thread(_failure, answer, credentials, attempts)
             if failure is None:
                 return channel
             attempts.failed(failure)
@@ -122,7 +134,11 @@ def _channel(
     credentials: grpc.ChannelCredentials | None,
     max_message_bytes: int,
 ) -> Any:
-    """Returns a channel of `grpc` or of `grpc.aio`."""
+    """Returns a channel of `grpc` or of `grpc.aio`; ConnectionLostError without descriptors."""
+    check_works(f"cannot connect to {address}")
+    full = descriptors.used_up(_DESCRIPTORS)
+    if full:
+        raise ConnectionLostError(f"could not connect to {address}: {full}", "UNAVAILABLE")
     options: list[tuple[str, Any]] = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max_message_bytes),
@@ -171,7 +187,7 @@ def _failure(
     if "ALPN" in details:
         return HandshakeError(NO_HTTP2)
     if "Unwrap failed" in details:
-        return HandshakeError("the server ended the TLS connection with an alert")
+        return HandshakeError(NAMELESS_ALERT)
     if _FINAL.search(details):
         return HandshakeError(details)
     if _BROKEN_OFF.search(details):

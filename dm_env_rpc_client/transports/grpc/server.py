@@ -13,6 +13,7 @@ import grpc
 
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.listening import listen, try_to_bind
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
@@ -51,6 +52,7 @@ class GrpcListener(Listener):
         address: str,
         credentials: grpc.ServerCredentials | Tls | None,
     ):
+        check_works(f"cannot listen on {address}")
         if isinstance(credentials, Tls):
             credentials = credentials.server_credentials()
         self._server = grpc.server(

@@ -22,6 +22,7 @@ import grpc
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import Stream
 
@@ -49,6 +50,7 @@ class GrpcStream(Stream):
         address: str = "the channel's target",
         owns_channel: bool = False,
     ):
+        check_works(f"cannot connect to {address}")
         self.address = address
         self._channel = channel if owns_channel else None
         self._outbound: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -14,11 +14,11 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
 from dm_env_rpc_client.transports.http2.client.attempts import (
-    NO_HTTP2,
     HandshakeError,
     seconds_left,
 )
 from dm_env_rpc_client.transports.http2.client.target import Target
+from dm_env_rpc_client.transports.status import NO_HTTP2
 from dm_env_rpc_client.transports.tls import Tls
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import gymnasium
@@ -59,6 +60,11 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "box without bounds": spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
     "image": spaces.Box(0, 255, (4, 5, 3), np.uint8),
     "box of int64": spaces.Box(-(2**40), 2**40, (2,), np.int64),
+    "box of int32 without bounds": spaces.Box(-np.inf, np.inf, (2,), np.int32),
+    "box of int64 without an upper bound": spaces.Box(0, np.inf, (2,), np.int64),
+    "box of int8, partly bounded": spaces.Box(
+        np.array([-np.inf, 0]), np.array([3, np.inf]), dtype=np.int8
+    ),
     "box of bool": spaces.Box(0, 1, (2,), np.bool_),
     "discrete": spaces.Discrete(3),
     "discrete with start": spaces.Discrete(5, start=-2),
@@ -94,12 +100,20 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "one of": spaces.OneOf((spaces.Discrete(3), _small(), spaces.Text(4))),
     "sequence": spaces.Sequence(_small()),
     "sequence of discrete": spaces.Sequence(spaces.Discrete(3, start=1)),
+    "sequence of integers without bounds": spaces.Sequence(spaces.Box(0, np.inf, (2,), np.int32)),
     "stacked sequence": spaces.Sequence(spaces.Box(0, 1, (2,), np.float32), stack=True),
     "sequence of dicts": spaces.Sequence(spaces.Dict({"a": spaces.Discrete(3), "b": _small()})),
     "graph": spaces.Graph(_small(), spaces.Discrete(3)),
     "graph without edges": spaces.Graph(spaces.Discrete(3), None),
 }
 """Each kind of space."""
+
+if "dtype" in inspect.signature(spaces.Discrete).parameters:  # Gymnasium 1.3.
+    SPACES |= {
+        "discrete of uint8": spaces.Discrete(3, dtype=np.uint8),
+        "discrete of uint64 with start": spaces.Discrete(3, start=5, dtype=np.uint64),
+        "dict of discrete of uint32": spaces.Dict({"a": spaces.Discrete(3, dtype=np.uint32)}),
+    }
 
 
 class Mirror(gymnasium.Env[Any, Any]):

@@ -138,6 +138,7 @@ def test_options_that_are_no_names_are_refused(names: Any) -> None:
 class Pool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Has no `call` of its own."""
 
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
     num_envs = 3
     single_action_space = gymnasium.spaces.Discrete(2)
     single_observation_space = gymnasium.spaces.Discrete(2)

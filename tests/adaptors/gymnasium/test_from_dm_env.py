@@ -321,3 +321,31 @@ def test_the_package_has_its_spec_although_it_keeps_it_to_itself() -> None:
     assert spec is dm_env_rpc_client.__spec__
     assert spec is not None
     assert spec.name == "dm_env_rpc_client"
+
+
+class Discounting(Ending):
+    """Its discounts are arrays of one or two numbers."""
+
+    def __init__(self, size: int):
+        super().__init__(truncates=True)
+        self._discount: Any = np.linspace(0.25, 0.75, size)
+
+    def discount_spec(self) -> specs.Array:
+        return specs.Array(self._discount.shape, float, "discount")
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_discount_that_is_an_array_stays_one(size: int, is_remote: bool) -> None:
+    with serve(Discounting) as server:
+        address, settings = server.address, {"size": size}
+        own = dm_env_rpc_client.make(address, settings) if is_remote else Discounting(size)
+        env = GymnasiumEnv(own)
+        env.reset()
+        *_, info = env.step(0)
+        assert type(info["discount"]) is np.ndarray
+        assert info["discount"].tolist() == np.linspace(0.25, 0.75, size).tolist()
+        env.close()
+    single = GymnasiumEnv(Ending(truncates=True))
+    single.reset()
+    assert type(single.step(0)[4]["discount"]) is float

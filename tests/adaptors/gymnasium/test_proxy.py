@@ -137,8 +137,8 @@ def test_an_episode_ends_as_it_does(mirror_server: Server, ends: str) -> None:
             remote.step(0)
 
 
-def test_actions_are_str_and_int(mirror_server: Server) -> None:
-    for kind, action, name in (("text", "abc", "str"), ("discrete", np.int64(1), "int")):
+def test_actions_are_of_the_types_that_spaces_sample(mirror_server: Server) -> None:
+    for kind, action, name in (("text", "abc", "str"), ("discrete", 1, "int64")):
         with proxy(mirror_server, kind=kind, tells_type=True) as remote:
             remote.reset()
             assert remote.step(action)[4]["type"] == name

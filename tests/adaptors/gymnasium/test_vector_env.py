@@ -464,3 +464,51 @@ def test_infos_that_are_no_json_fail_their_own_environment_only(pixels: int, bro
             except EnvironmentsFailedError as error:
                 failed += error.failures
         assert (sorted(found), failed) == (others, [broken])
+
+
+class Informing(gymnasium.Env[Any, Any]):
+    """Its infos have its number, nested and not; an episode has two steps."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0, 9, (1,), np.float32)
+
+    def __init__(self, number: int = 0):
+        self._number = number
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self._steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        self._steps += 1
+        info = {"number": self._number, "nested": {"pair": np.full(2, self._number)}}
+        return np.zeros(1, np.float32), 1.0, self._steps == 2, False, info
+
+
+@pytest.mark.parametrize("num_batches", [0, 1, 2])
+def test_infos_of_some_rows_have_as_many(num_batches: int) -> None:
+    with (
+        serve(Informing) as server,
+        RemoteVectorEnv(
+            server.address,
+            5,
+            lambda index: {"number": index},
+            num_batches=num_batches,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        ) as envs,
+    ):
+        envs.reset()
+        for is_last in (False, True):
+            envs.send(np.zeros(5, np.int64))
+            seen: list[int] = []
+            while len(seen) < 5:
+                *_, infos, ids = envs.recv(1, 2)
+                seen += ids.tolist()
+                own = infos["final_info"] if is_last else infos
+                assert own["number"].tolist() == ids.tolist()
+                assert own["_number"].tolist() == [True] * len(ids)
+                assert own["nested"]["pair"].tolist() == [[row, row] for row in ids]
+                assert own["nested"]["_pair"].shape == (len(ids),)
+                if is_last:
+                    assert len(infos["final_obs"]) == len(infos["_final_obs"]) == len(ids)
+            assert sorted(seen) == list(range(5))

@@ -115,10 +115,10 @@ def test_a_time_limit_is_told_from_an_end() -> None:
 def test_frames_and_structures() -> None:
     with hosting(hosted.Frames) as (_, environment):
         assert environment.observation_spec().dtype == np.uint8
-        grip, torque = environment.action_spec()
+        torque, grip = environment.action_spec()
         assert (grip.num_values, torque.shape) == (2, (2,))
         np.testing.assert_array_equal(environment.reset().observation, [[0, 1, 2], [3, 4, 5]])
-        timestep = environment.step((1, [0.5, 0.25]))
+        timestep = environment.step(([0.5, 0.25], 1))
         assert timestep.reward == 0.75
         assert np.all(timestep.observation == 255)
         assert len(environment.sample_action()) == 2

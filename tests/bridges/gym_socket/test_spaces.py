@@ -180,7 +180,7 @@ def test_numbers_of_languages_without_integers() -> None:
         ({"only": specs.DiscreteArray(3)}, spaces.Discrete(3)),
         (
             {"b": specs.DiscreteArray(3), "a": [specs.DiscreteArray(2)]},
-            spaces.Tuple((spaces.Tuple((spaces.Discrete(2),)), spaces.Discrete(3))),
+            spaces.Tuple((spaces.Discrete(3), spaces.Tuple((spaces.Discrete(2),)))),
         ),
         ({}, spaces.Tuple(())),
     ],
@@ -206,11 +206,11 @@ def test_named_tuples_stay_what_they_are() -> None:
     assert received == sample
 
 
-def test_mappings_travel_in_the_order_of_their_keys() -> None:
+def test_mappings_travel_in_their_own_order() -> None:
     spec = {"b": specs.DiscreteArray(3), "a": (specs.Array((2,), np.float32),)}
     value = {"a": ([0.5, 1.5],), "b": 2}
     jsonable = samples.to_jsonable(spec, value, "the action", check_bounds=True)
-    assert jsonable == [[[0.5, 1.5]], 2]
+    assert jsonable == [2, [[0.5, 1.5]]]
     received = there_and_back(spec, value)
     assert received["b"] == 2
     np.testing.assert_array_equal(received["a"][0], np.array([0.5, 1.5], np.float32))

@@ -255,8 +255,11 @@ def test_an_interrupt_while_rows_are_filled_returns_no_former_row(
             patched.setattr(env._rows, "put_mid_steps", interrupt)
             with pytest.raises(Interrupted):
                 env.step(action)
-        # What was to be put into rows is lost; nothing of it is returned later.
+        # What was to be put into rows is lost; nothing of it is returned later, and no step is
+        # skipped in silence.
         assert env.recv()[1].tolist() == [2]
         with pytest.raises(SpecError, match="of 0 environments under way"):
             env.recv()
-        assert env.step(action).mid().all()
+        with pytest.raises(EnvironmentsFailedError, match="Interrupted") as failed:
+            env.step(action)
+        assert list(failed.value.failures) == [0, 1]

@@ -281,6 +281,6 @@ def test_large_messages_over_tls(python: str, tmp_path: Path) -> None:
 
 
 def test_other_machines_need_a_token(python: str) -> None:
-    refused = pytest.raises(AssertionError, match="ended with 1")
+    refused = pytest.raises(AssertionError, match="ended with 2")
     with refused, served(python, "Catch", address="0.0.0.0:0"):
         pass

@@ -36,7 +36,7 @@ from tests.support.stopwatch import patience, time_limit
 async def test_cancelled_coroutines_leave_no_stale_answer(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
-    """A wait that is cancelled ends the connection, unless it had its answer already."""
+    """A wait that is cancelled ends the connection."""
     stale = dead = 0
     chance = random.Random(0)
 

@@ -154,7 +154,12 @@ class Named(Informed):
     )
 
 
-def test_a_vector_environment_with_a_reserved_name_is_refused() -> None:
-    text = "'step_type' of an environment has a name that every batch"
-    with serve(Named) as server, pytest.raises(DmEnvRpcError, match=text):
+class Masked(Informed):
+    single_action_space = gymnasium.spaces.Dict({"step_mask": gymnasium.spaces.Discrete(2)})
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Named, "step_type"), (Masked, "step_mask")])
+def test_a_vector_environment_with_a_reserved_name_is_refused(kind: Any, name: str) -> None:
+    text = f"{name!r} of an environment has a name that every batch"
+    with serve(kind) as server, pytest.raises(DmEnvRpcError, match=text):
         make(server.address)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.calls import CALL, SET
+from dm_env_rpc_client.adaptors.gymnasium.calls import CALL, KIND, METHOD, SET
 from dm_env_rpc_client.environment.many.row_worlds import RowWorlds, StreamWorlds
-from dm_env_rpc_client.errors import PropertyNotFoundError, ProtocolError
+from dm_env_rpc_client.errors import DmEnvRpcClientError, PropertyNotFoundError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 
-__all__ = ["RemoteCalls", "call_rows", "may_be_called", "set_rows"]
+if TYPE_CHECKING:
+    from dm_env_rpc_client.client.connection import Connection
+
+__all__ = ["RemoteCalls", "RemoteNames", "call_rows", "may_be_called", "set_rows"]
 
 
 class RemoteCalls:
@@ -86,19 +90,7 @@ def call_rows(
     """
     results: dict[int, Any] = {}
     for properties, own, places in _parts(worlds, rows):
-        key = f"{CALL}.{name}"
-        given: dict[str, Any] = {} if places is None else {"rows": places}
-        if args or kwargs:
-            given.update(args=list(args), kwargs=dict(kwargs))
-        try:
-            if given:
-                properties.write(key, values.encode(given))
-            text = properties.read(key)
-        except PropertyNotFoundError as error:
-            raise _refused(name, "callable_names", error) from error
-        found = values.decode(str(text), f"property {key!r}")
-        if not isinstance(found, tuple | np.ndarray) or len(found) != len(own):
-            raise ProtocolError(f"property {key!r}: expected {len(own)} values")
+        found = _call(properties, name, places, args, kwargs, len(own))
         results.update(zip(own, found, strict=True))
     return [results[row] for row in rows]
 
@@ -107,22 +99,119 @@ def set_rows(worlds: RowWorlds, name: str, rows: Sequence[int], each: Sequence[A
     """Sets an attribute in some rows, to a value for each; see `RemoteCalls.set_attr`."""
     of = dict(zip(rows, each, strict=True))
     for properties, own, places in _parts(worlds, rows):
-        given: dict[str, Any] = {"values": [of[row] for row in own]}
-        if places is not None:
-            given["rows"] = places
-        try:
-            properties.write(f"{SET}.{name}", values.encode(given))
-        except PropertyNotFoundError as error:
-            raise _refused(name, "settable_names", error) from error
+        _set(properties, name, places, [of[row] for row in own])
 
 
 def may_be_called(worlds: RowWorlds, name: str) -> bool:
     """Whether the server of the first row allows a name to be called."""
-    properties = PropertiesExtension(worlds.pool.environments[0].connection)
+    return name in _allowed(PropertiesExtension(worlds.pool.environments[0].connection), CALL)
+
+
+class RemoteNames:
+    """The names of one Gymnasium environment at a server that clients may call and set.
+
+    They are asked for when the first is needed, and once.
+
+    Args:
+      connection: returns the connection that is joined to its world.
+    """
+
+    def __init__(self, connection: Callable[[], Connection]):
+        self._connection = connection
+        self._allowed: dict[str, Collection[str]] = {}
+        self._kinds: dict[str, str] = {}
+
+    def get(self, name: str) -> Any:
+        """Returns a method, as a function, or the value of an attribute.
+
+        Raises:
+          AttributeError: the server does not allow the name, cannot be asked, or its environment
+            has no such attribute.
+        """
+        if name not in self._names(CALL):
+            raise AttributeError(name)
+        if self._kind(name) == METHOD:
+            return functools.partial(self._call, name)
+        return self._call(name)
+
+    def set(self, name: str, value: Any) -> bool:
+        """Sets an attribute; returns False if the server does not allow the name."""
+        if name not in self._names(SET):
+            return False
+        _set(PropertiesExtension(self._connection()), name, None, [value])
+        return True
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        properties = PropertiesExtension(self._connection())
+        return _call(properties, name, None, args, kwargs, 1)[0]
+
+    def _kind(self, name: str) -> str:
+        kind = self._kinds.get(name)
+        if kind is None:
+            try:
+                kind = str(PropertiesExtension(self._connection()).read(f"{KIND}.{name}"))
+            except PropertyNotFoundError as error:
+                if "has no attribute" in str(error):
+                    raise AttributeError(f"{name!r}: {error}") from error
+                kind = METHOD  # An older server does not say.
+            self._kinds[name] = kind
+        return kind
+
+    def _names(self, parent: str) -> Collection[str]:
+        names = self._allowed.get(parent)
+        if names is None:
+            try:
+                names = _allowed(PropertiesExtension(self._connection()), parent)
+            except DmEnvRpcClientError as error:
+                raise AttributeError(f"the server cannot be asked for names: {error}") from error
+            self._allowed[parent] = names
+        return names
+
+
+def _call(
+    properties: PropertiesExtension,
+    name: str,
+    rows: Sequence[int] | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    count: int,
+) -> list[Any]:
+    """Returns what a method returned in some rows of one world, or in all if `rows` is None."""
+    key = f"{CALL}.{name}"
+    given: dict[str, Any] = {} if rows is None else {"rows": rows}
+    if args or kwargs:
+        given.update(args=list(args), kwargs=dict(kwargs))
     try:
-        return f"{CALL}.{name}" in properties.specs(CALL)
+        if given:
+            properties.write(key, values.encode(given))
+        text = properties.read(key)
+    except PropertyNotFoundError as error:
+        raise _refused(properties, CALL, name, error) from error
+    found: Any = values.decode(str(text), f"property {key!r}")
+    if not isinstance(found, tuple | np.ndarray) or len(found) != count:
+        raise ProtocolError(f"property {key!r}: expected {count} values")
+    return list(found)
+
+
+def _set(
+    properties: PropertiesExtension, name: str, rows: Sequence[int] | None, each: Sequence[Any]
+) -> None:
+    """Sets an attribute in some rows of one world, or in all if `rows` is None."""
+    given: dict[str, Any] = {"values": list(each)}
+    if rows is not None:
+        given["rows"] = rows
+    try:
+        properties.write(f"{SET}.{name}", values.encode(given))
+    except PropertyNotFoundError as error:
+        raise _refused(properties, SET, name, error) from error
+
+
+def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
+    """Returns the names that a server allows to be called, or to be set."""
+    try:
+        return [key.removeprefix(f"{parent}.") for key in properties.specs(parent)]
     except PropertyNotFoundError:
-        return False
+        return []
 
 
 def _parts(
@@ -143,5 +232,15 @@ def _parts(
             yield PropertiesExtension(environment.connection), own, None if is_whole else places
 
 
-def _refused(name: str, option: str, error: Exception) -> AttributeError:
-    return AttributeError(f"{name!r}: {error}; a server allows names with serve({option}=...)")
+def _refused(
+    properties: PropertiesExtension, parent: str, name: str, error: PropertyNotFoundError
+) -> AttributeError:
+    """Returns the error for a name that a server does not allow, or an environment lacks."""
+    option = "callable_names" if parent == CALL else "settable_names"
+    allowed = _allowed(properties, parent)
+    if name in allowed:
+        return AttributeError(f"{name!r}: {error}")
+    known = f"{option}={allowed}" if allowed else f"no {option}"
+    return AttributeError(
+        f"{name!r}: the server allows {known}; names are allowed with serve({option}=...)"
+    )

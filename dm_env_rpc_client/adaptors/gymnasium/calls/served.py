@@ -13,12 +13,12 @@ from dm_env import specs
 from google.rpc import code_pb2
 
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.calls import CALL, SET
+from dm_env_rpc_client.adaptors.gymnasium.calls import ATTRIBUTE, CALL, KIND, METHOD, SET
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 
-__all__ = ["OfEach", "OfVector", "ServedCalls"]
+__all__ = ["OfEach", "OfVector", "ServedCalls", "kinds_of"]
 
 
 class Callee(Protocol):
@@ -33,6 +33,36 @@ class Callee(Protocol):
         """Sets an attribute in some rows, or in all, to a value for each."""
 
 
+def kinds_of(
+    properties: Properties, environment: gymnasium.Env[Any, Any], names: Collection[str]
+) -> None:
+    """Adds the properties that say what names of a single environment are.
+
+    Args:
+      properties: takes them.
+      environment: the environment.
+      names: those that may be called.
+    """
+    for name in names:
+        properties.add(
+            f"{KIND}.{name}",
+            functools.partial(_kind, environment, name),
+            spec=specs.StringArray(()),
+            description=f"whether {name} is a {METHOD} or an {ATTRIBUTE}",
+        )
+
+
+def _kind(environment: gymnasium.Env[Any, Any], name: str) -> str:
+    return METHOD if callable(_attribute(environment, name)) else ATTRIBUTE
+
+
+def _attribute(environment: gymnasium.Env[Any, Any], name: str) -> Any:
+    try:
+        return environment.get_wrapper_attr(name)
+    except AttributeError as error:
+        raise _missing(name, environment) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class OfEach(Callee):
     """Rows with a Gymnasium environment each."""
@@ -44,10 +74,7 @@ class OfEach(Callee):
     ) -> Sequence[Any]:
         results = []
         for environment in self._of(rows):
-            try:
-                found = environment.get_wrapper_attr(name)
-            except AttributeError as error:
-                raise _missing(name, environment) from error
+            found = _attribute(environment, name)
             results.append(found(*args, **kwargs) if callable(found) else found)
         return results
 
@@ -153,8 +180,9 @@ class ServedCalls:
         results = callee.call(
             name, given.get("rows"), given.get("args", []), given.get("kwargs", {})
         )
-        kinds = {(each.shape, each.dtype) for each in results if isinstance(each, np.ndarray)}
-        if len(kinds) == 1 and all(isinstance(each, np.ndarray) for each in results):
+        # Arrays alone: those of a subclass, such as masked ones, would lose what they add.
+        arrays = [each for each in results if type(each) is np.ndarray]
+        if len(arrays) == len(results) and len({(each.shape, each.dtype) for each in arrays}) == 1:
             return values.encode(np.stack(results))
         return values.encode(tuple(results))
 

@@ -12,8 +12,9 @@ import ssl
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
+from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
-from dm_env_rpc_client.transports.http2.client.attempts import NO_HTTP2, Attempts, HandshakeError
+from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.client.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.client.target import Target
@@ -25,7 +26,7 @@ from dm_env_rpc_client.transports.http2.sockets import (
     set_options,
     tls_context,
 )
-from dm_env_rpc_client.transports.status import silent
+from dm_env_rpc_client.transports.status import NO_HTTP2, silent
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Buffer, plain_memory
 
 _PAUSE_BYTES = 64 << 20
@@ -54,7 +55,7 @@ async def open_http2_stream_async(
             if tls is not None:
                 failure: OSError = HandshakeError(stream.alert or error)
             else:
-                failure = await asyncio.to_thread(explain_end, error, attempts)
+                failure = await in_thread(explain_end, error, attempts)
             attempts.failed(failure)
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
@@ -95,7 +96,9 @@ async def _connect(target: Target, attempts: Attempts, loopback_only: bool) -> s
     loop = asyncio.get_running_loop()
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
     if not target.path:
-        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        found = await in_thread(
+            socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
+        )
         places = resolved(target, found, loopback_only)
     error: OSError | None = None
     for index, (family, where) in enumerate(places):

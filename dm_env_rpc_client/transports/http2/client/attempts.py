@@ -5,20 +5,37 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import ssl
 import time
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
-from dm_env_rpc_client.transports.status import not_connected
-
-NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
+from dm_env_rpc_client.transports.status import NO_HTTP2, not_connected
 
 _log = logging.getLogger(__name__)
 
 _CLIENT_CERTIFICATE = (
     "it may require a client certificate (cert and key of Tls), or not accept the one that it got"
 )
+
+NAMELESS_ALERT = "the server ended the TLS connection with an alert"
+"""What is said of an alert after the handshake that grpcio does not name."""
+
+# What alerts of a server mean (RFC 8446, 6, and RFC 7301), by a part of their names in OpenSSL.
+# With TLS 1.2 a server that wants a client certificate says only that the handshake has failed.
+_ALERTS = {
+    "NO APPLICATION PROTOCOL": f"{NO_HTTP2}: a proxy there does not speak HTTP/2 on this port",
+    "PROTOCOL VERSION": "the server takes other versions of TLS",
+    "UNRECOGNIZED NAME": "the server has no certificate for the host of the address",
+    "CERTIFICATE": _CLIENT_CERTIFICATE,
+    "UNKNOWN CA": _CLIENT_CERTIFICATE,
+    "ACCESS DENIED": _CLIENT_CERTIFICATE,
+    "HANDSHAKE FAILURE": _CLIENT_CERTIFICATE,
+}
+
+# OpenSSL has no word "alert" for the one about names.
+_ALERT = re.compile(r"(?:ALERT |(?=UNRECOGNIZED NAME))([A-Z ]+)")
 
 _BROKEN_OFF_SECONDS = 1.0
 """How long handshakes that the server breaks off are tried again: it may be about to start."""
@@ -50,9 +67,20 @@ class HandshakeError(ConnectionError):
             )
         elif "WRONG_VERSION_NUMBER" in reason:
             reason = "the server does not speak TLS, and this connection uses it"
-        elif "alert" in reason.lower():
-            reason = f"{reason}; {_CLIENT_CERTIFICATE}"
+        else:
+            reason += _meaning(reason)
         super().__init__(reason)
+
+
+def _meaning(reason: str) -> str:
+    """Returns what the alert in an error of a handshake means, after a semicolon; "" for none."""
+    if reason == NAMELESS_ALERT:
+        return f"; {_CLIENT_CERTIFICATE}"
+    found = _ALERT.search(reason.upper().replace("_", " "))
+    if found is None:
+        return ""
+    meanings = (text for alert, text in _ALERTS.items() if alert in found[1])
+    return "".join(f"; {meaning}" for meaning in list(meanings)[:1])
 
 
 class Attempts:

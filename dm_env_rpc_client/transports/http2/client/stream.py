@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -11,27 +13,61 @@ from dm_env_rpc_client.transports.http2.client.connection import ClientConnectio
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
 from dm_env_rpc_client.transports.streams import Buffer, Stream
 
+_log = logging.getLogger(__name__)
+
+_TIMES = 3
+"""How often a stream is opened again. Its connection has no other one then."""
+
 
 class Http2Stream(Stream):
     """A `Stream` on a connection.
 
+    A server may end a connection and say that it has not processed some streams (GOAWAY, RFC 9113,
+    section 6.8), as proxies do after a number of streams. These are opened again on a connection of
+    their own.
+
     Args:
       connection: the connection. It is closed with the last of its streams.
       call: an open call on it; None for its first one.
+      reopen: opens another connection; None if that is not possible.
+      sent: a message that was sent on the call with the greeting; None for none.
     """
 
-    def __init__(self, connection: ClientConnection, call: ClientStream | None = None):
+    def __init__(
+        self,
+        connection: ClientConnection,
+        call: ClientStream | None = None,
+        reopen: Callable[[], ClientConnection] | None = None,
+        sent: bytes | None = None,
+    ):
+        self.address = connection.address
+        self._reopen = reopen
+        self._times_left = _TIMES
+        # What may have to be sent again: all until the server has answered.
+        self._unanswered: list[bytes] = [] if sent is None else [sent]
+        self._reopening = threading.Lock()
+        self._is_closed = self._is_aborted = False
+        self._use(connection, call)
+
+    def _use(self, connection: ClientConnection, call: ClientStream | None) -> None:
         if call is None:
             call = connection.open_call()
             assert call is not None, "the first call is opened with the connection"
-        self.address = connection.address
         self._connection = connection
         self._call = call
         self._advance = connection.advance
-        # Without a frame of Python in between.
-        self.write: Callable[..., bool] = functools.partial(connection.send, call)
         self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
-        self._is_closed = self._is_aborted = False
+
+    def write(self, *messages: bytes) -> bool:
+        with self._reopening:
+            connection, call = self._connection, self._call
+            if call.has_headers or self._reopen is None:
+                self._unanswered.clear()
+                # From here on without a frame of Python in between.
+                vars(self)["write"] = functools.partial(connection.send, call)
+            else:
+                self._unanswered += messages
+            return connection.send(call, *messages)
 
     def has_unsent(self) -> bool:
         return self._connection.has_unsent()
@@ -50,12 +86,39 @@ class Http2Stream(Stream):
         deadline = None if timeout is None else time.monotonic() + timeout
         while not messages:
             if call.failure is not None:
-                raise call.failure
+                call = self._opened_again(call, call.failure)
+                messages = call.messages
+                continue
             if until_sent and not self.has_unsent():
                 return None
             if not self._advance(call, deadline):
                 return None
         return messages.popleft()
+
+    def _opened_again(self, call: ClientStream, failure: DmEnvRpcClientError) -> ClientStream:
+        """Returns another call in the place of one that was not processed; or raises why not."""
+        with self._reopening:
+            if call is not self._call:
+                return self._call  # Another thread was faster.
+            is_possible = call.is_unprocessed and not self._is_closed and self._times_left > 0
+            if not is_possible or self._reopen is None:
+                raise failure
+            self._times_left -= 1
+            _log.info("%s; the stream is opened again on another connection", failure)
+            try:
+                connection = self._reopen()
+            except (DmEnvRpcClientError, OSError) as error:
+                raise failure from error
+            former = self._connection
+            self._use(connection, None)
+            if not former.release(call):
+                former.shut_down()
+            if self._is_closed:  # Meanwhile, by another thread.
+                connection.shut_down()
+                raise failure
+            if self._unanswered:
+                connection.send(self._call, *self._unanswered)
+            return self._call
 
     def shared_socket(self) -> tuple[ClientConnection, int] | None:
         connection = self._connection

@@ -36,7 +36,7 @@ class Target(NamedTuple):
             return cls(rest.removeprefix("//"), "", 0)
         if scheme == "unix-abstract" and rest:
             return cls("\0" + rest, "", 0)
-        return cls("", *parse_host_port(address))
+        return cls("", *parse_host_port(address, listens=False))
 
 
 def can_reach(address: str, credentials: Credentials | None) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.transports.addresses import check_is_text
+from dm_env_rpc_client.transports.addresses import check_address
 from dm_env_rpc_client.transports.credentials import ServerCredentials, check_encryption
 from dm_env_rpc_client.transports.tls import Tls
 from dm_env_rpc_client.transports.tokens import bearer
@@ -49,7 +49,7 @@ class Dial:
     environments: int = 1
 
     def __post_init__(self) -> None:
-        check_is_text(self.address, "the address of dial")
+        check_address(self.address, "the address of dial")
         arguments.flag("insecure", self.insecure)
         check_encryption(self.address, self.client_credentials, self.insecure)
         if self.token is not None:

@@ -23,6 +23,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
+from dm_env_rpc_client.system.epoll import why_no_epoll
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
@@ -110,7 +111,7 @@ class IncomingSockets(AcceptingThread):
     ):
         check_may_listen(address, credentials, insecure)
         if not hasattr(select, "epoll"):
-            raise SpecError("servers can dial in to programs on Linux only")
+            raise SpecError(f"listening for servers that dial in takes {why_no_epoll()}")
         if not (credentials is None or isinstance(credentials, ssl.SSLContext | Tls)):
             raise SpecError(
                 "listen takes a Tls or an ssl.SSLContext as credentials, got "

@@ -70,6 +70,7 @@ class ClientStream:
       number: of the stream.
       messages: what was received, oldest first, each in memory of its own.
       failure: why nothing more will be received; None while something may be.
+      is_unprocessed: whether it has failed and the server has done nothing for it.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class ClientStream:
     ):
         self.messages = messages
         self.failure: DmEnvRpcClientError | None = None
-        self.has_headers = False
+        self.has_headers = self.is_unprocessed = False
         self.number = number
         self._half = half
         self.assembler = assembler
@@ -221,6 +222,7 @@ class ClientHalf(Role):
         for number, call in self._streams.items():
             if number > last_stream or code != frames.NO_ERROR:
                 status = "UNAVAILABLE" if code == frames.NO_ERROR else status
+                call.is_unprocessed = call.failure is None and code == frames.NO_ERROR
                 call.fail(stream_error(self.address, status, self._going_away.strip("; ")))
 
     def begin(self, first: bytes) -> None:

@@ -7,8 +7,9 @@ rests after each handshake for as long as that took.
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
+import queue
+import threading
 import time
 from collections.abc import Callable
 
@@ -32,21 +33,34 @@ class Handshakes:
     def __init__(self, name: str, failed: Callable[[ServerConnection], None]):
         self._failed = failed
         self._name = name
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, name)
+        # No pool of `concurrent.futures`: these end with the code of the main thread.
+        self._thread: threading.Thread | None = None
+        self._waiting: queue.SimpleQueue[ServerConnection | None] = queue.SimpleQueue()
 
     def go_on(self, connection: ServerConnection) -> None:
         """Goes on with the handshake of a connection, of which the poll has told."""
         # Each connection is in it once at most: the poll is silent about it from then on.
-        try:
-            self._thread.submit(self._encrypt, connection)
-        except RuntimeError:
-            # No thread can be started, and the connection waits for one.
-            self._thread = concurrent.futures.ThreadPoolExecutor(1, self._name)
-            self._encrypt(connection)
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # No thread can be started now.
+                self._encrypt(connection)
+                return
+            self._thread = thread
+        self._waiting.put(connection)
 
     def stop(self) -> None:
         """Ends the thread."""
-        self._thread.shutdown(wait=False)
+        self._waiting.put(None)
+
+    def _run(self) -> None:
+        while True:
+            connection = self._waiting.get()
+            if connection is None:
+                return
+            self._encrypt(connection)
+            del connection  # While it waits for the next one.
 
     def _encrypt(self, connection: ServerConnection) -> None:
         begun = time.perf_counter()

@@ -1,0 +1,112 @@
+"""Arrays with a row for each of several environments, and the values that a row takes.
+
+What fills the rows of a batch, of rollouts or of a vector environment takes values by `Column`. A
+row takes the values that an environment of its own may return, and refuses those that would change:
+an assignment of NumPy wraps 300 to 44 in an uint8, fills a row with one number, parses "0.5", and
+makes 0 of NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+from google.protobuf import any_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting, packing
+from dm_env_rpc_client.tensors.specs import codec_of
+
+
+class Column:
+    """The rows of one observation, reward or discount.
+
+    Args:
+      spec: of one row.
+      rows: the shape of the rows, such as (N,).
+      label: names a value in errors, such as "observation 'arm.torque'".
+      dtype: of the array; None for the one in which values are sent: int32 in place of int16,
+        objects for texts.
+
+    Attributes:
+      array: the rows, of the shape of the rows and that of one row; zeros, empty texts or messages.
+      dtype: of the array.
+      shape: of one row.
+      type: the type of the scalars that a row takes as they are; None if it takes arrays alone.
+
+    Raises:
+      SpecError: values with this spec cannot be sent.
+    """
+
+    __slots__ = ("_codec", "_label", "_may_round", "array", "dtype", "shape", "type")
+
+    def __init__(
+        self,
+        spec: specs.Array,
+        rows: tuple[int, ...],
+        label: str,
+        dtype: np.dtype[Any] | None = None,
+    ):
+        self._label = label
+        self._codec = codec_of(spec, f"spec {spec.name!r}")
+        self.dtype: np.dtype[Any] = self._codec.dtype if dtype is None else dtype
+        self.shape = tuple(spec.shape)
+        self.array: npt.NDArray[Any] = np.zeros((*rows, *self.shape), self.dtype)
+        if self.dtype.kind == "O":
+            is_text = self._codec.data_type == dm_env_rpc_pb2.STRING
+            for place in range(math.prod(self.array.shape)):
+                self.array.flat[place] = "" if is_text else any_pb2.Any()
+        self._may_round = self.dtype == np.float32
+        self.type: type | None = None
+        if not self.shape and self.dtype.kind in "biuf":
+            self.type = float if self.dtype == np.float64 else self.dtype.type
+
+    def taken(self, value: Any) -> Any:
+        """Returns a value that an assignment puts into a row as it is, or rounded.
+
+        It is found out at once for most values; others are `fitted`, or refused as there.
+        """
+        if type(value) is np.ndarray:
+            if value.shape == self.shape:
+                if value.dtype == self.dtype:
+                    return value
+                if self._may_round and value.dtype is _DOUBLE and _is_small(value):
+                    return value
+        elif type(value) is self.type:
+            return value
+        return self.fitted(value)
+
+    def fitted(self, value: Any) -> Any:
+        """Returns a value in the dtype and shape of a row.
+
+        Args:
+          value: what an environment has returned.
+
+        Raises:
+          SpecError: it has another shape, or the dtype cannot represent an element exactly.
+        """
+        label, codec = self._label, self._codec
+        array = packing.to_dtype(casting.as_array(value, label), codec, label)
+        if codec.dtype != self.dtype:
+            array = casting.exact_cast(array, self.dtype, label)
+        if array.shape != self.shape:
+            raise SpecError(f"{label}: has shape {list(array.shape)}; expected {list(self.shape)}")
+        if codec.data_type == dm_env_rpc_pb2.STRING:
+            # One text that cannot be sent would fail the answer of all rows.
+            packing.pack_array(array, codec, label)
+        return array if self.shape else array[()]
+
+
+_DOUBLE = np.dtype(np.float64)
+
+_SMALL = float(np.finfo(np.float32).max) ** 2
+"""If the sum of squares is less, no element is too large for float32, infinite or NaN."""
+
+
+def _is_small(array: npt.NDArray[np.float64]) -> bool:
+    """Whether an array can be rounded to float32, by one operation."""
+    return bool(np.vdot(array, array) < _SMALL)

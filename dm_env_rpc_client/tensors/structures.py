@@ -1,0 +1,217 @@
+"""Nested specs and values, in the order that their authors gave them.
+
+A structure is a leaf, or a mapping, a list or tuple, a named tuple, or an instance of a dataclass
+or of a class of attrs, whose parts are structures. What has `shape` and `dtype` is a leaf.
+
+dm-tree goes through a mapping by its sorted keys. Agents that flatten `observation.values()` do
+not, so the names and UIDs of a server are in the order of the mapping itself.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+__all__ = ["flattener", "is_nested", "leaves", "leaves_with_path", "nester", "parts_by_name"]
+
+_Take: TypeAlias = Callable[[Any, list[Any]], None]
+"""Appends the leaves of a value to a list."""
+
+_LISTED = 8
+"""The number of keys that an error names."""
+
+
+def is_nested(structure: Any) -> bool:
+    """Whether this is a structure with parts, and no leaf."""
+    return _parts(structure) is not None
+
+
+def leaves(structure: Any) -> list[Any]:
+    """Returns the leaves of a structure; none if it is None."""
+    return [leaf for _, leaf in leaves_with_path(structure)]
+
+
+def leaves_with_path(structure: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Returns the leaves of a structure, each with the keys and indices that lead to it."""
+    return [] if structure is None else list(_walk(structure, ()))
+
+
+def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
+    """Returns a structure whose parts have names as a mapping; None for any other."""
+    if isinstance(structure, Mapping):
+        return structure
+    names = _names(structure)
+    return None if names is None else {name: getattr(structure, name) for name in names}
+
+
+def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
+    """Returns what flattens values of a structure, in the order of `leaves`.
+
+    A part with names may be a mapping, a named tuple, a dataclass or an instance of a class of
+    attrs, whichever of them the structure is; its parts are found by their names.
+
+    Args:
+      structure: of specs; None for one without leaves.
+      where: what the values are called in errors, such as "observation".
+
+    Returns:
+      A function of a value, which raises a RuntimeError if the value has other parts.
+    """
+    if structure is None:
+        return lambda value: []
+    if not is_nested(structure):
+        return lambda value: [value]
+    take = _taker(structure, where, ())
+
+    def flatten(value: Any) -> list[Any]:
+        found: list[Any] = []
+        take(value, found)
+        return found
+
+    keys = _leaf_keys(structure)
+    if keys is None:
+        return flatten
+
+    def flatten_leaves(value: Any) -> list[Any]:
+        if type(value) is dict and len(value) == len(keys):
+            found = []
+            try:  # Most values, without a call for each part.
+                for key in keys:
+                    found.append(value[key])  # noqa: PERF401
+                return found
+            except KeyError:
+                pass  # `flatten` says what is wrong.
+        return flatten(value)
+
+    return flatten_leaves
+
+
+def nester(structure: Any) -> Callable[[Iterator[Any]], Any]:
+    """Returns what puts values, in the order of `leaves`, into a structure of the same types."""
+    parts = _parts(structure)
+    if parts is None:
+        return next
+    nesters = [nester(part) for _, part in parts]
+    kind: Any = type(structure)
+    if isinstance(structure, Mapping):
+        keys = [key for key, _ in parts]
+
+        def nest_mapping(values: Iterator[Any]) -> Any:
+            made = {}
+            for key, nest in zip(keys, nesters, strict=True):
+                made[key] = nest(values)
+            if kind is dict:
+                return made
+            if isinstance(structure, collections.defaultdict):
+                return kind(structure.default_factory, made)
+            return kind(made)
+
+        return nest_mapping
+    if isinstance(structure, list | tuple) and _names(structure) is None:
+        return lambda values: kind(nest(values) for nest in nesters)
+    return lambda values: kind(*(nest(values) for nest in nesters))
+
+
+def _walk(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    parts = _parts(structure)
+    if parts is None:
+        yield path, structure
+        return
+    for key, part in parts:
+        yield from _walk(part, (*path, key))
+
+
+def _parts(structure: Any) -> list[tuple[Any, Any]] | None:
+    """Returns keys or indices and parts of a structure; None for a leaf."""
+    if hasattr(structure, "shape") and hasattr(structure, "dtype"):
+        return None
+    named = parts_by_name(structure)
+    if named is not None:
+        return list(named.items())
+    return list(enumerate(structure)) if isinstance(structure, list | tuple) else None
+
+
+def _names(structure: Any) -> list[str] | None:
+    """Returns the names of the fields of an object; None for a mapping or an object without."""
+    if isinstance(structure, tuple):
+        names = getattr(structure, "_fields", None)
+        return None if names is None else list(names)
+    if isinstance(structure, type):
+        return None
+    attributes = getattr(type(structure), "__attrs_attrs__", None)
+    if attributes is not None:
+        return [attribute.name for attribute in attributes]
+    if dataclasses.is_dataclass(structure):
+        return [field.name for field in dataclasses.fields(structure)]
+    return None
+
+
+def _leaf_keys(structure: Any) -> list[Any] | None:
+    """Returns the keys of a mapping without levels; None for other structures."""
+    if isinstance(structure, Mapping) and not any(map(is_nested, structure.values())):
+        return list(structure)
+    return None
+
+
+def _taker(structure: Any, where: str, path: tuple[Any, ...]) -> _Take:
+    parts = _parts(structure)
+    if parts is None:
+        return lambda value, found: found.append(value)
+    named = parts_by_name(structure) is not None
+    takers = [(key, _taker(part, where, (*path, key))) for key, part in parts]
+
+    def take_named(value: Any, found: list[Any]) -> None:
+        if type(value) is not dict:
+            own = parts_by_name(value)
+            if own is None:
+                raise _mismatch(structure, value, where, path)
+            value = own
+        if len(value) != len(takers):
+            raise _mismatch(structure, value, where, path)
+        for key, take in takers:
+            if key not in value:
+                raise _mismatch(structure, value, where, path)
+            take(value[key], found)
+
+    def take_indexed(value: Any, found: list[Any]) -> None:
+        if not isinstance(value, list | tuple) or len(value) != len(takers):
+            raise _mismatch(structure, value, where, path)
+        for (_, take), part in zip(takers, value, strict=True):
+            take(part, found)
+
+    return take_named if named else take_indexed
+
+
+def _mismatch(structure: Any, value: Any, where: str, path: Sequence[Any]) -> RuntimeError:
+    """Returns the error for a value that has not the parts of its spec."""
+    place = ".".join(map(str, path))
+    label = f"{where} {place!r}" if place else f"the {where}"
+    expected, found = parts_by_name(structure), parts_by_name(value)
+    if expected is None:
+        size = len(structure)
+        count = f" of {len(value)}" if isinstance(value, list | tuple) else ""
+        text = f"is a {type(value).__name__}{count}; its spec is a {type(structure).__name__}"
+        return _violates(f"{label} {text} of {size}")
+    if found is None:
+        text = f"is a {type(value).__name__}; its spec has the keys {_listed(expected)}"
+        return _violates(f"{label} {text}")
+    lacks = [key for key in expected if key not in found]
+    more = [key for key in found if key not in expected]
+    texts = []
+    if lacks:
+        texts.append(f"lacks {_listed(lacks)}")
+    if more:
+        texts.append(f"has {_listed(more)}, which the spec does not have")
+    return _violates(f"{label} {' and '.join(texts)}; the spec has {_listed(expected)}")
+
+
+def _violates(text: str) -> RuntimeError:
+    return RuntimeError(f"the environment violates its own specs: {text}")
+
+
+def _listed(keys: Any) -> str:
+    names = list(keys)
+    more = ", ..." if len(names) > _LISTED else ""
+    return (", ".join(map(repr, names[:_LISTED])) or "no parts") + more

@@ -1,0 +1,74 @@
+"""Whether grpcio works in this process, which may have been forked from one that used it.
+
+The core of grpcio has threads, which a forked child lacks. If the core was in use at the fork,
+calls in the child wait for ever, whatever their timeouts are. If all had been closed, they work.
+grpcio does not tell, and channels may be anybody's; so a call is tried, in a fork of this process,
+since it may wait where nothing interrupts it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import warnings
+from typing import Any
+
+import grpc
+
+from dm_env_rpc_client.errors import SpecError
+
+_NOWHERE = "unix:/dev/null/nowhere"
+_PROBE_SECONDS = 1.5
+"""How long grpcio may take to see that nobody listens there; it takes some milliseconds."""
+
+_works_in = os.getpid()
+
+
+def check_works(what: str) -> None:
+    """Raises SpecError in a forked child in which grpcio cannot work.
+
+    Args:
+      what: what cannot be done then, for the error.
+    """
+    global _works_in
+    if os.getpid() == _works_in:
+        return
+    if not _answers():
+        raise SpecError(
+            f"{what}: the transport 'grpc' cannot be used in this process, which was forked while "
+            "grpcio was in use; use transport='http2', close what uses grpcio before the fork, or "
+            "start the process by 'spawn' or 'forkserver'"
+        )
+    _works_in = os.getpid()
+
+
+def _answers() -> bool:
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Of forks beside other threads.
+        pid = os.fork()
+    if not pid:
+        try:
+            _call_nobody()
+            os.write(writing, b".")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        poll = select.poll()
+        poll.register(reading, select.POLLIN)
+        return bool(poll.poll(_PROBE_SECONDS * 1000)) and bool(os.read(reading, 1))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+
+
+def _call_nobody() -> None:
+    options = [("grpc.enable_http_proxy", 0)]
+    call: Any = grpc.insecure_channel(_NOWHERE, options).unary_unary("/")
+    try:
+        call(b"", timeout=_PROBE_SECONDS)
+    except grpc.RpcError:
+        pass

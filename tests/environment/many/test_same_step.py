@@ -1,0 +1,155 @@
+"""Rows of which one fails in the step that ends another one: no action is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from dm_env_rpc_client import EnvironmentsFailedError
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.server import serve
+
+SAME = AutoresetMode.SAME_STEP
+
+LENGTH = 2
+
+PLACES: dict[str, dict[str, Any]] = {
+    "batch": {},
+    "streams": {"num_batches": 0},
+    "two batches": {"num_batches": 2},
+}
+
+
+class Adding(dm_env.Environment):
+    """Observes the sum of its actions; -1 raises; an episode has as many steps as the setting says.
+
+    Args:
+      length: that number.
+    """
+
+    def __init__(self, length: int = 99):
+        self._length = length
+
+    def reset(self) -> dm_env.TimeStep:
+        self._sum = self._steps = 0
+        return dm_env.restart(np.array([0.0]))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if action == -1:
+            raise OSError("it does not go back")
+        self._sum += int(action)
+        self._steps += 1
+        observation = np.array([float(self._sum)])
+        if self._steps == self._length:
+            return dm_env.termination(float(action), observation)
+        return dm_env.transition(float(action), observation)
+
+    def action_spec(self) -> specs.Array:
+        return specs.BoundedArray((), np.int64, -1, 9, "action")
+
+    def observation_spec(self) -> specs.Array:
+        return specs.Array((1,), np.float64, "sum")
+
+
+class AddingEnv(gymnasium.Env[Any, Any]):
+    """The same for Gymnasium."""
+
+    action_space = spaces.Discrete(11, start=-1)
+    observation_space = spaces.Box(-99, 99, (1,), np.float64)
+
+    def __init__(self, length: int = 99):
+        self._own = Adding(length)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        return self._own.reset().observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        timestep = self._own.step(action)
+        return timestep.observation, float(timestep.reward), timestep.last(), False, {}
+
+
+def _lengths(index: int) -> dict[str, int]:
+    return {"length": 99 if index == 0 else LENGTH}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["step", "send"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("factory", [Adding, AddingEnv])
+def test_the_action_after_a_step_in_which_another_row_failed_is_taken(
+    factory: Any, place: str, asynchronous: bool
+) -> None:
+    def step(*actions: int) -> Any:
+        if not asynchronous:
+            return envs.step(np.array(actions))
+        envs.send(np.array(actions))
+        received: dict[int, Any] = {}
+        failure = None
+        while len(received) + (failure is not None) < 2:
+            try:
+                observations, *_, ids = envs.recv()
+            except EnvironmentsFailedError as error:
+                failure = error
+            else:
+                received.update(zip(ids.tolist(), observations, strict=True))
+        if failure is not None:
+            raise failure
+        return np.stack([received[0], received[1]]), None
+
+    with (
+        serve(factory) as server,
+        RemoteVectorEnv(server.address, 2, _lengths, autoreset_mode=SAME, **PLACES[place]) as envs,
+    ):
+        envs.reset()
+        assert step(1, 1)[0].tolist() == [[1.0], [1.0]]
+        with pytest.raises(EnvironmentsFailedError, match="it does not go back") as caught:
+            step(-1, 1)
+        assert list(caught.value.failures) == [0]
+        # Row 1 has ended with that step, and begun again.
+        assert step(5, 3)[0].tolist() == [[6.0], [3.0]]
+        # With this step it ends, and begins again, without a failure.
+        assert step(1, 3)[0].tolist() == [[7.0], [0.0]]
+        assert step(1, 4)[0].tolist() == [[8.0], [4.0]]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("factory", [Adding, AddingEnv])
+def test_both_rows_may_fail_and_end_in_turns(factory: Any, place: str) -> None:
+    with (
+        serve(factory) as server,
+        RemoteVectorEnv(
+            server.address, 3, {"length": LENGTH}, autoreset_mode=SAME, **PLACES[place]
+        ) as envs,
+    ):
+        envs.reset()
+        sums = np.zeros(3)
+        steps = np.zeros(3, int)
+        random = np.random.default_rng(3)
+        failed = 0
+        for _ in range(60):
+            actions = random.integers(0, 5, 3)
+            actions[random.random(3) < 0.2] = -1
+            fine = actions != -1
+            sums[fine] += actions[fine]
+            steps[fine] += 1
+            is_last = fine & (steps == LENGTH)
+            sums[is_last] = steps[is_last] = 0
+            if not fine.all():
+                failed += 1
+                with pytest.raises(EnvironmentsFailedError) as caught:
+                    envs.step(actions)
+                assert sorted(caught.value.failures) == np.flatnonzero(~fine).tolist()
+                continue
+            observations, rewards, terminated, _, infos = envs.step(actions)
+            assert observations[:, 0].tolist() == sums.tolist()
+            assert rewards.tolist() == actions.tolist()
+            assert terminated.tolist() == is_last.tolist()
+            assert ("final_obs" in infos) == bool(is_last.any())
+        assert 10 < failed < 50

@@ -1,0 +1,106 @@
+"""How the server in one file begins and ends as a command: tokens, signals, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client import make
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
+from tests.launch.standalone.interpreters import FILE, NEWEST, OLDEST, interpreter
+
+SLOW = """
+import time
+import numpy as np
+from dm_env_rpc_server import Array, TimeStep
+
+class Slow:
+    def observation_spec(self):
+        return {"x": Array((), np.int64, "x")}
+
+    action_spec = observation_spec
+
+    def reset(self):
+        return TimeStep(0, None, None, {"x": 1})
+
+    def step(self, action):
+        time.sleep(action["x"])
+        return TimeStep(1, 0.0, 1.0, {"x": 1})
+
+    def close(self):
+        print("closing", flush=True)
+        time.sleep(0.5)
+        print("closed", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def started(python: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    (folder / "slow.py").write_text(SLOW)
+    shutil.copy(FILE, folder)
+    command = [interpreter(python), FILE.name, "slow:Slow", "--address", "localhost:0", *options]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+@pytest.mark.parametrize("signals", [1, 2, 5])
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_signals_lose_no_close(version: str, signals: int, is_joined: bool, tmp_path: Path) -> None:
+    """One may come to the group of the process, others from what has launched it."""
+    with started(version, tmp_path) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        env = make(address)
+        env.reset()
+        if not is_joined:
+            env.connection.close()
+        process.terminate()
+        assert process.stdout.readline() == "closing\n"
+        for _ in range(signals - 1):
+            process.terminate()
+        assert process.stdout.read() == "closed\n"
+        assert process.wait(20) == 0
+
+
+def test_a_close_that_does_not_end_is_told_by_the_exit_code(tmp_path: Path) -> None:
+    with started(NEWEST, tmp_path) as process:
+        assert process.stdout is not None
+        with make(process.stdout.readline().split()[-1]) as env:
+            env.reset()
+            env.step_async({"x": 60})
+            process.terminate()
+            process.communicate(timeout=20)
+            assert process.returncode == 143
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("contents", ["", " \t\n", "two words\n"])
+def test_a_token_that_is_none_serves_nobody(version: str, contents: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(contents)
+    with started(version, tmp_path, "--token-file", "token") as process:
+        out, err = process.communicate(timeout=20)
+        assert (out, process.returncode) == ("", 2)
+        assert "token" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("token", ["", " ", "a b", "a\n", "\u00e9"])
+def test_a_token_is_a_word(token: str) -> None:
+    with pytest.raises(ValueError, match="a token is text of printable ASCII characters"):
+        dm_env_rpc_server.serve(object, token=token)
+
+
+def test_an_address_that_is_none_is_a_wrong_command_line(tmp_path: Path) -> None:
+    with started(NEWEST, tmp_path, "--address", "localhost:99999") as process:
+        assert "'localhost:99999'" in process.communicate(timeout=20)[1].splitlines()[-1]
+        assert process.returncode == 2

@@ -1,0 +1,361 @@
+"""Errors of environments, of transports and of calls name what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+from gymnasium import spaces
+
+import dm_env_rpc_client
+from dm_env_rpc_client import (
+    DmEnvRpcError,
+    SpecError,
+    Tls,
+    dm_env_spec_to_tensor_spec,
+    listen,
+    make,
+)
+from dm_env_rpc_client.adaptors.gymnasium import make_remote
+from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.errors import ConnectionLostError
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
+from dm_env_rpc_client.server import Catch, Properties, serve
+from tests.adaptors.pettingzoo.arena import Arena
+from tests.mistakes.mistake import Mistake
+from tests.server.structures.hosted import Structured, array
+from tests.support.certificates import self_signed
+
+
+class Rewarding(gymnasium.Env[Any, Any]):
+    """Returns what it is told to as a reward."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, reward: Any):
+        self._reward = reward
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, self._reward, False, False, {}
+
+
+@contextlib.contextmanager
+def own(make_one: Any) -> Iterator[str]:
+    with serve(make_one) as server:
+        yield server.address
+
+
+@contextlib.contextmanager
+def one_file(make_one: Any) -> Iterator[str]:
+    with dm_env_rpc_server.serve(make_one, "localhost:0") as server:
+        yield server.address
+
+
+def rewarded(server: Any, reward: Any) -> None:
+    with (
+        server(lambda: Rewarding(reward)) as address,
+        contextlib.closing(make_remote(address)) as env,
+    ):
+        env.reset()
+        env.step(1)
+
+
+class Lopsided(Arena):
+    """An arena with a reward of shape (1,)."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *others = super().step(actions)
+        return (observations, {agent: np.ones(1) for agent in rewards}, *others)
+
+
+def arena() -> None:
+    with serve(Lopsided) as server, contextlib.closing(RemoteParallelEnv(server.address)) as env:
+        env.reset(seed=1)
+        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+
+
+def specified(server: Any, observation: Any, action: Any = None) -> None:
+    with server(lambda: Structured(observation, action)) as address:
+        make(address).close()
+
+
+LONG = specs.Array((2,), np.longdouble)
+NAMED = "returned a reward that is no number"
+
+OF_ENVIRONMENTS: dict[str, Mistake] = {
+    "a reward of shape (1,)": Mistake(
+        lambda: rewarded(own, np.ones(1)), DmEnvRpcError, f"step of Rewarding {NAMED}",
+        "an array float64 [1]", "expected a float",
+    ),
+    "a reward of shape (1,), one file": Mistake(
+        lambda: rewarded(one_file, np.ones((1, 2))), DmEnvRpcError, f"step of Rewarding {NAMED}",
+        "an array float64 [1, 2]", "expected a float",
+    ),
+    "no reward": Mistake(
+        lambda: rewarded(own, None), DmEnvRpcError, f"step of Rewarding {NAMED}", "None", "float",
+    ),
+    "no reward, one file": Mistake(
+        lambda: rewarded(one_file, None), DmEnvRpcError, NAMED, "None", "expected a float",
+    ),
+    "a reward that is text": Mistake(
+        lambda: rewarded(own, "0.5"), DmEnvRpcError, NAMED, "a str", "expected a float",
+    ),
+    "a complex reward": Mistake(
+        lambda: rewarded(own, 1j), DmEnvRpcError, NAMED, "a complex", "expected a float",
+    ),
+    "a reward in PettingZoo": Mistake(
+        arena, Exception, f"step of Lopsided {NAMED}", "an array float64 [1]", "expected a float",
+    ),
+    "a dtype that cannot be sent": Mistake(
+        lambda: specified(own, {"arm": {"time": LONG}}), DmEnvRpcError, "'arm.time'",
+        str(np.dtype(np.longdouble)), "",
+    ),
+    "a dtype that cannot be sent, one file": Mistake(
+        lambda: specified(one_file, {"arm": {"time": LONG}}), DmEnvRpcError, "'arm.time'",
+        str(np.dtype(np.longdouble)), "",
+    ),
+    "a dtype of an action": Mistake(
+        lambda: specified(own, array(), {"grip": (LONG,)}), DmEnvRpcError, "'grip.0'",
+        str(np.dtype(np.longdouble)), "",
+    ),
+    "bytes as texts": Mistake(
+        lambda: specified(own, {"word": specs.StringArray((), bytes)}), DmEnvRpcError, "'word'",
+        "bytes", "text",
+    ),
+    "a bound that is NaN": Mistake(
+        lambda: specified(own, {"x": specs.BoundedArray((), float, np.nan, 1.0)}), DmEnvRpcError,
+        "'x'", "NaN", "",
+    ),
+    "a name that is missing in a message": Mistake(
+        lambda: dm_env_spec_to_tensor_spec(LONG), SpecError, "spec None",
+        str(np.dtype(np.longdouble)), "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_ENVIRONMENTS)
+def test_what_an_environment_does_wrong_is_named(name: str) -> None:
+    OF_ENVIRONMENTS[name].check()
+
+
+@pytest.mark.parametrize(
+    "reward", [1, np.float32(1), np.array(1.0), True, np.int8(1), np.bool_(True)]
+)
+def test_a_number_of_any_type_is_a_reward(reward: Any) -> None:
+    with (
+        serve(lambda: Rewarding(reward)) as server,
+        contextlib.closing(make_remote(server.address)) as env,
+    ):
+        env.reset()
+        found = env.step(1)[1]
+        assert (type(found), found) == (float, 1.0)
+
+
+# Calls that a server does not allow.
+
+
+def called(name: str, *, sets: bool = False, **options: Any) -> None:
+    with (
+        serve(lambda: Rewarding(0.0), **options) as server,
+        contextlib.closing(RemoteVectorEnv(server.address, 2, num_batches=0)) as envs,
+    ):
+        if sets:
+            envs.set_attr(name, 1)
+        else:
+            envs.call(name)
+
+
+CALLS: dict[str, Mistake] = {
+    "a call that is not allowed": Mistake(
+        lambda: called("masks", callable_names=["level", "jump"]), AttributeError, "'masks'",
+        "callable_names=['jump', 'level']", "serve(callable_names=...)",
+    ),
+    "a call where none is allowed": Mistake(
+        lambda: called("masks"), AttributeError, "'masks'", "no callable_names",
+        "serve(callable_names=...)",
+    ),
+    "a name that may not be set": Mistake(
+        lambda: called("masks", sets=True, settable_names=["level"]), AttributeError, "'masks'",
+        "settable_names=['level']", "serve(settable_names=...)",
+    ),
+    "a call of what there is not": Mistake(
+        lambda: called("masks", callable_names=["masks"]), AttributeError, "'masks'",
+        "Rewarding has no attribute 'masks'", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_is_refused_says_what_is_allowed(name: str) -> None:
+    CALLS[name].check()
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_an_unknown_property_names_those_of_world_and_server(processes: int | None) -> None:
+    of_server = Properties()
+    of_server.add("level", lambda: 1)
+    with (
+        serve(Catch, properties=of_server, processes=processes) as server,
+        make(server.address, {"num_envs": 2}) as env,
+        pytest.raises(KeyError, match=r"no property 'lvl'; properties: .*batch\.num_envs.*'level'"),
+    ):
+        PropertiesExtension(env.connection).read("lvl")
+
+
+# What a server says in the TLS handshake (RFC 8446, 6: a record of an alert).
+
+ALERTS: dict[int, str] = {
+    40: "client certificate",
+    42: "client certificate",
+    48: "client certificate",
+    49: "client certificate",
+    116: "client certificate",
+    70: "other versions of TLS",
+    112: "no certificate for the host",
+    120: r"does not speak HTTP/2.*have a proxy offer HTTP/2",
+    80: "matching credentials",
+}
+
+
+@contextlib.contextmanager
+def alerting(code: int) -> Iterator[str]:
+    """A server that answers each handshake with an alert."""
+    with socket.create_server(("localhost", 0)) as door:
+
+        def run() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted, _ = door.accept()
+                    with accepted:
+                        accepted.recv(65_536)
+                        accepted.sendall(bytes([21, 3, 3, 0, 2, 2, code]))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield f"localhost:{door.getsockname()[1]}"
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def trusting(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    _, certificate = self_signed(tmp_path_factory.mktemp("tls"))
+    return Tls(ca=certificate)
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+@pytest.mark.parametrize("code", ALERTS)
+def test_an_alert_of_tls_says_what_it_means(code: int, transport: Any, trusting: Tls) -> None:
+    expected = ALERTS[code]
+    with alerting(code) as address, pytest.raises(ConnectionLostError, match=expected) as caught:
+        dm_env_rpc_client.connect(address, credentials=trusting, transport=transport, timeout=5)
+    if expected != "client certificate":
+        assert "client certificate" not in str(caught.value)
+
+
+# A process without descriptors.
+
+_WITHOUT = """
+import os, resource, sys
+import dm_env_rpc_client
+transport, other, address = sys.argv[1:]
+dm_env_rpc_client.make(other, transport=transport).close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+held = []
+try:
+    while True:
+        held.append(os.dup(0))
+except OSError:
+    pass
+try:
+    dm_env_rpc_client.make(address, transport=transport, timeout=2)
+except dm_env_rpc_client.errors.ConnectionLostError as error:
+    os.write(1, str(error).encode())
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "host"),
+    [("http2", "localhost"), ("http2", "127.0.0.1"), ("grpc", "localhost"), ("grpc", "127.0.0.1")],
+)
+def test_a_client_without_descriptors_is_told_so(transport: str, host: str) -> None:
+    # What the first connection imports, and starts, is there when there are none left.
+    with serve(Catch, "localhost:0") as other, serve(Catch, "localhost:0") as server:
+        address = server.address.replace("localhost", host)
+        finished = subprocess.run(
+            [sys.executable, "-c", _WITHOUT, transport, other.address, address],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+    text = finished.stdout.decode()
+    assert "could not connect to" in text, finished.stderr
+    for part in ("no file descriptors left in this process, which may have 200", "ulimit -n"):
+        assert part in text
+    assert "credentials" not in text
+    assert text.isprintable()
+
+
+# Monkey patching that takes epoll away, as gevent's does.
+
+
+@pytest.fixture
+def without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "epoll")
+
+
+PATCHED: dict[str, Callable[[], Any]] = {
+    "serve": lambda: serve(Catch, transport="http2"),
+    "processes": lambda: serve(Catch, processes=2),
+    "listen": lambda: listen("localhost:0"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
+@pytest.mark.parametrize("name", PATCHED)
+def test_a_process_whose_select_has_no_epoll(without_epoll: None, name: str) -> None:
+    Mistake(
+        PATCHED[name], SpecError, "takes select.epoll", "monkey patching, such as gevent's",
+        "serve in a process without it",
+    ).check()  # fmt: skip
+
+
+def test_a_process_without_epoll_can_serve_over_grpc(without_epoll: None) -> None:
+    with serve(Catch) as server:
+        assert server.address
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    spec = {"a": array(), "b": array()}
+
+    def first(observation: Any) -> dm_env.TimeStep:
+        return dm_env.restart({"a": 1.0, "b": 2.0, "c": 3.0})
+
+    for server in (own, one_file):
+        with (
+            server(lambda: Structured(spec, first=first)) as address,
+            make(address) as env,
+            pytest.raises(DmEnvRpcError, match=r"observation.*'c'.*'a', 'b'|'c'.*\['a', 'b'\]"),
+        ):
+            env.reset()

@@ -1,0 +1,274 @@
+"""Rows 6 and 7: no answer is lost in silence when the wait for it is interrupted or cancelled.
+
+After that the connection is unusable, or the next wait returns the answer. A step that simply goes
+on would skip one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    AsyncDmEnvAdaptor,
+    ConnectionLostError,
+    DmEnvAdaptor,
+    EnvironmentsFailedError,
+    make,
+    make_async,
+)
+from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
+from dm_env_rpc_client.server import serve
+from tests.reliability.connections.counting import WAYS, Counting, CountingGym
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+from tests.support.programs import run_python
+
+ACTION = {"value": 1}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, str]]:
+    with serve(Counting) as one, serve(CountingGym) as other:
+        yield {"dm_env": one.address, "gymnasium": other.address}
+
+
+@pytest.mark.row(6)
+@pytest.mark.parametrize("way", WAYS)
+@counts(12, 500)
+def test_interrupts_at_random_points_lose_no_answer(
+    servers: dict[str, str], way: str, count: int, seen: Seen
+) -> None:
+    module = "tests.reliability.connections.counting"
+    address = servers[WAYS[way].served]
+    finished = run_python("-m", module, way, address, count, timeout=500)
+    lost, failed, followed = map(int, finished.stdout.split())
+    seen(interrupts=count, lost_answers=lost, unusable_connections=failed)
+    assert lost == 0
+    assert failed > count / 2
+    assert failed + followed == count
+
+
+class Cancelling(AsyncDmEnvAdaptor):
+    """Has a task cancelled when the answer to its step is read, before the task has it."""
+
+    cancel: Any = None
+
+    def reward(self, *_: Any, **__: Any) -> Any:
+        if self.cancel is not None:
+            self.cancel()
+            self.cancel = None
+        return 0.0
+
+
+@pytest.mark.row(7)
+@pytest.mark.parametrize("when", ["before it is woken", "after it was woken"])
+async def test_a_cancel_after_the_answer_makes_the_connection_unusable(
+    servers: dict[str, str], when: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(20):
+        async with await make_async(servers["dm_env"], adaptor_class=Cancelling) as env:
+            await env.reset()
+            step = asyncio.ensure_future(env.step(ACTION))
+            env.cancel = (
+                step.cancel
+                if when == "before it is woken"
+                else lambda step=step: loop.call_soon(step.cancel)
+            )
+            with pytest.raises(asyncio.CancelledError):
+                await step
+            assert isinstance(env.connection.poisoned_by, asyncio.CancelledError)
+            with pytest.raises(ConnectionLostError, match="CancelledError"):
+                await env.step(ACTION)
+
+
+class _Failing(Counting):
+    def step(self, action: Any) -> dm_env.TimeStep:
+        raise ValueError("no step")
+
+
+@pytest.mark.row(7)
+async def test_a_cancel_after_an_error_as_the_answer_makes_the_connection_unusable() -> None:
+    with serve(_Failing) as server:
+        async with await make_async(server.address) as env:
+            await env.reset()
+            step = asyncio.ensure_future(env.step(ACTION))
+            await asyncio.sleep(0)
+            (pending,) = env.connection._pipeline._pipeline.fifo
+            pending.waiters.insert(0, step.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await step
+            assert pending.error is not None
+            with pytest.raises(ConnectionLostError, match="CancelledError"):
+                await env.step(ACTION)
+
+
+@pytest.mark.row(7)
+@counts(200, 3_000)
+async def test_timeouts_around_the_answer_lose_no_step(
+    servers: dict[str, str], count: int, seen: Seen
+) -> None:
+    """With a timeout of about the time that a step takes, as a user's program has it."""
+    chance = random.Random(0)
+    failed = followed = timeouts = 0
+    env = await make_async(servers["dm_env"])
+    last = (await env.reset()).observation["count"]
+    for _ in range(count):
+        try:
+            timestep = await asyncio.wait_for(env.step(ACTION), chance.random() * 0.001)
+        except (asyncio.TimeoutError, TimeoutError):
+            timeouts += 1
+            try:
+                timestep = await env.step(ACTION)
+            except ConnectionLostError:
+                failed += 1
+                await env.close()
+                env = await make_async(servers["dm_env"])
+                last = (await env.reset()).observation["count"]
+                continue
+        assert timestep.observation["count"] == last + 1
+        last = timestep.observation["count"]
+        followed += 1
+    await env.close()
+    seen(timeouts=timeouts, lost_answers=0, unusable_connections=failed)
+    assert failed > 0
+    assert followed > 0
+
+
+class Large(Counting):
+    """Actions of 1 MiB, of which at most 64 may be pending."""
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return {"value": specs.Array((1 << 17,), np.float64, "value")}
+
+
+async def test_an_unroll_that_is_cancelled_while_it_waits_for_room_loses_no_step() -> None:
+    with serve(Large) as server:
+        async with await make_async(server.address) as env:
+            await env.reset()
+            actions = {"value": np.zeros((100, 1 << 17))}
+            unrolled = asyncio.ensure_future(env.unroll(actions))
+            while not env.connection._pipeline._line:
+                await asyncio.sleep(0)
+            unrolled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await unrolled
+            with pytest.raises(ConnectionLostError, match="CancelledError"):
+                await env.step({})
+
+
+class _Interrupt(BaseException):
+    pass
+
+
+def _interrupt(*_: Any, **__: Any) -> Any:
+    raise _Interrupt
+
+
+@pytest.mark.parametrize("between", ["start and wait", "wait and caller"])
+def test_an_interrupt_around_the_wait_makes_the_connection_unusable(
+    servers: dict[str, str], between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = DmEnvAdaptor._finish_step
+
+    def finish_and_interrupt(env: DmEnvAdaptor, pending: Any) -> Any:
+        if between == "wait and caller":
+            finish(env, pending)
+        raise _Interrupt
+
+    with make(servers["dm_env"]) as env:
+        env.reset()
+        with monkeypatch.context() as patched:
+            patched.setattr(DmEnvAdaptor, "_finish_step", finish_and_interrupt)
+            with pytest.raises(_Interrupt):
+                env.step(ACTION)
+        with pytest.raises(ConnectionLostError, match="_Interrupt"):
+            env.step(ACTION)
+
+
+def test_an_unroll_that_is_interrupted_while_it_stacks_makes_the_connection_unusable(
+    servers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(servers["dm_env"]) as env:
+        env.reset()
+        with monkeypatch.context() as patched:
+            patched.setattr("dm_env_rpc_client.protocol.timesteps.Stack.filled", _interrupt)
+            with pytest.raises(_Interrupt):
+                env.unroll([ACTION] * 3)
+        with pytest.raises(ConnectionLostError, match="_Interrupt"):
+            env.step(ACTION)
+
+
+@pytest.mark.parametrize("num_batches", [None, 0])
+@pytest.mark.parametrize("call", ["step", "recv", "reset"])
+def test_an_interrupt_of_a_batch_costs_the_rows_that_it_has_read(
+    servers: dict[str, str], call: str, num_batches: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions = {"value": [1, 1, 1]}
+    with BatchedEnvironment(servers["dm_env"], 3, num_batches=num_batches) as env:
+        env.reset()
+        if call == "recv":
+            env.send(actions)
+        with monkeypatch.context() as patched:
+            patched.setattr(env, "_timestep", _interrupt)
+            with pytest.raises(_Interrupt):
+                {"step": lambda: env.step(actions), "recv": lambda: env.recv(3)}.get(
+                    call, env.reset
+                )()
+        with pytest.raises(EnvironmentsFailedError, match="_Interrupt") as failed:
+            env.step(actions)
+        assert list(failed.value.failures) == [0, 1, 2]
+
+
+def test_an_interrupt_of_recv_costs_no_row_that_is_idle_or_under_way(
+    servers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BatchedEnvironment(servers["dm_env"], 3, num_batches=0) as env:
+        before = env.reset().observation["count"]
+        env.send({"value": [1]}, [0])
+        with monkeypatch.context() as patched:
+            patched.setattr(env, "_timestep", _interrupt)
+            with pytest.raises(_Interrupt):
+                env.recv()
+        env.send({"value": [1, 1]}, [1, 2])
+        timestep, ids = env.recv(2)
+        assert timestep.observation["count"].tolist() == (before[ids] + 1).tolist()
+        with pytest.raises(EnvironmentsFailedError, match="_Interrupt"):
+            env.send({"value": [1]}, [0])
+
+
+def test_a_future_keeps_its_answer_when_a_wait_for_it_is_cancelled(
+    servers: dict[str, str],
+) -> None:
+    async def wait_twice() -> None:
+        with make(servers["dm_env"]) as env:
+            before = env.reset().observation["count"]
+            future = env.step_async(ACTION)
+            waiting = asyncio.wrap_future(future)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (await asyncio.wrap_future(future)).observation["count"] == before + 1
+            assert env.step(ACTION).observation["count"] == before + 2
+
+    asyncio.run(wait_twice())
+
+
+def test_errors_of_an_answer_are_no_interrupts() -> None:
+    class Undecided(DmEnvAdaptor):
+        def reward(self, *_: Any, **__: Any) -> Any:
+            raise ZeroDivisionError
+
+    with serve(Counting) as server, make(server.address, adaptor_class=Undecided) as env:
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                env.step(ACTION)
+        assert env.connection.is_usable

@@ -1,0 +1,287 @@
+"""Row 62: a forked child, such as a data loader, lives while its parent closes what it has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import dm_env_rpc_client as d
+from dm_env_rpc_client import Connection, SpecError, connect, make
+from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
+from dm_env_rpc_client.launch import from_process, from_python
+from dm_env_rpc_client.recording import episodes
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.system import children
+from tests.launch.processes import is_alive
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+from tests.support.both_transports import obey
+from tests.support.programs import ROOT
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch, time_limit
+
+SECONDS = 2.0
+
+pytestmark = pytest.mark.row(62)
+
+
+@contextlib.contextmanager
+def forked(act: Callable[[], object] = lambda: None) -> Iterator[Any]:
+    """A child that does something, says so, and lives until the end of the block.
+
+    Yields:
+      The end of a pipe on which it says what it has seen.
+    """
+    mine, theirs = multiprocessing.Pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            theirs.send(act())
+            signal.pause()
+        except BaseException as error:
+            theirs.send(repr(error))
+        finally:
+            os._exit(0)
+    try:
+        yield mine
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        mine.close()
+        theirs.close()
+
+
+CATCH = "dm_env_rpc_client.server:Catch"
+
+
+def _begun(env: Any) -> Any:
+    env.reset()
+    return env
+
+
+OPENED: dict[str, Callable[[str], Any]] = {
+    "make": lambda address: _begun(make(address)),
+    "a batch": lambda address: _begun(BatchedEnvironment(address, 2)),
+    "streams": lambda address: _begun(BatchedEnvironment(address, 2, num_batches=0)),
+    "a connection": connect,
+    "make of a launched server": lambda _: _begun(make(f"python:{CATCH}")),
+    "a batch of launched servers": lambda _: _begun(BatchedEnvironment([f"python:{CATCH}"] * 2)),
+    "from_python": lambda _: from_python(CATCH),
+    "from_process": lambda _: from_process(
+        [sys.executable, "-m", "dm_env_rpc_client.server", CATCH, "unix:{socket}"]
+    ),
+    "a server": lambda _: serve(Catch),
+    "a server of processes": lambda _: serve(Catch, transport="http2", processes=1),
+}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serve(Catch) as server:
+        yield server.address
+
+
+@pytest.mark.parametrize("what", OPENED)
+def test_close_takes_no_longer_while_a_forked_child_lives(
+    what: str, address: str, seen: Seen
+) -> None:
+    opened = OPENED[what](address)
+    with forked() as pipe:
+        pipe.recv()
+        stopwatch = Stopwatch()
+        opened.stop() if hasattr(opened, "stop") else opened.close()
+        seen(closes=1, close_s=stopwatch.seconds)
+        assert stopwatch.net < SECONDS
+
+
+@counts(2, 50)
+def test_a_launched_server_outlives_what_a_forked_child_does(count: int, seen: Seen) -> None:
+    """It closes, forgets and collects the launch, and exits."""
+    with from_python(CATCH) as launch:
+        for _ in range(count):
+            with forked(launch.close) as pipe:
+                assert pipe.recv() is None
+            assert launch.is_running
+            with make(launch.address) as env:
+                env.reset()
+        seen(forks=count)
+
+
+ORPHAN = f"""
+import gc, os, signal, sys, time
+from dm_env_rpc_client.launch import from_python
+launch = from_python({CATCH!r})
+if not os.fork():
+    os.close(1)
+    signal.pause()
+print(launch.pid, flush=True)
+{{end}}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["del launch; gc.collect(); time.sleep(60)", "sys.exit()", "time.sleep(60)"]
+)
+def test_a_server_whose_launch_nobody_closes_ends_all_the_same(end: str) -> None:
+    """It is forgotten, its process exits, or is killed: a child has a copy of the lifeline."""
+    program = ORPHAN.format(end=end)
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=children.variables({}),
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            supervisor = int(process.stdout.readline())
+            if end.startswith("time"):
+                process.kill()
+            assert settles(lambda: not is_alive(supervisor))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_child_that_is_no_command_ends_while_a_forked_one_lives() -> None:
+    program = (
+        "from dm_env_rpc_client.system.children import Parent, exit_with; import time; "
+        "exit_with(Parent.from_start()); print('runs', flush=True); time.sleep(60)"
+    )
+    process = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with process, forked() as pipe:
+        pipe.recv()
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"runs\n"
+        with time_limit(SECONDS):
+            children.end(process, 10.0)
+        children.end(process, 10.0)
+        assert process.returncode == 1
+
+
+def _connect_in_child(address: str, transport: str, is_async: bool) -> str:
+    obey(transport)
+    began = time.monotonic()
+    try:
+        if is_async:
+
+            async def step() -> None:
+                async with await d.make_async(address, timeout=3) as env:
+                    await env.reset()
+
+            asyncio.run(step())
+        else:
+            with make(address, timeout=3) as env:
+                env.reset()
+                env.step({"paddle": 1})
+    except SpecError as error:
+        assert time.monotonic() - began < SECONDS
+        return str(error)
+    return "it works"
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+@counts(2, 50)
+def test_a_new_environment_in_the_child_works_or_is_refused_at_once(
+    address: str, transport: str, is_async: bool, count: int, seen: Seen
+) -> None:
+    for _ in range(count):
+        with (
+            make(address) as env,
+            forked(functools.partial(_connect_in_child, address, transport, is_async)) as pipe,
+        ):
+            env.reset()
+            assert pipe.poll(20), "it hangs"
+            said = pipe.recv()
+            env.step({"paddle": 1})
+        if transport == "grpc":
+            assert "transport='http2'" in said
+            assert "forked while grpcio was in use" in said
+        else:
+            assert said == "it works"
+    seen(forks=count)
+
+
+@pytest.mark.parametrize("use", ["a server", "a channel"])
+def test_whatever_uses_grpcio_is_noticed(address: str, transport: str, use: str) -> None:
+    if transport != "grpc":
+        pytest.skip("it is about grpcio")
+    with contextlib.ExitStack() as stack:
+        if use == "a server":
+            stack.enter_context(serve(Catch, transport="grpc"))
+        else:
+            channel = stack.enter_context(grpc.insecure_channel(address))
+            stack.enter_context(Connection(channel))
+
+        def in_child() -> list[str]:
+            said = [_connect_in_child(address, transport, False)]
+            for act in (
+                lambda: serve(Catch, transport="grpc"),
+                lambda: Connection(grpc.insecure_channel(address)),
+            ):
+                try:
+                    act()
+                except SpecError as error:
+                    said.append(str(error))
+            return said
+
+        with forked(in_child) as pipe:
+            assert pipe.poll(20), "it hangs"
+            said = pipe.recv()
+        assert len(said) == 3
+        assert all("forked while grpcio was in use" in each for each in said)
+
+
+CLOSED_BEFORE = """
+import os, sys, time
+from dm_env_rpc_client import make
+how = {"transport": "grpc", "timeout": 10}
+with make(sys.argv[1], **how) as env:
+    env.reset()
+time.sleep(0.5)  # What grpcio has of it ends in its own time.
+pid = os.fork()
+with make(sys.argv[1], **how) as env:
+    env.reset()
+    print("fine", flush=True)
+if pid:
+    os.waitpid(pid, 0)
+os._exit(0)
+"""
+
+
+def test_a_child_may_use_grpcio_if_all_was_closed_before(address: str, transport: str) -> None:
+    if transport != "grpc":
+        pytest.skip("it is about grpcio")
+    finished = subprocess.run(
+        [sys.executable, "-c", CLOSED_BEFORE, address],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=children.variables({}),
+        timeout=60,
+        check=True,
+    )
+    assert finished.stdout == b"fine\nfine\n"
+
+
+def test_a_recording_is_closed_while_a_forked_child_lives(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    env = make(address, record=path)
+    env.reset()
+    with forked() as pipe:
+        pipe.recv()
+        with time_limit(SECONDS):
+            env.close()
+        assert list(episodes(path))

@@ -1,0 +1,87 @@
+"""Environments whose specs and values have a structure of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+__all__ = ["Structured", "array", "filled"]
+
+
+def array(*shape: int) -> specs.Array:
+    return specs.Array(shape, np.float64)
+
+
+def filled(spec: Any, start: float = 0.0) -> Any:
+    """A value for a structure of specs: its leaves are `start`, `start + 1`, ... in their order."""
+    numbers = iter(np.arange(start, start + 1000.0))
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: fill(each) for key, each in part.items()}
+        if isinstance(part, list | tuple):
+            return tuple(fill(each) for each in part)
+        if isinstance(part, specs.StringArray):
+            return str(next(numbers))
+        return np.full(part.shape, next(numbers), part.dtype)
+
+    return fill(spec)
+
+
+class Structured(dm_env.Environment):
+    """Observes what it is told to, and keeps its actions.
+
+    Args:
+      observation_spec: the spec.
+      action_spec: the spec.
+      reward_spec: the spec; dm_env's default if it is None.
+      discount_spec: the same.
+      observe: makes the observation from the number of the step; `filled` if it is None.
+      steps: the steps of a sequence, FIRST ones alone.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Any,
+        action_spec: Any = None,
+        *,
+        reward_spec: Any = None,
+        discount_spec: Any = None,
+        reward: Any = 0.5,
+        first: Callable[[Any], dm_env.TimeStep] = dm_env.restart,
+        observe: Callable[[int], Any] | None = None,
+        steps: int = 100,
+    ):
+        self._specs = observation_spec, action_spec, reward_spec, discount_spec
+        self._observe = observe or (lambda step: filled(observation_spec, 100.0 * step))
+        self._reward, self._first = reward, first
+        self._step, self._steps = 0, steps
+        self.actions: list[Any] = []
+
+    def observation_spec(self) -> Any:
+        return self._specs[0]
+
+    def action_spec(self) -> Any:
+        return self._specs[1]
+
+    def reward_spec(self) -> Any:
+        return super().reward_spec() if self._specs[2] is None else self._specs[2]
+
+    def discount_spec(self) -> Any:
+        return super().discount_spec() if self._specs[3] is None else self._specs[3]
+
+    def reset(self) -> dm_env.TimeStep:
+        self._step = 0
+        return self._first(self._observe(0))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self.actions.append(action)
+        self._step += 1
+        observation = self._observe(self._step)
+        if self._step == self._steps:
+            return dm_env.termination(self._reward, observation)
+        return dm_env.transition(self._reward, observation)

@@ -1,0 +1,165 @@
+"""Work in several threads, and what of it is left when the interpreter exits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.system.threads import MOST_THREADS, at_once, in_thread
+from tests.reliability.connections.counting import CountingGym
+from tests.support.certificates import self_signed
+from tests.support.programs import run_python
+
+
+def test_items_are_worked_on_at_the_same_time() -> None:
+    together = threading.Barrier(MOST_THREADS)
+    at_once(range(MOST_THREADS), lambda _: together.wait(20))
+    done: list[int] = []
+    at_once(range(1_000), done.append)
+    assert sorted(done) == list(range(1_000))
+    at_once([], done.append)
+
+
+def test_the_first_error_is_raised_when_all_have_ended_and_no_more_begin() -> None:
+    ended: list[int] = []
+    is_raised = threading.Event()
+
+    def work(item: int) -> None:
+        if item == 3:
+            is_raised.set()
+            raise ZeroDivisionError
+        assert is_raised.wait(20)
+        ended.append(item)
+
+    with pytest.raises(ZeroDivisionError):
+        at_once(range(10_000), work)
+    assert 2 <= len(ended) <= MOST_THREADS
+
+
+def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads: list[str] = []
+    at_once(range(3), lambda _: threads.append(threading.current_thread().name))
+    assert threads == [threading.current_thread().name] * 3
+    with pytest.raises(ZeroDivisionError):
+        at_once([0], lambda item: 1 // item)
+
+    async def call() -> int:
+        return await in_thread(max, 1, 2)
+
+    assert asyncio.run(call()) == 2
+
+
+async def test_a_coroutine_waits_for_a_thread() -> None:
+    me = threading.get_ident()
+    assert await in_thread(threading.get_ident) != me
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(divmod, 1, 0)
+
+
+# The main thread's code ends at once; `work` is called after that.
+AFTER_MAIN = """
+import atexit, sys, threading
+import numpy as np
+from dm_env_rpc_client import make
+from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
+
+def opened(address, kind):
+    kinds = {{
+        "batch": lambda: BatchedEnvironment(address, 3),
+        "streams": lambda: BatchedEnvironment(address, 3, num_batches=0),
+        "vector": lambda: RemoteVectorEnv(address, 3),
+        "vector of streams": lambda: RemoteVectorEnv(address, 3, num_batches=0),
+        "sb3": lambda: RemoteSb3VecEnv(address, 3),
+        "make": lambda: make(address),
+    }}
+    if kind == "sb3":
+        from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
+    envs = kinds[kind]()
+    envs.reset()
+    return envs
+
+address, kind = sys.argv[1:]
+{end}
+"""
+
+AT_EXIT = AFTER_MAIN.format(
+    end="""
+envs = opened(address, kind)
+atexit.register(lambda: print("closed", flush=True))
+atexit.register(envs.close)
+"""
+)
+
+IN_A_THREAD = AFTER_MAIN.format(
+    end="""
+def work():
+    threading.main_thread().join()
+    opened(address, kind).close()
+    print("closed", flush=True)
+
+threading.Thread(target=work).start()
+"""
+)
+
+KINDS = ["batch", "streams", "vector", "vector of streams", "sb3", "make"]
+
+
+@pytest.fixture(scope="module")
+def address() -> Any:
+    with serve(CountingGym) as server:
+        yield server.address
+        assert server.stats().worlds == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("program", [AT_EXIT, IN_A_THREAD], ids=["atexit", "thread"])
+def test_environments_open_and_close_after_main_has_ended(
+    address: str, program: str, kind: str
+) -> None:
+    if kind == "sb3":
+        pytest.importorskip("stable_baselines3")
+    finished = run_python("-c", program, address, kind)
+    assert finished.stdout == "closed\n"
+    assert finished.stderr == ""
+
+
+SERVING = """
+import asyncio, ssl, sys, threading
+import dm_env_rpc_client as d
+from dm_env_rpc_client.server import Catch, serve
+
+key, certificate = sys.argv[1:]
+
+async def step(server, **how):
+    async with await d.make_async(server.address, **how) as env:
+        await env.reset()
+        await env.step({"paddle": 1})
+
+def work():
+    threading.main_thread().join()
+    with serve(Catch) as server:
+        asyncio.run(step(server))
+    with serve(Catch, credentials=d.Tls(cert=certificate, key=key)) as server:
+        trusting = d.Tls(ca=certificate)
+        asyncio.run(step(server, credentials=trusting))
+        with d.make(server.address, credentials=trusting) as env:
+            env.reset()
+    print("stepped", flush=True)
+
+threading.Thread(target=work).start()
+"""
+
+
+def test_servers_and_event_loops_go_on_after_main_has_ended(tmp_path: Any) -> None:
+    key, certificate = self_signed(tmp_path)
+    finished = run_python("-c", SERVING, key, certificate)
+    assert finished.stdout == "stepped\n"
+    assert finished.stderr == ""
