@@ -120,7 +120,7 @@ def let_go(process: subprocess.Popen[bytes]) -> bool:
     lifeline = process.stdin
     assert lifeline is not None
     assert isinstance(process.args, list)
-    is_own = process.args[-1] == str(os.getpid())  # See `start`.
+    is_own = bool(process.args[-1] == str(os.getpid()))  # See `start`.
     if is_own and not lifeline.closed:
         with contextlib.suppress(OSError):  # The child has ended.
             # It does not hang up as long as a forked process has a copy of it.

@@ -7,6 +7,7 @@ on would skip one.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +77,7 @@ async def test_a_cancel_after_the_answer_makes_the_connection_unusable(
     loop = asyncio.get_running_loop()
     for _ in range(20):
         async with await make_async(servers["dm_env"], adaptor_class=Cancelling) as env:
+            assert isinstance(env, Cancelling)
             await env.reset()
             step = asyncio.ensure_future(env.step(ACTION))
             env.cancel = (
@@ -95,6 +97,10 @@ class _Failing(Counting):
         raise ValueError("no step")
 
 
+def _cancel(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+
+
 @pytest.mark.row(7)
 async def test_a_cancel_after_an_error_as_the_answer_makes_the_connection_unusable() -> None:
     with serve(_Failing) as server:
@@ -103,7 +109,7 @@ async def test_a_cancel_after_an_error_as_the_answer_makes_the_connection_unusab
             step = asyncio.ensure_future(env.step(ACTION))
             await asyncio.sleep(0)
             (pending,) = env.connection._pipeline._pipeline.fifo
-            pending.waiters.insert(0, step.cancel)
+            pending.waiters.insert(0, functools.partial(_cancel, step))
             with pytest.raises(asyncio.CancelledError):
                 await step
             assert pending.error is not None
@@ -219,10 +225,13 @@ def test_an_interrupt_of_a_batch_costs_the_rows_that_it_has_read(
             env.send(actions)
         with monkeypatch.context() as patched:
             patched.setattr(env, "_timestep", _interrupt)
+            calls: dict[str, Callable[[], object]] = {
+                "step": lambda: env.step(actions),
+                "recv": lambda: env.recv(3),
+                "reset": lambda: env.reset(),
+            }
             with pytest.raises(_Interrupt):
-                {"step": lambda: env.step(actions), "recv": lambda: env.recv(3)}.get(
-                    call, env.reset
-                )()
+                calls[call]()
         with pytest.raises(EnvironmentsFailedError, match="_Interrupt") as failed:
             env.step(actions)
         assert list(failed.value.failures) == [0, 1, 2]

@@ -155,7 +155,7 @@ class Named(Informed):
 
 
 class Masked(Informed):
-    single_action_space = gymnasium.spaces.Dict({"step_mask": gymnasium.spaces.Discrete(2)})
+    single_action_space: Any = gymnasium.spaces.Dict({"step_mask": gymnasium.spaces.Discrete(2)})
 
 
 @pytest.mark.parametrize(("kind", "name"), [(Named, "step_type"), (Masked, "step_mask")])
