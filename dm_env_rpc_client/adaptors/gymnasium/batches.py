@@ -239,7 +239,8 @@ class ProxyObservationBatch:
         if self._rows is not None:
             self._rows[index] = self.single(observation)
         else:
-            self._elements[index] = self.single(observation)
+            # Gymnasium puts samples of the space together; integers of Python it takes for int64.
+            self._elements[index] = self.single(observation, as_sampled=True)
 
     def put_mid_steps(self, indices: list[int], at: slice | list[int], steps: MidSteps) -> None:
         """Fills rows with one step each; the arguments are those of `ObservationBatch`."""
@@ -250,10 +251,10 @@ class ProxyObservationBatch:
         for place, index in enumerate(indices):
             self.put(index, {name: column[place] for name, column in values.items()})
 
-    def single(self, observation: Mapping[str, Any]) -> Any:
+    def single(self, observation: Mapping[str, Any], as_sampled: bool = False) -> Any:
         """Returns an observation by flat name as an element of `single_space`."""
         nested = nesting.nest(observation, nesting.SEPARATOR)
-        return observation_of(self.single_space, nested, as_sampled=True)
+        return observation_of(self.single_space, nested, as_sampled)
 
     def rows(self, ids: npt.NDArray[np.int64] | None) -> Any:
         """Returns the rows of these indices, None for all, of an element of `space`."""

@@ -107,8 +107,7 @@ class WorldRows:
         if self._mode is AutoresetMode.SAME_STEP:
             flat = {name: timestep.observation[name] for name in self._names}
             final = np.full(1, None, object)
-            nested = nesting.nest(flat, nesting.SEPARATOR)
-            final[0] = observation_of(self._space, nested, as_sampled=True)
+            final[0] = observation_of(self._space, nesting.nest(flat, nesting.SEPARATOR))
             infos = {"final_obs": final, "_final_obs": yes, "final_info": infos, "_final_info": yes}
             self.ended.append(index)
         self._infos.append((row, infos))

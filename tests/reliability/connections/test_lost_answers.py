@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
@@ -228,7 +228,7 @@ def test_an_interrupt_of_a_batch_costs_the_rows_that_it_has_read(
             calls: dict[str, Callable[[], object]] = {
                 "step": lambda: env.step(actions),
                 "recv": lambda: env.recv(3),
-                "reset": lambda: env.reset(),
+                "reset": env.reset,
             }
             with pytest.raises(_Interrupt):
                 calls[call]()
