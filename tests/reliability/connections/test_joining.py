@@ -51,7 +51,7 @@ FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
     "environment cannot be made": (_broken("__init__"), "broken in __init__"),
     "environment has no action spec": (_broken("action_spec"), "broken in action_spec"),
     "environment has no observation spec": (_broken("observation_spec"), "observation_spec"),
-    "names with periods": (_broken("ambiguous"), "separates levels"),
+    "names with periods": (_broken("ambiguous"), "'a' and 'a.b' exclude each other"),
     "dtype that cannot be sent": (_broken("dtype"), "complex64"),
     "observation named reward": (_broken("name"), "rename it"),
     "factory returns no environment": (
