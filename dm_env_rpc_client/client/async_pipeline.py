@@ -115,8 +115,10 @@ class AsyncPipeline:
           pendings: the requests that were waited for, see `Pipeline.is_interrupted`; None if it is
             known that an answer is lost.
         """
-        if pendings is None or any(
-            self._pipeline.is_interrupted(pending, error) for pending in pendings
+        self._check_process()
+        if self._pipeline.poisoned_by is None and (
+            pendings is None
+            or any(self._pipeline.is_interrupted(pending, error) for pending in pendings)
         ):
             self._poison(error)
 

@@ -109,8 +109,11 @@ class ThreadedPipeline:
           pendings: the requests that were waited for, see `Pipeline.is_interrupted`; None if it is
             known that an answer is lost.
         """
-        if pendings is None or any(
-            self._pipeline.is_interrupted(pending, error) for pending in pendings
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
+        if self.poisoned_by is None and (
+            pendings is None
+            or any(self._pipeline.is_interrupted(pending, error) for pending in pendings)
         ):
             self.poison(error)
 

@@ -74,6 +74,7 @@ def _look_at(connection: Connection | AsyncConnection) -> dict[str, Callable[[],
         "limits": lambda: connection.limits,
         "poisoned_by": lambda: _check(connection.poisoned_by, time.perf_counter()),
         "if_not_closed": lambda: connection.if_not_closed(_never),
+        "interrupted": lambda: connection.interrupted(KeyboardInterrupt()),
         "__repr__": lambda: repr(connection),
     }
 
