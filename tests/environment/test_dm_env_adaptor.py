@@ -134,7 +134,7 @@ def test_an_observation_that_does_not_exist_is_refused_and_the_world_left(
     ("bad", "text"),
     [
         (action(arm={"torqe": [0, 0, 0]}), r"unknown action 'arm.torqe'; did you mean"),
-        (action(arm={"torque": [0, 0]}), r"action 'arm.torque' \(uid 2\): has shape \[2\]"),
+        (action(arm={"torque": [0, 0]}), r"action 'arm.torque' \(uid 1\): has shape \[2\]"),
         (action(mode=1.5), r"action 'mode' \(uid 3\): the value is 1.5"),
         (action(mode="fast"), r"action 'mode' \(uid 3\): expected int32"),
         (action(mode=4), r"the value is 4, outside its bounds \[0, 3\]"),
