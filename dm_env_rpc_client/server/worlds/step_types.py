@@ -6,6 +6,7 @@ LAST one. `.last()` of a TimeStep compares numbers, so a type may also be such a
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import dm_env
@@ -29,13 +30,14 @@ def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.
     kind: Any = timestep.step_type
     if type(kind) is dm_env.StepType:
         return kind
-    try:
-        return dm_env.StepType(kind)
-    except (TypeError, ValueError):
-        raise RuntimeError(
-            f"{method} of {class_name(hosted)} returned a TimeStep of the type {kind!r}; expected "
-            "dm_env.StepType.FIRST (0), MID (1) or LAST (2)"
-        ) from None
+    with contextlib.suppress(TypeError, ValueError):  # An array has several elements.
+        for known in dm_env.StepType:
+            if kind == known:
+                return known
+    raise RuntimeError(
+        f"{method} of {class_name(hosted)} returned a TimeStep of the type {kind!r}; expected "
+        "dm_env.StepType.FIRST (0), MID (1) or LAST (2)"
+    )
 
 
 def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
