@@ -127,7 +127,7 @@ REWARDS: dict[str, tuple[Any, str]] = {
     "two numbers": (np.zeros(2), "got an array float64 [2]"),
     "one number": (np.ones(1), "got an array float64 [1]"),
     "a list": ([1.0], "got a list"),
-    "a duration": (np.timedelta64(3), "got a timedelta64"),
+    "a duration": (np.timedelta64(3, "s"), "got a timedelta64"),
     "masked": (np.ma.masked, "got a masked value"),
     "an object": (NoNumber(), "got a NoNumber"),
     "too large": (10**400, "too large"),

@@ -40,7 +40,7 @@ VALUES: dict[str, Any] = {
     "an array in another order of bytes": np.array([1 + 2j, 3], ">c8"),
     "a date": np.datetime64("2020-01-01"),
     "a time": np.datetime64("2020-01-01T10:20:30.123456789"),
-    "no time": np.datetime64("NaT"),
+    "no time": np.datetime64("NaT", "s"),
     "a span of time": np.timedelta64(5, "s"),
     "a span of 25 seconds": np.array("2020-01-01T00", "M8[25s]")[()],
     "an array of dates": np.array(["2020-01-01", "NaT"], "M8[D]"),

@@ -29,12 +29,12 @@ class Slow:
         return TimeStep(0, None, None, {"x": 1})
 
     def step(self, action):
-        time.sleep(action["x"])
+        time.sleep(action["x"])  # It is in a step for so long.
         return TimeStep(1, 0.0, 1.0, {"x": 1})
 
     def close(self):
         print("closing", flush=True)
-        time.sleep(0.5)
+        time.sleep(0.5)  # Closing takes time.
         print("closed", flush=True)
 """
 

@@ -133,7 +133,8 @@ print(launch.pid, flush=True)
 
 
 @pytest.mark.parametrize(
-    "end", ["del launch; gc.collect(); time.sleep(60)", "sys.exit()", "time.sleep(60)"]
+    "end",
+    ["del launch; gc.collect(); time.sleep(60)", "sys.exit()", "time.sleep(60)"],  # Until killed.
 )
 def test_a_server_whose_launch_nobody_closes_ends_all_the_same(end: str) -> None:
     """It is forgotten, its process exits, or is killed: a child has a copy of the lifeline."""
@@ -159,7 +160,7 @@ def test_a_server_whose_launch_nobody_closes_ends_all_the_same(end: str) -> None
 def test_a_child_that_is_no_command_ends_while_a_forked_one_lives() -> None:
     program = (
         "from dm_env_rpc_client.system.children import Parent, exit_with; import time; "
-        "exit_with(Parent.from_start()); print('runs', flush=True); time.sleep(60)"
+        "exit_with(Parent.from_start()); print('runs', flush=True); time.sleep(60)"  # At most.
     )
     process = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
     with process, forked() as pipe:
