@@ -80,13 +80,14 @@ def opened(address, kind):
         "sb3": lambda: RemoteSb3VecEnv(address, 3),
         "make": lambda: make(address),
     }}
-    if kind == "sb3":
-        from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
     envs = kinds[kind]()
     envs.reset()
     return envs
 
 address, kind = sys.argv[1:]
+if kind == "sb3":
+    # PyTorch cannot be imported when the main thread's code has ended.
+    from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
 {end}
 """
 

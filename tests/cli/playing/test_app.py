@@ -62,20 +62,21 @@ async def test_keys_take_steps_and_begin_episodes() -> None:
 @in_event_loop
 async def test_several_actions_are_set_one_by_one_and_sent_together() -> None:
     async with playing(Robot, create={"joints": 2}, keys=["w=arm.torque[1]:+=0.25"]) as game:
-        await game.sees("> arm.grip +=")
+        await game.sees(r"> arm.torque\[0\] +=")
         for part in (
             "camera.rgb",
             "camera.depth",
             "joints.0 0",
             "w: arm.torque",
             "☐ off",
-            "1/→ for on",
         ):
             await game.sees(part)
-        await game.press("1", "tab", "+", "+", "w")
-        await game.sees(r"> arm.torque\[0\] = ─+●─+ 0.2\n")
+        await game.press("+", "+", "w", "tab", "tab")
+        await game.sees("1/→ for on")
+        await game.press("1")
+        await game.sees(r"  arm.torque\[0\] = ─+●─+ 0.2\n")
         await game.sees(r"  arm.torque\[1\] = ─+●─+ 0.25")
-        await game.sees(r"  arm.grip      = ☑ on")
+        await game.sees(r"> arm.grip      = ☑ on")
         await game.press("t", "h", "q", "space", "backspace", "backspace", "i")
         await game.sees("speech        = 'hi_'")
         game.app.post_message(events.Paste("!\nthere"))
@@ -85,10 +86,10 @@ async def test_several_actions_are_set_one_by_one_and_sent_together() -> None:
         assert "step 0" in await game.sees("speech        = 'hi'"), "nothing was sent so far"
         await game.press("space")
         await game.sees("reward 0.45")
-        await game.sees("after arm.grip=True, arm.torque")
+        await game.sees("after arm.torque")
         await game.sees(r"heard \['hi' 'HI'\]")
         await game.press("shift+tab")
-        await game.sees("> arm.grip")
+        await game.sees(r"> arm.torque\[1\]")
 
 
 @in_event_loop
@@ -270,7 +271,7 @@ async def test_the_layout_follows_the_size(size: tuple[int, int]) -> None:
     async with playing(Robot, create={"joints": 16}) as game:
         await game.sees("step 0")
         await game.resize(*size)
-        await game.press("shift+tab", "space", "shift+tab", "shift+tab")
+        await game.press("shift+tab", "space", "shift+tab", "shift+tab", "shift+tab")
         gallery, side = game.app.query_one(Gallery), game.app.query_one("#side")
         if size[0] >= 80:
             assert await settles_async(lambda: gallery.region.right <= side.region.x)
