@@ -100,8 +100,8 @@ def test_each_step_is_as_in_process(name: str) -> None:
         for _ in script[1:]:
             assert env.agents == local.agents
             actions: dict[Hashable, Any] = dict.fromkeys(local.agents, 1)
-            for found, expected in zip(env.step(actions), local.step(actions), strict=True):
-                assert same(found, expected), (found, expected)
+            for mine, other in zip(env.step(actions), local.step(actions), strict=True):
+                assert same(mine, other), (mine, other)
         assert env.agents == local.agents
 
 
