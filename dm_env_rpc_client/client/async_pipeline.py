@@ -116,10 +116,7 @@ class AsyncPipeline:
             known that an answer is lost.
         """
         self._check_process()
-        if self._pipeline.poisoned_by is None and (
-            pendings is None
-            or any(self._pipeline.is_interrupted(pending, error) for pending in pendings)
-        ):
+        if self._pipeline.is_interrupted(error, pendings):
             self._poison(error)
 
     async def close(self, timeout: float) -> None:

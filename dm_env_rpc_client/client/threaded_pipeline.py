@@ -111,10 +111,7 @@ class ThreadedPipeline:
         """
         if os.getpid() != self._pid:
             self.after_fork_in_child()
-        if self.poisoned_by is None and (
-            pendings is None
-            or any(self._pipeline.is_interrupted(pending, error) for pending in pendings)
-        ):
+        if self._pipeline.is_interrupted(error, pendings):
             self.poison(error)
 
     def start(self, *pendings: Pending) -> None:

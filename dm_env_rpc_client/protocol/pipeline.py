@@ -270,21 +270,24 @@ class Pipeline:
             error.__cause__ = self.poisoned_by
             pending.finish(None, error)
 
-    def is_interrupted(self, pending: Pending, error: BaseException) -> bool:
+    def is_interrupted(self, error: BaseException, pendings: Iterable[Pending] | None) -> bool:
         """Whether an error has ended the wait for a request that was sent, and is not its outcome.
 
         A signal's handler has raised it, or the coroutine was cancelled. The answer is lost, even
         if it has arrived: the next step would skip one without an error. So the shell poisons the
-        pipeline.
+        pipeline. One that is poisoned already has nothing left to lose.
 
         Args:
-          pending: the request.
           error: the error that ended the wait, or prevented it.
+          pendings: the requests; None if it is known that an answer is lost.
         """
-        return (
+        if self.poisoned_by is not None:
+            return False
+        return pendings is None or any(
             pending.is_sent
             and pending.error is not error
             and not isinstance(error, DmEnvRpcClientError)
+            for pending in pendings
         )
 
     def late(self, pending: Pending) -> DeadlineExceededError:
