@@ -45,7 +45,8 @@ class LegacyProperties(PropertyAccess):
           Their values by key.
 
         Raises:
-          As `read`.
+          ProtocolError: the server left out a property.
+          DmEnvRpcClientError: as `read`.
         """
         keys = list(keys)
         with property_errors("read", ", ".join(keys)):

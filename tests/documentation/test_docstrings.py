@@ -188,24 +188,81 @@ def test_every_method_has_a_docstring_or_overrides_one_that_has() -> None:
     assert missing == []
 
 
+def sections_of(text: str) -> dict[str, list[str]]:
+    """The entries of each Google section of a docstring: the names before the colons."""
+    found: dict[str, list[str]] = {}
+    entries: list[str] | None = None
+    for line in text.splitlines():
+        if header := re.fullmatch(r"(Args|Returns|Yields|Raises|Attributes):", line):
+            entries = found.setdefault(header[1], [])
+        elif line and not line.startswith(" "):
+            entries = None
+        elif entries is not None and (entry := re.match(r"  (\S[^:]*?):(\s|$)", line)):
+            entries += [name.strip().lstrip("*") for name in entry[1].split(",")]
+    return found
+
+
+def arguments_of(function: Callable[..., Any]) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+
+def test_sections_are_read() -> None:
+    text = inspect.cleandoc("""Does it.
+
+        Args:
+          first, second: both of them, as in
+            this: not an entry.
+          *others: more.
+
+        Raises:
+          SpecError: it is wrong.
+
+        Another paragraph:
+          with: no entry.
+    """)
+    assert sections_of(text) == {"Args": ["first", "second", "others"], "Raises": ["SpecError"]}
+
+
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS, ids=[name for name, _ in FUNCTIONS])
 def test_a_docstring_says_what_goes_in_what_comes_out_and_what_goes_wrong(
     name: str, function: Callable[..., Any]
 ) -> None:
     text = inspect.getdoc(function) or ""
-    parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
+    sections, parameters = sections_of(text), arguments_of(function)
     is_sentence = "\n\n" not in text
     elsewhere = says_it_is_elsewhere(text)
-    if not is_sentence and parameters and not elsewhere:
-        assert "Args:" in text, "more than a sentence, and no section for the arguments"
-    for parameter in parameters:
-        named = parameter.strip("_").replace("_", "[ _]").rstrip("s")
-        assert elsewhere or re.search(named, text, re.I), f"nothing about {parameter}"
+    if "Args" in sections:
+        assert sections["Args"] == parameters, "the arguments, in the order of the signature"
+    elif parameters and not elsewhere:
+        assert is_sentence, "more than a sentence, and no section for the arguments"
+        for parameter in parameters:
+            named = parameter.strip("_").replace("_", "[ _]").rstrip("s")
+            assert re.search(named, text, re.I), f"nothing about {parameter}"
     returned = inspect.signature(function).return_annotation
     if returned not in (None, "None", inspect.Signature.empty) and not is_sentence:
         assert elsewhere or re.search(r"\b(Returns|Yields)\b", text), "nothing about what returns"
-    for raised in set(re.findall(r"^\s+raise (\w*Error)\b", inspect.getsource(function), re.M)):
-        assert elsewhere or raised in text or "Raises:" in text, f"nothing about {raised}"
+    raised = set(re.findall(r"^\s+raise (\w*Error)\b", inspect.getsource(function), re.M))
+    if "Raises" in sections:
+        assert raised <= set(sections["Raises"]), "an error that its section leaves out"
+    for error in raised:
+        assert elsewhere or error in text, f"nothing about {error}"
+
+
+CLASSES = [thing for thing in THINGS if inspect.isclass(thing.thing)]
+
+
+@pytest.mark.parametrize("documented", CLASSES, ids=[thing.name for thing in CLASSES])
+def test_a_class_documents_the_arguments_that_it_takes(documented: Documented) -> None:
+    arguments = sections_of(inspect.cleandoc(documented.thing.__doc__ or "")).get("Args")
+    if arguments is not None:
+        assert arguments == arguments_of(documented.thing.__init__)
+
+
+def test_many_classes_have_a_section_for_arguments() -> None:
+    assert (
+        sum("Args" in sections_of(inspect.cleandoc(each.thing.__doc__ or "")) for each in CLASSES)
+        > 20
+    )
 
 
 @pytest.mark.parametrize("module", PROMISED)
@@ -213,4 +270,5 @@ def test_every_promised_name_is_there(module: str) -> None:
     for name in PROMISED[module].split():
         thing: Any = importlib.import_module(module)
         for part in name.split("."):
+            assert hasattr(thing, part), name
             thing = getattr(thing, part)

@@ -67,7 +67,7 @@ def test_packets_of_gym_socket_with_changes(count: int, seen: Seen) -> None:
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_was_found_is_treated_right(path: Path) -> None:
-    TARGETS[path.parent.name].check(bytes.fromhex(path.read_text()))
+    assert TARGETS[path.parent.name].check(bytes.fromhex(path.read_text()))
 
 
 @pytest.mark.parametrize("target", TARGETS)

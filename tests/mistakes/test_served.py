@@ -128,6 +128,7 @@ class Renamed:
 def test_classes_that_may_be_environments_after_all_are_served(served: Any) -> None:
     with serve(served) as server:
         play(server.address)
+        assert server.errors == []
 
 
 def test_a_wrong_return_of_an_instance(caplog: pytest.LogCaptureFixture) -> None:

@@ -286,7 +286,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("it may be sent between sequences, to change settings",
          f"{SERVER}::test_reset_sends_the_specs_whether_they_changed_or_not"),
         ("without settings it does nothing then",
-         f"{LIFECYCLE}::test_a_reset_between_sequences_keeps_the_state"),
+         f"{LIFECYCLE}::test_where_a_request_leads"),
         ("settings may change the specs",
          f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("the specs are sent whether they changed or not",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import SpecError, connect, create_world, make
+from dm_env_rpc_client import DmEnvRpcError, SpecError, connect, create_world, make
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Catch, serve
@@ -112,8 +112,14 @@ def test_what_was_meant(text: str, meant: str) -> None:
 
 
 def test_servers_of_other_machines_take_an_explicit_yes() -> None:
-    with serve("dm-env-rpc://192.0.2.1:5001", insecure=True), serve("dm-env-rpc://192.0.2.1:5001"):
-        pass  # Connected is when a world is created.
+    # The other machine is connected to when a world is created.
+    with serve("dm-env-rpc://192.0.2.1:5001", insecure=True) as server:
+        assert server.errors == []
+    with (
+        serve("dm-env-rpc://192.0.2.1:5001") as server,
+        pytest.raises(DmEnvRpcError, match=r"192\.0\.2\.1:5001.*insecure"),
+    ):
+        make(server.address)
 
 
 def test_the_path_of_imports_stays_as_it_is(

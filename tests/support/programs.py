@@ -11,7 +11,7 @@ from pathlib import Path
 from dm_env_rpc_client.system import children
 from tests.support.stopwatch import patience
 
-__all__ = ["ROOT", "open_links", "run_python"]
+__all__ = ["ROOT", "open_links", "processor_seconds", "run_python"]
 
 ROOT = Path(__file__).parents[2]
 """The folder of the project."""
@@ -53,3 +53,9 @@ def open_links(pid: int) -> list[str]:
         with contextlib.suppress(FileNotFoundError):  # It was closed meanwhile.
             found.append(os.readlink(link))
     return found
+
+
+def processor_seconds(pid: int) -> float:
+    """The time for which all threads of a process had a processor."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # As proc(5) counts.

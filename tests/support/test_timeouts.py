@@ -89,15 +89,15 @@ def run_pytest(folder: Path, program: str, *options: str) -> str:
         sys.executable,
         "-m",
         "pytest",
-        "-p",
-        "tests.support.timeouts",
-        "-p",
-        "no:cacheprovider",
+        *(f"-p{plugin}" for plugin in ("timeout", "xdist", "tests.support.timeouts")),
+        "-pno:cacheprovider",
     ]
+    # Other plugins that are installed may order tests as they like.
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "300"}
     return subprocess.run(
         [*command, "-c", ROOT / "pyproject.toml", "--rootdir", folder, *options, "test_it.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300"},
+        env={**os.environ, **alone},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -19,6 +19,7 @@ import pytest
 
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
+from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -157,7 +158,10 @@ print(sys.argv[1:], repr(sys.stdin.read()))
 
 def test_a_parent_that_ended_before_its_child_looked() -> None:
     lifeline, held = os.pipe()
+    begin = Stopwatch()
+    # As after the end of a parent: the parent of this process is another.
     Parent(pid=os.getpid(), lifeline=lifeline).wait()
+    assert begin.within(10)
     os.close(lifeline)
     os.close(held)
 

@@ -133,7 +133,10 @@ def test_names_that_only_look_alike_are_fine(names: list[str]) -> None:
 
 
 def test_the_deepest_name_is_fine() -> None:
-    actions(spec(".".join("a" * MAX_NESTING)))
+    name = ".".join("a" * MAX_NESTING)
+    assert list(actions(spec(name)).names()) == [name]
+    with pytest.raises(SpecError, match="level"):
+        actions(spec(f"{name}.a"))
 
 
 # Packing.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import math
+import random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -437,16 +439,23 @@ def test_bounds_of_the_1_0_line_that_cannot_be_are_refused(message: TensorSpec, 
         bounds(message)
 
 
-@given(st.binary(max_size=48))
-def test_random_bytes_are_a_spec_or_an_error(contents: bytes) -> None:
-    message = tensor_spec("int32", (2,))
-    try:
-        message.MergeFromString(contents)
-        message.min.MergeFromString(contents)
-    except Exception:
-        return
-    try:
-        spec = tensor_spec_to_dm_env_spec(message)
-    except SpecError:
-        return
-    assert spec.shape == tuple(message.shape)
+def test_mutated_specs_are_a_spec_or_an_error() -> None:
+    rng = random.Random(33)
+    made = [tensor_spec(dtype, (2,), 0, [1, 2]).SerializeToString() for dtype in NUMERIC]
+    outcomes: collections.Counter[str] = collections.Counter()
+    for _ in range(3_000):
+        try:
+            message = TensorSpec.FromString(strategies.mutated(rng.choice(made), rng))
+        except Exception:
+            outcomes["no message"] += 1
+            continue
+        try:
+            spec = tensor_spec_to_dm_env_spec(message)
+        except SpecError:
+            outcomes["refused"] += 1
+            continue
+        outcomes["a spec"] += 1
+        assert spec.shape == tuple(message.shape)
+        assert spec.name == message.name
+    assert min(outcomes.values()) > 50
+    assert len(outcomes) == 3

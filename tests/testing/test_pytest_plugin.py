@@ -24,15 +24,26 @@ from tests.support.serving import serving
 
 pytest_plugins = ["pytester"]
 
+PLUGIN = ("-p", "dm_env_rpc")
+"""The option that loads the entry point of the package alone."""
+
 SERVE = f"{sys.executable} -m dm_env_rpc_client serve catch --address localhost:{{port}}"
 
 
 server = serving(Catch)
 
 
+@pytest.fixture(autouse=True)
+def _without_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other plugins that are installed may order tests, seed, import or report as they like."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Runs pytest in this process: to start another takes longer than most of these runs."""
-    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "default", *args)
+    # The plugin was imported when this process started.
+    warnings = ("-W", "default", "-W", "ignore:Module already imported")
+    return pytester.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *warnings, *args)
 
 
 def check(pytester: pytest.Pytester, address: str, *args: str) -> pytest.RunResult:
@@ -151,7 +162,15 @@ def test_a_killed_pytest_leaves_no_server_behind(pytester: pytest.Pytester) -> N
         """
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--dm-env-rpc-command={SERVE}"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *PLUGIN,
+            "-p",
+            "no:cacheprovider",
+            f"--dm-env-rpc-command={SERVE}",
+        ],
         cwd=pytester.path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -341,6 +360,5 @@ def test_the_plugin_costs_other_peoples_runs_nothing(pytester: pytest.Pytester) 
             assert heavy & set(sys.modules) == set()
         """
     )
-    # Other plugins that are installed may import what they like.
-    result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", timeout=60)
+    result = pytester.runpytest_subprocess(*PLUGIN, timeout=60)
     result.assert_outcomes(passed=1)

@@ -298,11 +298,8 @@ def test_what_is_open_after_the_grace_is_cancelled(
 
 
 @pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:5000", "[::1]:0", "unix:/tmp/x"])
-def test_plaintext_is_allowed_on_loopback(address: str) -> None:
+def test_plaintext_is_allowed_on_loopback_and_has_to_be_asked_for_elsewhere(address: str) -> None:
     check_may_listen(address, None, insecure=False)
-
-
-def test_plaintext_elsewhere_has_to_be_asked_for() -> None:
     with pytest.raises(SpecError, match=r"0\.0\.0\.0:0; pass credentials=.* or insecure=True"):
         check_may_listen("0.0.0.0:0", None, insecure=False)
     check_may_listen("0.0.0.0:0", None, insecure=True)

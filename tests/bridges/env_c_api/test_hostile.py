@@ -6,12 +6,14 @@ ends the process ends a child, and the parent lives.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, environment_factory
+from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
@@ -235,6 +237,10 @@ def test_a_library_that_writes_into_the_pipe(make: MakeEnvironment) -> None:
 def test_a_library_that_dies_when_it_is_released(make: MakeEnvironment) -> None:
     environment = make("connect_crashing_release", isolated=True)
     environment.reset()
+    runner = environment._runner
+    assert isinstance(runner, ProcessRunner)
+    environment.close()
+    assert runner._process.returncode == -signal.SIGABRT
     environment.close()
 
 

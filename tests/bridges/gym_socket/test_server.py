@@ -99,6 +99,7 @@ def test_packets_may_come_byte_by_byte(server: Server) -> None:
             client.send(bytes([byte]))
         client.expect(OK)
         client.ask(RESET, ZERO)
+    assert server.errors == []
 
 
 def test_a_time_limit_is_told_from_an_end() -> None:
@@ -396,7 +397,8 @@ def test_an_address_that_is_taken(server: Server) -> None:
 def test_an_open_address_takes_an_explicit_yes() -> None:
     with serve({"C": hosted.Counter}, "0.0.0.0:0", insecure=True) as server:
         port = server.address.rpartition(":")[2]
-        GymSocketEnvironment(f"localhost:{port}", "C").close()
+        with GymSocketEnvironment(f"localhost:{port}", "C") as environment:
+            assert environment.reset().first()
 
 
 def test_limits_are_the_operators_to_set() -> None:

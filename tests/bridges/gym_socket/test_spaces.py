@@ -276,3 +276,5 @@ def test_samples_conform() -> None:
     for _ in range(100):
         sample = samples.sample(spec, random)
         tree.map_structure(lambda leaf, value: leaf.validate(value), spec, sample)
+        assert sample["half"][0].min() >= 2
+        assert (sample["half"][1] <= [2, 3, 4]).all()

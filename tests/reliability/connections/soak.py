@@ -26,6 +26,7 @@ import numpy as np
 from dm_env_rpc_client import DmEnvAdaptor, make
 from tests.support import forks
 from tests.support.both_transports import obey
+from tests.support.programs import processor_seconds
 from tests.support.scripted import served_echo, settles
 
 CHUNK = 500
@@ -45,12 +46,6 @@ def resident_bytes(pid: int) -> int:
 
 def threads_of(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
-
-
-def processor_seconds(pid: int) -> float:
-    """The time for which all threads of a process had a processor."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _send_back(pipe: Pipe) -> None:

@@ -15,6 +15,7 @@ from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.server import clients
 from tests.support import forks
+from tests.support.programs import processor_seconds
 from tests.support.stopwatch import Stopwatch, patience
 
 __all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]
@@ -71,11 +72,7 @@ class Served(NamedTuple):
 
     def processor_seconds(self) -> float:
         """How long the processes that it has now have computed."""
-        ticks = 0
-        for process in self._processes():
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # utime and stime, as proc(5) counts.
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(processor_seconds(int(process.name)) for process in self._processes())
 
     def run_on(self, processors: Collection[int]) -> None:
         """Has its threads run on these processors only, and the threads that they start."""

@@ -58,7 +58,9 @@ def test_the_start_of_the_child_takes_nothing_from_the_time_of_a_call(
 ) -> None:
     slow = "import time; time.sleep(2.5); "  # So slow is the machine.
     monkeypatch.setattr(process_runner, "_PROGRAM", slow + process_runner._PROGRAM)
-    ProcessRunner(opening(), 2.0).close()
+    runner = ProcessRunner(opening(), 2.0)
+    assert runner.description.observations
+    runner.close()
 
 
 def ask(here: ChildPipe, message: Any) -> Any:

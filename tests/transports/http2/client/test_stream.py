@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import socket
+import threading
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_st
 from tests.support.scripted import descriptor_count, extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
-from tests.transports.frames import data, grpc_message, window_update
+from tests.transports.frames import data, frame, grpc_message, window_update
 from tests.transports.hosts import open_http2_stream
 from tests.transports.raw_server import (
     Script,
@@ -108,6 +109,33 @@ def test_a_window_that_opens_slowly_is_waited_for() -> None:
     with raw_server(script) as address, connect(address, request_timeout=10) as connection:
         assert connection.send(large_extension(3, 300_000)) == extension(3)
     assert max(received) <= 16_384
+
+
+def test_frames_without_an_answer_that_arrive_between_requests_are_not_waited_behind() -> None:
+    """What the server says while no request is pending is read, but more is not waited for."""
+    rounds = 15
+    pings, answered = threading.Semaphore(0), threading.Semaphore(0)
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(rounds):
+            while next_frame(connection).kind != frames.DATA:
+                pass
+            connection.sendall(echoed(number))
+            assert answered.acquire(timeout=30)
+            connection.sendall(frame(frames.PING, bytes(8)))
+            pings.release()
+        until_closed(connection)
+
+    with raw_server(script) as address, connect(address, request_timeout=30) as connection:
+        stream = connection._pipeline._stream
+        # A client that waits behind each PING takes longer.
+        with time_limit(rounds / 2):
+            for number in range(rounds):
+                assert connection.send(extension(number)) == extension(number)
+                answered.release()
+                assert pings.acquire(timeout=30)
+                assert settles(stream.has_unread)
 
 
 # Silence.

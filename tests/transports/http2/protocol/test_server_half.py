@@ -267,6 +267,75 @@ def test_frames_without_content_come_to_an_end(name: str) -> None:
     assert server.said(GOAWAY) == frames.taken_apart(goaway(1, CALM))
 
 
+RESET_STREAMS = 200
+"""So many streams may a client open in vain."""
+
+
+def rapid_resets(first: int, count: int) -> bytes:
+    """Streams that are opened and reset at once, by their numbers."""
+    return b"".join(request(2 * i + 1) + reset(2 * i + 1) for i in range(first, first + count))
+
+
+def is_calmed(server: Server) -> bool:
+    """Whether the connection was ended with ENHANCE_YOUR_CALM."""
+    if server.framing.failure is None:
+        return False
+    (said,) = server.said(GOAWAY)
+    assert struct.unpack(">II", said.payload)[1] == CALM
+    assert f"more than {RESET_STREAMS} streams" in str(server.framing.failure)
+    return True
+
+
+def test_a_stream_beyond_the_budget_for_rapid_resets_ends_the_connection() -> None:
+    server = Server()
+    server.feed(BEGIN + rapid_resets(0, RESET_STREAMS + 1))
+    assert not is_calmed(server)
+    server.feed(rapid_resets(RESET_STREAMS + 1, 1))
+    assert is_calmed(server)
+
+
+def test_streams_that_are_refused_are_of_the_same_budget() -> None:
+    server = Server(max_streams=1)
+    opened = [request(2 * i + 1) for i in range(RESET_STREAMS + 2)]
+    server.feed(BEGIN + b"".join(opened))
+    assert not is_calmed(server)
+    server.feed(request(2 * len(opened) + 1))
+    assert is_calmed(server)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_each_answer_on_an_accepted_stream_gives_one_back(accepted: bool) -> None:
+    server = Server()
+    server.feed(OPEN)
+    if accepted:
+        server.calls[1].accept()
+    server.feed(rapid_resets(1, 10) + requests(1, b"x") * 4)
+    # Ten were spent; the answers to four messages gave as many back, if they were to have any.
+    server.feed(rapid_resets(11, RESET_STREAMS - 10 + 4 * accepted + 1))
+    assert not is_calmed(server)
+    server.feed(rapid_resets(11 + RESET_STREAMS, 1))
+    assert is_calmed(server)
+
+
+def test_no_more_is_given_back_than_was_spent() -> None:
+    server = Server()
+    server.feed(OPEN)
+    server.calls[1].accept()
+    server.feed(rapid_resets(1, 1) + requests(1, b"x") * 50)
+    server.feed(rapid_resets(2, RESET_STREAMS + 2))
+    assert is_calmed(server)
+
+
+def test_a_second_gives_twenty_of_the_streams_back() -> None:
+    server = Server()
+    server.feed(BEGIN + rapid_resets(0, RESET_STREAMS + 1))
+    server.half.replenish()
+    server.feed(rapid_resets(RESET_STREAMS + 1, 20))
+    assert not is_calmed(server)
+    server.feed(rapid_resets(RESET_STREAMS + 21, 1))
+    assert is_calmed(server)
+
+
 @pytest.mark.parametrize("flood", [frame(PING, bytes(8)), frames.settings()])
 def test_who_is_to_be_answered_has_to_read(flood: bytes) -> None:
     server = Server()
