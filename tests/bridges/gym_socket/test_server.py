@@ -99,7 +99,7 @@ def test_packets_may_come_byte_by_byte(server: Server) -> None:
             client.send(bytes([byte]))
         client.expect(OK)
         client.ask(RESET, ZERO)
-    assert server.errors == []
+    assert not server.errors
 
 
 def test_a_time_limit_is_told_from_an_end() -> None:

@@ -1,0 +1,139 @@
+"""Clients and servers of the former version, with those of this one.
+
+What a client sees is what it saw with both ends of the former version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client.server import serve
+from tests.interop.former import scenarios, served
+from tests.interop.former.version import former_version
+from tests.support.programs import ROOT
+from tests.support.stopwatch import patience
+
+ONE_FILE = "launch/standalone/dm_env_rpc_server.py"
+FACTORY = "tests.interop.former.served:make_environment"
+
+
+def start(package: Path, *command: str) -> subprocess.Popen[str]:
+    """Starts a Python that imports a version of the package."""
+    # The tests are this version's: they use the names that both have.
+    paths = os.pathsep.join((str(package), str(ROOT)))
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=package,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def serving(package: Path, *command: str) -> Iterator[str]:
+    """Yields the address at which a process serves, which its last line says."""
+    with start(package, *command) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                word = line.split()[-1]
+                if word.rpartition(":")[2].isdecimal():
+                    yield word
+                    break
+            else:
+                pytest.fail("the server ended before it served")
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def former() -> Path:
+    return former_version()
+
+
+@pytest.fixture(scope="module")
+def former_server(former: Path) -> Iterator[str]:
+    with serving(former, "-m", "tests.interop.former.scenarios", "serve") as address:
+        yield address
+
+
+def one_file(package: Path) -> contextlib.AbstractContextManager[str]:
+    file = str(package / "dm_env_rpc_client" / ONE_FILE)
+    return serving(package, file, FACTORY, "--address", "localhost:0")
+
+
+@pytest.fixture(scope="module")
+def former_one_file(former: Path) -> Iterator[str]:
+    with one_file(former) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def former_client(former: Path, former_server: str, former_one_file: str) -> dict[str, Any]:
+    """What the former client sees, by the kind of the server and the name of the scenario."""
+    with serve(served.make_environment) as new, one_file(ROOT) as new_one_file:
+        places = {
+            "former": (former_server, scenarios.ALL),
+            "former one-file": (former_one_file, scenarios.ANYWHERE),
+            "new": (new.address, scenarios.ALL),
+            "new one-file": (new_one_file, scenarios.ANYWHERE),
+        }
+        asked = json.dumps({address: list(names) for address, names in places.values()})
+        with start(former, "-m", "tests.interop.former.scenarios", asked) as process:
+            output, _ = process.communicate(timeout=patience(100))
+    file, answers = output.splitlines()
+    assert Path(file).is_relative_to(former)
+    found = json.loads(answers)
+    return {kind: found[address] for kind, (address, _) in places.items()}
+
+
+@pytest.mark.parametrize("name", scenarios.ALL)
+def test_a_former_client_sees_the_same_at_the_new_server(
+    former_client: dict[str, Any], name: str
+) -> None:
+    assert former_client["new"][name] == former_client["former"][name]
+
+
+@pytest.mark.parametrize("name", scenarios.ANYWHERE)
+def test_a_former_client_sees_the_same_at_the_new_server_in_one_file(
+    former_client: dict[str, Any], name: str
+) -> None:
+    assert former_client["new one-file"][name] == former_client["former one-file"][name]
+
+
+@pytest.mark.parametrize("name", scenarios.ALL)
+def test_the_new_client_sees_the_same_at_the_former_server(
+    former_client: dict[str, Any], former_server: str, name: str
+) -> None:
+    (found,) = scenarios.found_at(former_server, [name]).values()
+    assert found == former_client["former"][name]
+
+
+@pytest.mark.parametrize("name", scenarios.ANYWHERE)
+def test_the_new_client_sees_the_same_at_the_former_server_in_one_file(
+    former_client: dict[str, Any], former_one_file: str, name: str
+) -> None:
+    (found,) = scenarios.found_at(former_one_file, [name]).values()
+    assert found == former_client["former one-file"][name]
+
+
+def test_the_scenarios_succeed(former_client: dict[str, Any]) -> None:
+    failed = {
+        (kind, name): result
+        for kind, results in former_client.items()
+        for name, result in results.items()
+        if isinstance(result, str)
+    }
+    assert failed == {}
+    assert former_client["former"]["failing"] == [13, True]

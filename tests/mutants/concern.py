@@ -1,0 +1,75 @@
+"""Which tests concern a file."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["PACKAGE", "tests_of"]
+
+PACKAGE = "dm_env_rpc_client"
+
+_ELSEWHERE = ("benchmarks", "documentation", "notebook", "packaging", "scale", "mutants")
+"""Rooms of tests that are about other things, or that no single file is the subject of."""
+
+_ALSO = {
+    "client": ["tests/transports/http2/client", "tests/environment/test_dm_env_adaptor.py"],
+    "environment": ["tests/client", "tests/interop/test_batches.py"],
+    "protocol": ["tests/client", "tests/environment/test_dm_env_adaptor.py", "tests/server"],
+    "server": ["tests/environment/many", "tests/adaptors/gymnasium"],
+    "tensors": ["tests/protocol", "tests/extensions"],
+    "transports": ["tests/client", "tests/reliability/connections"],
+}
+"""What else tries a room: it is run last."""
+
+
+def tests_of(path: str, root: Path) -> list[list[str]]:
+    """Returns groups of files and folders of tests, the ones nearest to a file first.
+
+    The first group has the tests that are named after the file, or import it; the second one is the
+    folder of the tests that mirrors its folder; the third one the rest of its room, and tests of
+    other rooms that try it.
+
+    Args:
+      path: a file of the package, relative to the checkout.
+      root: the checkout.
+    """
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    name = module.rpartition(".")[2].removeprefix("async_")
+    mirrored = Path("tests", *module.split(".")[1:-1])
+    while not (root / mirrored).is_dir():
+        mirrored = mirrored.parent
+    near = [
+        each.relative_to(root).as_posix()
+        for each in sorted((root / "tests").rglob("test_*.py"))
+        if each.relative_to(root).parts[1] not in _ELSEWHERE
+        and (_is_named_after(each, name, root / mirrored) or module in _imported(each))
+    ]
+    if mirrored == Path("tests"):
+        files = sorted((root / "tests").glob("test_*.py"))
+        return [near, [each.relative_to(root).as_posix() for each in files]]
+    room = mirrored.parts[1]
+    rest = [] if mirrored == Path("tests", room) else [f"tests/{room}"]
+    return [near, [mirrored.as_posix()], [*rest, *_ALSO.get(room, [])]]
+
+
+def _is_named_after(path: Path, name: str, folder: Path) -> bool:
+    words = path.stem.removeprefix("test_")
+    return folder in path.parents and words.startswith(name)
+
+
+@functools.cache
+def _imported(path: Path) -> frozenset[str]:
+    """The modules that a file imports, and names in them."""
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -1,0 +1,164 @@
+"""Runs tests in copies of a checkout, so that the checkout itself is never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.changes import Mutant
+from tests.mutants.concern import PACKAGE
+
+__all__ = ["Copy", "Found", "copied"]
+
+_LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", "__pycache__", ".hypothesis", "*_cache", "build", "dist", "*.egg-info"
+)
+
+_SPARE_SECONDS = 60.0
+_SPARE = 4.0
+"""A run of a mutant may take so many times as long as the one before any change, and a minute."""
+
+
+class Found(NamedTuple):
+    """What a run of tests showed."""
+
+    noticed_by: str
+    """The first test that failed, or why the run ended otherwise; empty if all passed."""
+
+    seconds: float
+
+
+class Copy:
+    """A copy of a checkout, in which tests run.
+
+    Args:
+      folder: where it is.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._expected: dict[tuple[str, ...], Found] = {}
+        self._failing: set[str] = set()
+
+    def check(self) -> None:
+        """Makes sure that tests would import the package from here.
+
+        Raises:
+          RuntimeError: they import another one.
+        """
+        program = f"import {PACKAGE}; print({PACKAGE}.__file__)"
+        command = [sys.executable, "-c", program]
+        printed = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self._variables(),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        if not Path(printed).is_relative_to(self.folder):
+            raise RuntimeError(f"tests of {self.folder} import {printed}")
+
+    def notice(self, mutant: Mutant, groups: Sequence[Sequence[str]]) -> Found:
+        """Runs groups of tests with a mutant in place, until one fails.
+
+        Tests that fail without it are left out.
+
+        Args:
+          mutant: the change.
+          groups: files and folders of tests.
+        """
+        seconds = 0.0
+        for group in filter(None, groups):
+            before = self._before(tuple(group))
+            path = self.folder / mutant.path
+            original = path.read_text()
+            path.write_text(mutant.source)
+            try:
+                found = self._run(group, before.seconds * _SPARE + _SPARE_SECONDS)
+            finally:
+                path.write_text(original)
+            seconds += found.seconds
+            if found.noticed_by:
+                return Found(found.noticed_by, seconds)
+        return Found("", seconds)
+
+    @property
+    def failing(self) -> list[str]:
+        """The tests that fail without any change, which are left out."""
+        return sorted(self._failing)
+
+    def _before(self, group: tuple[str, ...]) -> Found:
+        """Runs a group without a change, the first time that it is asked for."""
+        while group not in self._expected:
+            found = self._run(group, None)
+            if not found.noticed_by or found.noticed_by in self._failing:
+                self._expected[group] = found
+            self._failing.add(found.noticed_by)
+            self._failing.discard("")
+        return self._expected[group]
+
+    def _run(self, tests: Sequence[str], limit: float | None) -> Found:
+        options = ("-x", "-q", "-n0", "-pno:cacheprovider", "-pno:randomly", "--tb=no")
+        left_out = [f"--deselect={name}" for name in self._failing]
+        begin = time.monotonic()
+        with subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, *left_out, *tests],
+            cwd=self.folder,
+            env=self._variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=limit)
+                noticed = _noticed_by(process.returncode, output)
+            except subprocess.TimeoutExpired:
+                noticed = "the time limit"
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        return Found(noticed, time.monotonic() - begin)
+
+    def _variables(self) -> dict[str, str]:
+        # Bytecode could be taken for that of another mutant, of the same size and second.
+        return {
+            **os.environ,
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_ADDOPTS": "",
+        }
+
+
+def _noticed_by(code: int, output: str) -> str:
+    """Returns the first test that failed, or how pytest ended."""
+    if code in (0, 5):  # 5: no test is left.
+        return ""
+    failed = re.search(
+        r"^(?:FAILED|ERROR) (.*?)(?: \(\w+\))?(?: - .*|: .*)?$", output, re.MULTILINE
+    )
+    return failed[1] if failed else f"pytest, with code {code}: {output.strip()[-200:]}"
+
+
+@contextlib.contextmanager
+def copied(root: Path) -> Iterator[Copy]:
+    """Copies a checkout to a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        place = Path(folder, "checkout")
+        shutil.copytree(root, place, ignore=_LEFT_OUT, symlinks=True)
+        copy = Copy(place.resolve())
+        copy.check()
+        yield copy
