@@ -60,6 +60,18 @@ def code_of_http_status(status: str) -> str:
     return _HTTP_CODES.get(status, "UNKNOWN")
 
 
+def abrupt(what: str) -> str:
+    """Returns a text about a stream that ended without a gRPC status.
+
+    A gRPC server ends its streams with trailers, which hold the status. A proxy that has sent the
+    headers of a response can only break it off.
+
+    Args:
+      what: how the stream ended.
+    """
+    return f"{what}; a proxy's limit or timeout can be the cause"
+
+
 def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClientError:
     """Returns the error for a stream that ended with a gRPC status.
 

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.mutants.changes import Mutant, mutants_of
-from tests.mutants.concern import tests_of
+from tests.mutants.concern import concerning
 from tests.mutants.trying import Copy, Found, copied
 
 __all__ = ["chosen", "main"]
@@ -110,7 +110,7 @@ def _try(
         def notice(mutant: Mutant) -> Found:
             copy = free.get()
             try:
-                return copy.notice(mutant, [tests] if tests else tests_of(mutant.path, ROOT))
+                return copy.notice(mutant, [tests] if tests else concerning(mutant.path, ROOT))
             finally:
                 free.put(copy)
 

@@ -49,13 +49,19 @@ class Mutant(NamedTuple):
     """The code that is replaced."""
 
     after: str
-    source: str
-    """The whole file, changed."""
+    begin: int
+    """Where it is in the file, in bytes."""
 
     @property
     def name(self) -> str:
         """Tells it from others of the same version of the file."""
         return f"{self.path}:{self.line}:{self.column}:{self.kind}"
+
+    def applied(self, source: str) -> str:
+        """Returns the text of the file with the change."""
+        encoded, end = source.encode(), self.begin + len(self.before.encode())
+        assert encoded[self.begin : end] == self.before.encode()
+        return (encoded[: self.begin] + self.after.encode() + encoded[end:]).decode()
 
     def __str__(self) -> str:
         shown = (" ".join(text.split()) for text in (self.before, self.after))
@@ -84,9 +90,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
         assert node.end_col_offset is not None
         end = starts[node.end_lineno - 1] + node.end_col_offset
         before = encoded[begin:end].decode()
-        changed = (encoded[:begin] + after.encode() + encoded[end:]).decode()
-        if ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)):
-            found.append(Mutant(path, node.lineno, node.col_offset, kind, before, after, changed))
+        found.append(Mutant(path, node.lineno, node.col_offset, kind, before, after, begin))
     return sorted(found, key=lambda mutant: mutant[:5])
 
 

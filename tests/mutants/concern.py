@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PACKAGE", "tests_of"]
+__all__ = ["PACKAGE", "concerning"]
 
 PACKAGE = "dm_env_rpc_client"
 
@@ -25,7 +25,7 @@ _ALSO = {
 """What else tries a room: it is run last."""
 
 
-def tests_of(path: str, root: Path) -> list[list[str]]:
+def concerning(path: str, root: Path) -> list[list[str]]:
     """Returns groups of files and folders of tests, the ones nearest to a file first.
 
     The first group has the tests that are named after the file, or import it; the second one is the

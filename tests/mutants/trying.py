@@ -83,7 +83,7 @@ class Copy:
             before = self._before(tuple(group))
             path = self.folder / mutant.path
             original = path.read_text()
-            path.write_text(mutant.source)
+            path.write_text(mutant.applied(original))
             try:
                 found = self._run(group, before.seconds * _SPARE + _SPARE_SECONDS)
             finally:

@@ -166,6 +166,12 @@ def test_a_state_that_cannot_follow_is_reported_and_adopted(
     assert lifecycle.state is State.of_response(illegal)
 
 
+def test_a_step_is_of_those_who_have_joined() -> None:
+    for number in STEPPED:
+        with pytest.raises(ProtocolError, match=r"from NOT_JOINED .* on a step request"):
+            step(Lifecycle(), number)
+
+
 @pytest.mark.parametrize("number", [0, 99])
 def test_a_number_that_is_no_state_is_reported_and_changes_nothing(number: int) -> None:
     lifecycle = joined(1)

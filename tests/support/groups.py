@@ -20,6 +20,7 @@ import pytest
 
 __all__ = [
     "GROUPS",
+    "installed",
     "need",
     "needs_packages",
     "passed_in",
@@ -33,6 +34,8 @@ GROUPS = {
     "terminal": ("tmux",),
     "compiler": ("cc", "nm"),
     "certificates": ("openssl",),
+    "nginx": ("nginx",),
+    "haproxy": ("haproxy",),
 }
 """The programs of each group. The peers in other languages know theirs themselves."""
 
@@ -45,9 +48,14 @@ def skip(group: str, reason: str) -> NoReturn:
     pytest.skip(f"{_PREFIX}{group}: {reason}")
 
 
+def installed(program: str) -> str | None:
+    """Returns where a program is; servers are often in folders that only root searches."""
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
+
+
 def need(group: str) -> None:
     """Skips the test that runs unless the programs of its group are installed."""
-    missing = [program for program in GROUPS[group] if shutil.which(program) is None]
+    missing = [program for program in GROUPS[group] if installed(program) is None]
     if missing:
         skip(group, f"not installed: {', '.join(missing)}")
 

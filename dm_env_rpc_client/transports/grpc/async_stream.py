@@ -13,7 +13,7 @@ import grpc.aio
 
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.forked import check_works
-from dm_env_rpc_client.transports.grpc.stream import keep_for_ever
+from dm_env_rpc_client.transports.grpc.stream import explained, keep_for_ever
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
 
@@ -62,7 +62,7 @@ class AsyncGrpcStream(AsyncStream):
         if self._status[1] == _WRITE_FAILED:
             await self._replace_status()
         code, details = self._status
-        raise status.stream_error(self.address, code.name, details)
+        raise status.stream_error(self.address, code.name, explained(details))
 
     async def _replace_status(self) -> None:
         ends_at = time.monotonic() + _STATUS_SECONDS

@@ -163,6 +163,11 @@ def _never_free(kept: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
+def explained(details: str | None) -> str | None:
+    """Returns the details of a status, with a likely cause if it is grpcio's own for a reset."""
+    return status.abrupt(details) if details and "RST_STREAM" in details else details
+
+
 def _pump(
     call: Iterable[bytes],
     inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError],
@@ -176,6 +181,6 @@ def _pump(
             inbound.put(message)
             arrivals.notify()
     except grpc.RpcError as error:
-        code, details = error.code(), error.details()
+        code, details = error.code(), explained(error.details())
     inbound.put(status.stream_error(address, code.name, details))
     arrivals.notify()

@@ -26,8 +26,16 @@ from dm_env_rpc_client.transports.http2.protocol.violations import (
     check_header,
     spoken,
 )
-from dm_env_rpc_client.transports.status import code_of_http_status, http2_error, stream_error
+from dm_env_rpc_client.transports.status import (
+    abrupt,
+    code_of_http_status,
+    http2_error,
+    stream_error,
+)
 from dm_env_rpc_client.transports.streams import Allocate
+
+_OF_SERVERS = ("REFUSED_STREAM", "ENHANCE_YOUR_CALM")
+"""Errors with which servers reset streams, for reasons of their own."""
 
 # hpack logs all headers at the level DEBUG, and a token may be among them.
 logging.getLogger("hpack").setLevel(logging.INFO)
@@ -190,7 +198,7 @@ class ClientHalf(Role):
 
     def end_content(self, stream: int) -> None:
         """Raises the violation: a gRPC server ends a stream with trailers."""
-        raise ViolationError("ended the stream without trailers")
+        raise ViolationError(abrupt("ended the stream without trailers"))
 
     def check_stream(self, stream: int, kind: str) -> None:
         call = self._streams.get(stream)
@@ -205,6 +213,8 @@ class ClientHalf(Role):
             raise ViolationError(f"sent a broken RST_STREAM on stream {stream}")
         name, status = http2_error(code)
         text = f"the server reset the stream with {name}{self._going_away}"
+        if name not in _OF_SERVERS:
+            text = abrupt(text)
         call.fail(stream_error(self.address, status, text))
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
@@ -267,7 +277,7 @@ class ClientHalf(Role):
                 f"type {content_type!r}; expected application/grpc"
             )
         if ends_stream:
-            return self.violated(ViolationError("ended the stream without a grpc-status"))
+            return self.violated(ViolationError(abrupt("ended the stream without a grpc-status")))
         return None
 
     def _end(self, call: ClientStream, trailers: dict[str, str]) -> None:

@@ -349,3 +349,23 @@ def test_mutated_streams_give_messages_or_one_error(seed: int) -> None:
         failed += isinstance(client.failure, ProtocolError)
         take_outbound(client)
     assert 30 < failed < 470
+
+
+@pytest.mark.parametrize(
+    ("end", "is_of_a_proxy"),
+    [
+        (greeting() + reset(1, 2), True),
+        (greeting() + reset(1, 1), True),
+        (greeting() + reset(1, 7), False),  # REFUSED_STREAM
+        (greeting() + reset(1, 11), False),  # ENHANCE_YOUR_CALM
+        (greeting() + frame(frames.DATA, b"", frames.END_STREAM, 1), True),
+        (last(("grpc-status", "13"), ("grpc-message", "no")), False),
+    ],
+)
+def test_a_stream_that_is_broken_off_may_have_been_ended_by_a_proxy(
+    end: bytes, is_of_a_proxy: bool
+) -> None:
+    client = framing()
+    feed(client, end)
+    assert client.failure is not None
+    assert ("a proxy's limit or timeout" in str(client.failure)) == is_of_a_proxy
