@@ -158,7 +158,9 @@ def players(address: str) -> Any:
     with contextlib.closing(env):
         found = [plain(env.reset(seed=3))]
         while env.agents:
-            moves = {agent: (len(found) + i) % 4 for i, agent in enumerate(sorted(env.agents))}
+            moves = {
+                agent: (len(found) + i) % 4 for i, agent in enumerate(sorted(env.agents, key=str))
+            }
             found.append(plain(env.step(moves)))
     return found
 
