@@ -15,7 +15,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from tests.cli import commands
-from tests.support import forks
+from tests.support import forks, groups
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
@@ -25,6 +25,8 @@ COMMAND = shlex.join(commands.COMMAND)
 
 class Terminal:
     """A shell in a terminal of some size. A context, at whose end both have gone.
+
+    Without tmux the test is skipped.
 
     Args:
       folder: for the socket.
@@ -40,6 +42,7 @@ class Terminal:
         rows: int = 30,
         environment: dict[str, str] | None = None,
     ):
+        groups.need("terminal")
         self._tmux = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]
         kept = {
             name: value for name, value in os.environ.items() if name not in ("TMUX", "NO_COLOR")
