@@ -40,6 +40,7 @@ def test_without_an_address_an_index_shows_texts() -> None:
     assert [link for link in external if link not in shown] == []
 
 
+@pytest.mark.history
 def test_what_is_missing_for_a_release_is_said() -> None:
     assert f"git: expected the tag v{__version__}, got v0.0.0" in missing("v0.0.0")
     assert not any("tag" in line for line in missing(f"v{__version__}"))

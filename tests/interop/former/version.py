@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import io
 import os
-import shutil
 import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
-from tests.support.groups import skip
+from tests.support.groups import need, skip
 from tests.support.programs import ROOT
 
 __all__ = ["COMMIT", "former_version"]
@@ -33,12 +32,11 @@ def former_version() -> Path:
     )
     if folder.exists():
         return folder
-    if shutil.which("git") is None:
-        skip("former version", "not installed: git")
+    need("history")
     command = ["git", "-C", str(ROOT), "archive", COMMIT, _PACKAGE]
     archived = subprocess.run(command, capture_output=True, check=False)
     if archived.returncode:
-        skip("former version", f"the history of this checkout does not have {COMMIT[:8]}")
+        skip("history", f"the history of this checkout does not have {COMMIT[:8]}")
     folder.parent.mkdir(exist_ok=True)
     # Beside the place, so that two runs at once do not use half of one.
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
