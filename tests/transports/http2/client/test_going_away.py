@@ -5,7 +5,6 @@ Streams after the last that it names were not processed, so they are opened agai
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
 from tests.support.environments import Echo
+from tests.support.groups import installed
 from tests.support.ports import HeldPort
 from tests.support.scripted import settles
 from tests.support.stopwatch import time_limit
@@ -114,7 +114,7 @@ http {{
 """
 
 
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="there is no nginx")
+@pytest.mark.nginx
 def test_many_environments_behind_nginx_that_ends_connections(
     server: Server, tmp_path: Path
 ) -> None:
@@ -122,7 +122,7 @@ def test_many_environments_behind_nginx_that_ends_connections(
         port = held.number
     text = NGINX.format(folder=tmp_path, port=port, address=server.address)
     (tmp_path / "nginx.conf").write_text(text)
-    command = ["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    command = [str(installed("nginx")), "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as nginx:
         try:
             for _ in range(5):
