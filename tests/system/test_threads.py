@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from typing import Any
 
@@ -159,6 +160,10 @@ threading.Thread(target=work).start()
 """
 
 
+@pytest.mark.skipif(
+    (3, 12) <= sys.version_info < (3, 12, 2),
+    reason="Python 3.12.0 and 3.12.1 start no thread after main has ended",
+)
 def test_servers_and_event_loops_go_on_after_main_has_ended(tmp_path: Any) -> None:
     key, certificate = self_signed(tmp_path)
     finished = run_python("-c", SERVING, key, certificate)
