@@ -70,7 +70,7 @@ def test_row_16_the_child_is_refused_and_the_parent_is_right(
 ) -> None:
     names = list(SCENARIOS)
     # grpc.aio wakes its loop by a socket, which the child's loop reads as well. From Python 3.14 on
-    # no coroutine of the parent goes on in the child: asyncio says that its loop does not run there.
+    # the parent's loop does not run in the child, as asyncio says there.
     if transport == "grpc" or sys.version_info >= (3, 14):
         names = [name for name in names if "loop" not in name]
     timeout = 110 if count < 10 else 1800
