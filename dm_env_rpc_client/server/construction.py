@@ -14,6 +14,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
 from dm_env_rpc_client.server.batch import Batch, check_num_envs
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.turns import Waits
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.spec_checks import METHODS
 from dm_env_rpc_client.server.worlds.world import World
@@ -29,7 +30,10 @@ SERVED = (
 
 
 def construct(
-    factory: Callable[..., Any], settings: Mapping[str, Any], autoreset_mode: str | None = None
+    factory: Callable[..., Any],
+    settings: Mapping[str, Any],
+    autoreset_mode: str | None = None,
+    waits: Waits | None = None,
 ) -> Any:
     """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
 
@@ -40,6 +44,7 @@ def construct(
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
       autoreset_mode: of vector environments that declare none.
+      waits: what is known of rows of its batches; None for nothing.
 
     Returns:
       See `construct_one`; or a `Batch`.
@@ -53,7 +58,8 @@ def construct(
         own = {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])}
         return construct_one(factory, own, autoreset_mode)
     try:
-        return Batch(functools.partial(_construct_row, factory, autoreset_mode), settings)
+        make = functools.partial(_construct_row, factory, autoreset_mode)
+        return Batch(make, settings, waits or Waits())
     except _HasRowsError as found:
         return _checked(found.made, settings)
 

@@ -41,6 +41,7 @@ class Level(dm_env.Environment):
     """
 
     reset_settings = ("gain",)
+    step_seconds = STEP_SECONDS
 
     def __init__(self, check_same_thread: bool = True) -> None:
         self._check_same_thread = check_same_thread
@@ -92,7 +93,8 @@ class Level(dm_env.Environment):
         self.threads.note("step")
         self.is_in_step.set()
         self.may_go_on.wait()
-        time.sleep(STEP_SECONDS)  # It takes time to step.
+        if self.step_seconds:
+            time.sleep(self.step_seconds)  # It takes time to step.
         assert self._database is not None
         self._database.execute("INSERT INTO steps VALUES (?)", (int(action["go"]),))
         return dm_env.transition(float(self._gain), {"steps": np.int64(self._count())})

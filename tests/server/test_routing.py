@@ -9,11 +9,12 @@ from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.server.processes.forwarding import WorkerGoneError
 from dm_env_rpc_client.server.processes.routing import RoutedStream
 from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.transports.server_streams import ServerStream
 
 MINE, GONE = 1, 2
 
 
-class Local:
+class Local(ServerStream):
     """Answers for this worker."""
 
     may_wait = False
@@ -23,7 +24,7 @@ class Local:
         return response.SerializeToString()
 
 
-class Ended:
+class Ended(ServerStream):
     """The link to a worker that has ended, of which the board has not been told."""
 
     may_wait = True

@@ -176,15 +176,18 @@ def _assert_infos(found: Any, expected: Any, ids: Any) -> None:
             np.testing.assert_array_equal(found[key], expected[key][ids])
 
 
-def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
+def test_a_slow_environment_does_not_keep_the_others() -> None:
     slow = patience(2.0)
-    with vector(
-        short.address,
-        3,
-        lambda index: {"seconds": slow if index == 2 else 0.0},
-        autoreset_mode=AutoresetMode.SAME_STEP,
-        num_batches=0,
-    ) as env:
+    with (
+        serve(Short, threads="world") as server,
+        vector(
+            server.address,
+            3,
+            lambda index: {"seconds": slow if index == 2 else 0.0},
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            num_batches=0,
+        ) as env,
+    ):
         env.reset()
         started = time.monotonic()
         env.send([1, 2, 3])

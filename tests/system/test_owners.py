@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from dm_env_rpc_client.system.owner_thread import OwnerThread
+from dm_env_rpc_client.system.owners import OwnerThread
 from tests.reliability.processes.forking import Child
 from tests.support.scripted import settles
 

@@ -1,0 +1,416 @@
+"""Each environment has one thread for its life, whoever asks, however long its steps take."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    DmEnvAdaptor,
+    SpecError,
+    connect,
+    create_and_join_world,
+    create_world,
+    destroy_world,
+    join_world,
+    leave_world,
+    make,
+    reset_world,
+)
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.server import Race, Server, serve
+from dm_env_rpc_client.system import owners
+from tests.server.hosted import Where
+from tests.server.one_thread import Level, Threads
+from tests.support.scripted import settles
+from tests.support.stopwatch import patience
+
+
+class Made(Level):
+    """A level whose constructor counts, too, and whose steps take as long as it is told."""
+
+    made: list[Made] = []  # noqa: RUF012  # for the test that has it emptied
+
+    def __init__(self, seconds: float = 0.0, gain: int = 1) -> None:
+        super().__init__()
+        self.step_seconds = seconds
+        self.led: list[bool] = []
+        self.threads.note("constructor")
+        self.made.append(self)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        here = owners.current()
+        self.led.append(here is not None and here.leads)
+        return super().step(action)
+
+
+@pytest.fixture(autouse=True)
+def made() -> Iterator[list[Made]]:
+    Made.made.clear()
+    yield Made.made
+    Made.made.clear()
+
+
+@pytest.fixture(params=["http2", "grpc"])
+def transport(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def step_all(envs: list[DmEnvAdaptor], count: int) -> None:
+    for _ in range(count):
+        for future in [env.submit_step({"go": 1}) for env in envs]:
+            future.result()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.002, 0.003])
+@pytest.mark.parametrize("threads", [None, "world"])
+def test_whoever_asks(transport: Any, seconds: float, threads: Any, made: list[Made]) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(
+            serve(Made, transport=transport, threads=threads, idle_world_seconds=0.0)
+        )
+        other = stack.enter_context(connect(server.address, transport=transport))
+        for _ in range(2):  # The second time it is known how long they take.
+            with contextlib.ExitStack() as clients:
+                envs = [
+                    clients.enter_context(
+                        make(server.address, {"seconds": seconds}, transport=transport)
+                    )
+                    for _ in range(3)
+                ]
+                for env in envs:
+                    assert env.reset().first()
+                step_all(envs, 12)
+                for env in envs:
+                    assert PropertiesExtension(env.connection)["steps"] == 12
+                    assert env.reset({"gain": 3}).first()
+                step_all(envs, 2)
+        # Another client resets, makes anew, and destroys it.
+        name = create_world(other, {"seconds": seconds})
+        with connect(server.address, transport=transport) as third:
+            env = join_world(third, name)
+            env.reset()
+            with concurrent.futures.ThreadPoolExecutor() as executor:
+                reset = executor.submit(reset_world, other, name, {"seconds": seconds, "gain": 2})
+                while not (timestep := env.step({"go": 0})).last():
+                    pass
+                reset.result()
+            assert timestep.last()
+            env.reset()
+            env.step({"go": 1})
+            leave_world(third)
+        destroy_world(other, name)
+        assert settles(lambda: server.world_count == 0)
+        # A world that is idle is closed by nobody's request, one with an agent by `stop`.
+        forgotten = connect(server.address, transport=transport)
+        create_world(forgotten, {"seconds": seconds})
+        forgotten.close()
+        assert settles(lambda: server.world_count == 0)
+        last = stack.enter_context(make(server.address, transport=transport))
+        last.reset()
+        last.step({"go": 1})
+        assert server.stop()
+        assert server.errors == []
+    assert len(made) == 10
+    for level in made:
+        assert level.threads.closed == 1
+        assert level.threads.the_one("constructor", "close") != threading.get_ident()
+
+
+def test_a_client_that_dies_in_a_step(transport: Any, made: list[Made]) -> None:
+    with serve(Made, transport=transport, idle_world_seconds=0.0) as server:
+        connected = connect(server.address, transport=transport)
+        env, _ = create_and_join_world(connected, {}, {})
+        env.reset()
+        made[0].may_go_on.clear()
+        env.submit_step({"go": 1})
+        assert made[0].is_in_step.wait(30)
+        connected.close()
+        made[0].may_go_on.set()
+        assert settles(lambda: made[0].threads.closed == 1)
+    made[0].threads.the_one("constructor", "step", "close")
+
+
+def test_others_go_on_while_a_step_does_not_end(transport: Any, made: list[Made]) -> None:
+    with (
+        serve(Made, transport=transport) as server,
+        make(server.address, transport=transport) as slow,
+    ):
+        slow.reset()
+        level = made[0]
+        level.may_go_on.clear()
+        answer = slow.submit_step({"go": 1})
+        assert level.is_in_step.wait(30)
+        try:
+            for _ in range(2):
+                with make(server.address, transport=transport) as env:
+                    env.reset()
+                    step_all([env], 5)
+            assert not answer.done()
+        finally:
+            level.may_go_on.set()
+        answer.result()
+        step_all([slow], 40)
+    assert len(made) == 3
+    for each in made:
+        each.threads.the_one("constructor", "step", "close")
+
+
+def test_an_environment_that_was_slow_once_is_stepped_by_the_thread_that_reads(
+    made: list[Made],
+) -> None:
+    """Otherwise each of its quick steps would take a change of threads."""
+    with (
+        serve(Made) as server,
+        make(server.address) as env,
+        connect(server.address) as other,
+    ):
+        env.reset()
+        level = made[0]
+        level.may_go_on.clear()
+        answer = env.submit_step({"go": 1})
+        assert level.is_in_step.wait(30)
+        assert PropertiesExtension(other).specs() == {}  # Another thread reads now.
+        level.may_go_on.set()
+        answer.result()
+        step_all([env], 1)
+        was_led = level.led[-1]
+        assert settles(lambda: bool(step_all([env], 40)) or level.led[-1])
+        level.threads.the_one("constructor", "step")
+    assert not was_led
+
+
+@pytest.mark.parametrize("threads", [None, "world"])
+def test_a_cheap_world_waits_only_for_those_of_its_own_thread(
+    threads: Any, made: list[Made]
+) -> None:
+    """How long it waits is what the guide says: as long as a step of the other takes."""
+    seconds = patience(1.0)
+    with (
+        serve(Made, threads=threads) as server,
+        make(server.address, {"seconds": seconds}) as slow,
+        make(server.address) as cheap,
+    ):
+        slow.reset()
+        cheap.reset()
+        answer = slow.submit_step({"go": 1})
+        assert made[0].is_in_step.wait(30)
+        began = time.monotonic()
+        cheap.step({"go": 1})
+        waited = time.monotonic() - began
+        answer.result()
+        one, other = (level.threads.the_one("step") for level in made)
+    assert (waited > seconds / 2, one == other) == ((threads is None), (threads is None))
+
+
+def test_worlds_of_a_slow_factory_have_threads_of_their_own(made: list[Made]) -> None:
+    with serve(Made) as server:
+        with make(server.address, {"seconds": 0.003}) as env:
+            env.reset()
+            step_all([env], 20)
+        with contextlib.ExitStack() as stack:
+            envs = [stack.enter_context(make(server.address, {"seconds": 0.003})) for _ in range(3)]
+            for env in envs:
+                env.reset()
+            step_all(envs, 3)
+    assert len({level.threads.the_one("constructor", "step") for level in made[1:]}) == 3
+
+
+# Batches.
+
+
+@pytest.mark.parametrize("threads", [None, "world"])
+def test_rows_have_the_thread_of_their_batch_or_their_own(
+    threads: Any, transport: Any, made: list[Made]
+) -> None:
+    with (
+        serve(Made, threads=threads, transport=transport) as server,
+        make(server.address, {"num_envs": 4, "seconds": 0.002}, transport=transport) as env,
+    ):
+        env.reset()
+        for _ in range(10):
+            env.step({"go": np.ones(4, np.int64)})
+        env.reset({"reset_mask": np.array([True, False, False, True]), "gain": 2})
+        env.reset({"reset_mask": np.array([True, False, False, False]), "seconds": 0.0})
+        env.step({"go": np.ones(4, np.int64)})
+    assert [level.threads.closed for level in made] == [1] * 5
+    all_threads = {level.threads.the_one("constructor", "close") for level in made}
+    assert len(all_threads) == (1 if threads is None else 4)
+    assert settles(lambda: not all_threads & {thread.ident for thread in threading.enumerate()})
+
+
+def test_rows_that_are_known_to_wait_have_threads(made: list[Made]) -> None:
+    action = {"go": np.ones(3, np.int64)}
+    with serve(Made) as server:
+        for expected in (1, 3):
+            with make(server.address, {"num_envs": 3, "seconds": 0.02}) as env:
+                env.reset()
+                for _ in range(6):
+                    env.step(action)
+            found = {level.threads.the_one("constructor", "close") for level in made[-3:]}
+            assert len(found) == expected
+
+
+# The main thread, or whichever waits.
+
+
+@contextlib.contextmanager
+def waiting(server: Server) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=server.wait)
+    thread.start()
+    yield thread
+    server.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("is_instance", [True, False])
+def test_all_belong_to_the_thread_that_waits(
+    is_instance: bool, transport: Any, made: list[Made]
+) -> None:
+    served: Any = Made() if is_instance else Made
+    made.clear()
+    server = serve(served, transport=transport, thread="main", idle_world_seconds=0.0)
+    with waiting(server) as thread:
+        for _ in range(2):
+            with make(server.address, transport=transport) as env:
+                env.reset()
+                step_all([env], 3)
+                assert PropertiesExtension(env.connection)["steps"] in (3, 6)
+        if not is_instance:
+            with make(server.address, {"num_envs": 3}, transport=transport) as env:
+                env.reset()
+                env.step({"go": np.ones(3, np.int64)})
+        env = make(server.address, transport=transport)
+        env.reset()
+        assert server.stop()
+        with contextlib.suppress(ConnectionError):
+            env.close()
+    for level in made:
+        assert level.threads.the_one("constructor", "reset", "close") == thread.ident
+        assert level.threads.closed == 1
+
+
+def test_nothing_is_done_before_a_thread_waits_and_between(made: list[Made]) -> None:
+    with serve(Made, thread="main") as server, connect(server.address) as connected:
+        with concurrent.futures.ThreadPoolExecutor() as executor:
+            created = executor.submit(create_world, connected)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                created.result(0.1)
+            assert not made
+            while not created.done():
+                assert not server.wait(0.05)
+        assert made[0].threads.the_one("constructor") == threading.get_ident()
+        with concurrent.futures.ThreadPoolExecutor() as executor:
+            other = executor.submit(server.wait)
+            with pytest.raises(RuntimeError, match="the environments belong to the thread that"):
+                other.result()
+        assert server.stop()
+    assert made[0].threads.the_one("close") == threading.get_ident()
+
+
+def test_a_game_has_one_thread(transport: Any) -> None:
+    class Noted(Race):
+        def __init__(self) -> None:
+            super().__init__()
+            self.threads = Threads()
+            noted.append(self)
+
+        def step(self, actions: Mapping[Any, Any]) -> None:
+            self.threads.note("step")
+            super().step(actions)
+
+        def reset(self) -> None:
+            self.threads.note("reset")
+            super().reset()
+
+        def timestep(self, player: Any) -> dm_env.TimeStep | None:
+            self.threads.note("timestep")
+            return super().timestep(player)
+
+        def join(self, settings: Mapping[str, Any]) -> Any:
+            self.threads.note("join")
+            return super().join(settings)
+
+        def leave(self, player: Any) -> None:
+            self.threads.note("leave")
+            super().leave(player)
+
+        def close(self) -> None:
+            self.threads.note("close")
+
+    noted: list[Noted] = []
+    with serve(Noted, transport=transport) as server:
+        for _ in range(2):
+            with contextlib.ExitStack() as stack:
+                connections = [
+                    stack.enter_context(connect(server.address, transport=transport))
+                    for _ in range(2)
+                ]
+                name = create_world(connections[0])
+                envs = [join_world(each, name) for each in connections]
+                for method in ("reset", "reset"):
+                    with concurrent.futures.ThreadPoolExecutor() as executor:
+                        list(executor.map(lambda env: getattr(env, method)(), envs))  # noqa: B023
+                for env in envs:
+                    env.close()
+                destroy_world(connections[0], name)
+    assert len(noted) == 2
+    for game in noted:
+        game.threads.the_one("join", "reset", "timestep", "leave", "close")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"threads": "row"}, "no threads 'row'; choose one of 'world'"),
+        ({"thread": "other"}, "no thread 'other'; choose one of 'main'"),
+        ({"thread": "main", "threads": "world"}, "pass one of them"),
+    ],
+)
+def test_other_threads_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        serve(Where, **options)
+
+
+class Ident(Where):
+    """Observes its process and the thread that steps it, which is the one that made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made_by = threading.get_ident()
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {**super().observation_spec(), "is_main": specs.Array((), np.bool_)}
+
+    def _observed(self) -> dict[str, Any]:
+        assert threading.get_ident() == self._made_by
+        is_main = threading.current_thread() is threading.main_thread()
+        return {**super()._observed(), "is_main": np.bool_(is_main)}
+
+
+@pytest.mark.parametrize("thread", [None, "main"])
+def test_the_same_in_worker_processes(thread: Any) -> None:
+    with serve(Ident, processes=2, thread=thread) as server:
+        with BatchedEnvironment(server.address, 4, num_batches=0) as envs:
+            for _ in range(3):
+                observation = envs.reset().observation
+            assert len(set(observation["pid"].tolist())) == 2
+            assert observation["is_main"].tolist() == [thread == "main"] * 4
+        # A world of another process than the one that has the connection.
+        with connect(server.address) as one, connect(server.address) as other:
+            name = create_world(one)
+            env = join_world(other, name)
+            assert env.reset().observation["is_main"] == (thread == "main")
+        assert server.stop()
+        assert server.errors == []
