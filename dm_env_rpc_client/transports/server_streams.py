@@ -76,6 +76,7 @@ class ServerStream(Protocol):
 
     def paced(self, is_slow: bool) -> None:
         """Takes note that answers take long, or no longer do. Called by `owner`."""
+        del is_slow  # Most have no owner.
 
     def abandon(self) -> None:
         """The client is gone, or the stream has ended: an `answer` that waits is to give up.

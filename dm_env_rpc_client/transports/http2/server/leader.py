@@ -63,7 +63,7 @@ class Leader:
         with self._lock:
             self.owner = self._inline = None
 
-    def is_held_by(self, owner: Owner) -> bool:
+    def is_held_by(self, owner: Owner | None) -> bool:
         """Whether an owner still leads."""
         with self._lock:
             return self.owner is owner and not self.is_stopped
