@@ -343,4 +343,4 @@ def try_out(environment: Hosted, settings: Mapping[str, Any], autoreset_mode: An
     options = ServeOptions(environment=environment, autoreset_mode=autoreset_mode)
     (factory,) = options.factories().values()
     kind = Kind(factory, options)
-    kind.make(kind.owner(), settings).close()
+    kind.make(settings).close()

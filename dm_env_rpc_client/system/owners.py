@@ -235,7 +235,9 @@ class Call:
       has_begun: set when the thread has come to it; None if nobody asks.
     """
 
-    __slots__ = ("_arguments", "_error", "_function", "_has_begun", "_is_done", "_result")
+    __slots__ = (
+        "_arguments", "_error", "_function", "_has_begun", "_is_done", "_is_taken", "_result",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -246,6 +248,8 @@ class Call:
         self._function = function
         self._arguments = arguments
         self._has_begun = has_begun
+        # By the thread that makes the call, or that takes it back.
+        self._is_taken = None if has_begun is None else threading.Lock()
         self._result: Any = None
         self._error: BaseException | None = None
         self._is_done = threading.Lock()
@@ -253,7 +257,9 @@ class Call:
 
     def run(self) -> None:
         """Makes the call, and keeps what came of it."""
-        if self._has_begun is not None:
+        if self._has_begun is not None and self._is_taken is not None:
+            if not self._is_taken.acquire(blocking=False):
+                return
             self._has_begun.set()
         try:
             self._result = self._function(*self._arguments)
@@ -270,6 +276,11 @@ class Call:
         """Waits until the thread has come to a call of `Owner.begin`; returns whether it has."""
         assert self._has_begun is not None, "made by `begin`"
         return self._has_begun.wait(seconds)
+
+    def take_back(self) -> bool:
+        """Has a call of `Owner.begin` not made; returns False if it has begun."""
+        assert self._is_taken is not None, "made by `begin`"
+        return self._is_taken.acquire(blocking=False)
 
     def result(self) -> Any:
         """Waits for the end of the call, and returns or raises what came of it; called once."""

@@ -183,11 +183,8 @@ def test_an_environment_that_was_slow_once_is_stepped_by_the_thread_that_reads(
         assert PropertiesExtension(other).specs() == {}  # Another thread reads now.
         level.may_go_on.set()
         answer.result()
-        step_all([env], 1)
-        was_led = level.led[-1]
         assert settles(lambda: bool(step_all([env], 40)) or level.led[-1])
         level.threads.the_one("constructor", "step")
-    assert not was_led
 
 
 @pytest.mark.parametrize("threads", [None, "world"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Mapping
@@ -18,9 +19,13 @@ from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.main_owner import MainOwner
-from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerThread
+from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError, OwnerThread
 
 _numbers = itertools.count(1)
+
+_MAKING_SECONDS, _BUSY_SECONDS = 0.5, 0.1
+"""How long a world waits to be made in the thread where others of its kind are, before it gets one
+of its own: if that makes another one, and if it may be in a step."""
 
 
 class Kind:
@@ -28,6 +33,10 @@ class Kind:
 
     A world belongs to a thread before there is anything of it. That is the one that leads, which
     reads its requests, too; or a new one if worlds of this kind are known to be slow, or to wait.
+
+    The first of its kind often takes long to be made, as modules are imported. Another thread leads
+    meanwhile, but worlds that are cheap belong together: requests to make others wait for a moment
+    for the first thread.
 
     Args:
       factory: makes environments, games or worlds; or is an `Instance`.
@@ -43,6 +52,9 @@ class Kind:
         self._options = options
         self._main = main
         self.is_slow = self._are_games = False
+        # The last thread that led when it made one, and whether it makes one at the moment.
+        self._home: Owner | None = None
+        self._is_making = False
         self._waits = Waits(options.threads == "world", main is None)
         if isinstance(factory, Instance) and main is not None:
             factory.give_to(main)
@@ -52,19 +64,49 @@ class Kind:
         """Whether there is one environment, which existed before."""
         return isinstance(self._factory, Instance)
 
-    def owner(self) -> Owner:
-        """Returns the thread to which a new world is to belong.
+    def make(self, settings: Mapping[str, Any]) -> World:
+        """Makes a world, in the thread that is its owner from then on.
+
+        Args:
+          settings: of the CreateWorld, by flat name.
 
         Raises:
-          ElsewhereError: this thread is an owner, and it is another one.
+          ElsewhereError: this thread is an owner, but the world is to belong to another one.
+          RequestError: the factory does not take these settings.
+          Exception: whatever the factory raises; or what it made cannot be served.
         """
         self.require_thread()
         if isinstance(self._factory, Instance):
-            return self._factory.owner
-        return self._main or owners.current() or new_owner()
+            return self._make_at(self._factory.owner, settings)
+        owner = self._main or owners.current()
+        if owner is not None:
+            return self._make_at(owner, settings)
+        home = self._home
+        if home is not None and not home.slow and not self._is_apart():
+            with contextlib.suppress(OwnerGoneError):
+                making = home.begin(self._make, home, settings)
+                wait = _MAKING_SECONDS if self._is_making else _BUSY_SECONDS
+                if making.wait_begun(wait) or not making.take_back():
+                    return making.result()  # type: ignore[no-any-return]  # of `_make`
+        return self._make_at(new_owner(), settings)
+
+    def _make_at(self, owner: Owner, settings: Mapping[str, Any]) -> World:
+        return owner.call(self._make, owner, settings)
+
+    def _is_apart(self) -> bool:
+        """Whether worlds get threads of their own."""
+        return self.is_slow or self._are_games or self._options.threads == "world"
+
+    def _is_better_at_home(self, here: Owner) -> bool:
+        """Whether a new world is to belong to the first thread, and not to the one that leads."""
+        home = self._home
+        if home is None or home is here or home.slow or not home.holds:
+            return False
+        # One that leads and has no worlds gives the lead back.
+        return self._is_making or here.holds == 1
 
     def require_thread(self) -> None:
-        """Raises ElsewhereError as `owner`."""
+        """Raises ElsewhereError as `make`."""
         here = owners.current()
         if here is None:
             return
@@ -73,26 +115,17 @@ class Kind:
         elif self._main is not None:
             is_apart = here is not self._main
         else:
-            is_apart = self.is_slow or self._are_games or self._options.threads == "world"
-            is_apart |= not here.leads
+            is_apart = self._is_apart() or not here.leads or self._is_better_at_home(here)
         if is_apart:
             raise ElsewhereError
 
-    def make(self, owner: Owner, settings: Mapping[str, Any]) -> World:
-        """Makes a world, in the thread of its owner.
-
-        Args:
-          owner: that thread; another one may call this.
-          settings: of the CreateWorld, by flat name.
-
-        Raises:
-          RequestError: the factory does not take these settings.
-          Exception: whatever the factory raises; or what it made cannot be served.
-        """
-        return owner.call(self._make, owner, settings)
-
     def _make(self, owner: Owner, settings: Mapping[str, Any]) -> World:
         factory, options = self._factory, self._options
+        if owner.leads:
+            self._home = owner
+        is_home = owner is self._home
+        if is_home:
+            self._is_making = True
         # Until the world holds it, or there is none.
         owner.hold()
         try:
@@ -115,6 +148,8 @@ class Kind:
                 (options.callable_names, options.settable_names),
             )
         finally:
+            if is_home:
+                self._is_making = False
             owner.release()
 
 

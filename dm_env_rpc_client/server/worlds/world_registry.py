@@ -144,7 +144,7 @@ class WorldRegistry:
         with self._as_owner():
             for kind in self._kinds.values():
                 if kind.is_instance:
-                    kind.make(kind.owner(), {}).close()
+                    kind.make({}).close()
 
     def _as_owner(self) -> contextlib.AbstractContextManager[None]:
         """A context in which this thread is the owner that is to be the one that waits."""
@@ -180,7 +180,7 @@ class WorldRegistry:
         """
         settings = dict(settings)
         kind = self._pick(settings)
-        owner = kind.owner()
+        kind.require_thread()
         entry = _Entry(kind, creator)
         with self._lock:
             # Told to other processes before theirs are looked at: two that create a world at the
@@ -195,7 +195,7 @@ class WorldRegistry:
                         "destroy one first",
                     )
                 self._hold(entry, settings)
-            entry.world = kind.make(owner, settings)
+            entry.world = kind.make(settings)
             with self._lock:
                 if not self._is_closed:
                     name = f"{self._prefix}{next(self._numbers)}"

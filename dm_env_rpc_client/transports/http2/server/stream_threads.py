@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner
-from dm_env_rpc_client.transports.http2.protocol.pace import SLOW_SECONDS
+from dm_env_rpc_client.transports.http2.protocol.pace import HICCUP_SECONDS, SLOW_SECONDS
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
 
@@ -170,7 +170,7 @@ class StreamThreads:
             except ElsewhereError:
                 self.elsewhere(served, message)
                 return
-            pace.end(begun, time.perf_counter() - begin, False)
+            pace.end(begun, min(time.perf_counter() - begin, HICCUP_SECONDS), False)
             goes_on = served.reply(answer, True)
         note_pace(served, owner)
         if not goes_on:

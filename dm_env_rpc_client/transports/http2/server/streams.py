@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dm_env_rpc_client.system.busy_wait import processors
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
-from dm_env_rpc_client.transports.http2.protocol.pace import SLOW_SECONDS
+from dm_env_rpc_client.transports.http2.protocol.pace import HICCUP_SECONDS, SLOW_SECONDS
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader, RelievedError
@@ -172,6 +172,8 @@ class Streams:
                 raise RelievedError from None
             return
         took = time.perf_counter() - begin
+        if took > HICCUP_SECONDS:
+            took = HICCUP_SECONDS
         if begun is None:
             pace.seconds += (took - pace.seconds) / 8  # `end`, without the call.
         else:
@@ -182,10 +184,11 @@ class Streams:
             elif pace.seconds > SLOW_SECONDS and served.stream.owner is owner:
                 self._look_slow(served)
             return
-        # The worlds are what this thread keeps.
-        pace.seconds = max(pace.seconds, TICK_SECONDS)
+        # The worlds are what this thread keeps. It gets the lead back if this was an exception.
         if owner is not None and served.stream.owner is owner:
             note_pace(served, owner)
+        else:
+            pace.seconds = max(pace.seconds, TICK_SECONDS)
         if served.reply(answer, True):
             self.threads.hand_over(served)
         else:
