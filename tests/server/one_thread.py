@@ -12,6 +12,8 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from tests.server.hosted import Where
+
 STEP_SECONDS = 0.003
 """So long that servers give such steps other threads."""
 
@@ -106,3 +108,23 @@ class Level(dm_env.Environment):
             self._database.close()
         if self.raises_in_close:
             raise OSError("cannot be closed")
+
+
+class Ident(Where):
+    """Observes its process, and whether its thread, which has made it, is the main one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made_by = threading.get_ident()
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {**super().observation_spec(), "is_main": specs.Array((), np.bool_)}
+
+    def close(self) -> None:
+        is_own = threading.get_ident() == self._made_by
+        print(f"closed in its thread: {is_own}", flush=True)
+
+    def _observed(self) -> dict[str, Any]:
+        assert threading.get_ident() == self._made_by
+        is_main = threading.current_thread() is threading.main_thread()
+        return {**super()._observed(), "is_main": np.bool_(is_main)}

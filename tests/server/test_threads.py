@@ -12,7 +12,6 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
-from dm_env import specs
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
@@ -31,7 +30,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.system import owners
 from tests.server.hosted import Where
-from tests.server.one_thread import Level, Threads
+from tests.server.one_thread import Ident, Level, Threads
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
@@ -378,22 +377,6 @@ def test_a_game_has_one_thread(transport: Any) -> None:
 def test_other_threads_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError, match=text):
         serve(Where, **options)
-
-
-class Ident(Where):
-    """Observes its process and the thread that steps it, which is the one that made it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made_by = threading.get_ident()
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        return {**super().observation_spec(), "is_main": specs.Array((), np.bool_)}
-
-    def _observed(self) -> dict[str, Any]:
-        assert threading.get_ident() == self._made_by
-        is_main = threading.current_thread() is threading.main_thread()
-        return {**super()._observed(), "is_main": np.bool_(is_main)}
 
 
 @pytest.mark.parametrize("thread", [None, "main"])
