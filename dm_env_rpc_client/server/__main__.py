@@ -54,4 +54,4 @@ if __name__ == "__main__":
         usage = "python -m dm_env_rpc_client.server [--thread main] MODULE:NAME ADDRESS"
         sys.stderr.write(f"usage: {usage}\n")
         sys.exit(2)
-    _main(*words, "main" if is_main else None)
+    _main(words[0], words[1], "main" if is_main else None)

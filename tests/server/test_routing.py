@@ -9,25 +9,26 @@ from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.server.processes.forwarding import WorkerGoneError
 from dm_env_rpc_client.server.processes.routing import RoutedStream
 from dm_env_rpc_client.tensors.limits import Limits
-from dm_env_rpc_client.transports.server_streams import ServerStream
 
 MINE, GONE = 1, 2
 
 
-class Local(ServerStream):
+class Local:
     """Answers for this worker."""
 
     may_wait = False
+    owner = None
 
     def answer(self, message: bytes) -> bytes:
         response = dm_env_rpc_pb2.EnvironmentResponse(create_world={"world_name": "world-1-1"})
         return response.SerializeToString()
 
 
-class Ended(ServerStream):
+class Ended:
     """The link to a worker that has ended, of which the board has not been told."""
 
     may_wait = True
+    owner = None
     is_closed = False
 
     def answer(self, message: bytes) -> bytes:

@@ -182,7 +182,12 @@ def test_an_environment_that_was_slow_once_is_stepped_by_the_thread_that_reads(
         assert PropertiesExtension(other).specs() == {}  # Another thread reads now.
         level.may_go_on.set()
         answer.result()
-        assert settles(lambda: bool(step_all([env], 40)) or level.led[-1])
+
+        def is_led_again() -> bool:
+            step_all([env], 40)
+            return level.led[-1]
+
+        assert settles(is_led_again)
         level.threads.the_one("constructor", "step")
 
 
