@@ -17,8 +17,9 @@ from dm_env_rpc_client.server.batch import OF_BATCHES
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.options import Handler, ServeOptions
 from dm_env_rpc_client.server.properties.offered import Properties, answer_property_request
+from dm_env_rpc_client.server.worlds.holding import Share
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
+from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
 from dm_env_rpc_client.system.main_owner import MainOwner
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import signal
 import threading
 import weakref
 
 import pytest
 
-from dm_env_rpc_client.system.owners import OwnerThread
+from dm_env_rpc_client.system.main_owner import MainOwner
+from dm_env_rpc_client.system.owners import (
+    ElsewhereError,
+    OwnerGoneError,
+    OwnerThread,
+    current,
+    require_no_owner,
+)
 from tests.reliability.processes.forking import Child
 from tests.support.scripted import settles
 
@@ -104,3 +112,109 @@ def test_a_forked_child_has_none() -> None:
     assert Child(call).result() == "the thread 'owner' has ended"
     assert owner.call(pow, 2, 3) == 8
     owner.end()
+
+
+def test_an_owner_ends_when_nothing_belongs_to_it_any_more() -> None:
+    owner = OwnerThread("owner")
+    owner.hold()
+    owner.hold()
+    owner.call(owner.release)
+    assert owner.call(pow, 2, 3) == 8
+    owner.call(owner.release)
+    with pytest.raises(OwnerGoneError):
+        owner.call(pow, 2, 3)
+
+
+def test_calls_that_have_not_begun_can_be_taken_back() -> None:
+    owner = OwnerThread("owner")
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        began.set()
+        may_end.wait()
+
+    first, second = owner.begin(wait), owner.begin(fail, ValueError("was not taken back"))
+    assert began.wait(30)
+    assert first.wait_begun(30)
+    assert not first.take_back()
+    assert not second.wait_begun(0.01)
+    assert second.take_back()
+    may_end.set()
+    first.result()
+    assert owner.call(pow, 2, 3) == 8
+    assert not second.is_over()
+    owner.end()
+
+
+def test_one_that_does_something_else_hears_calls_by_a_bell() -> None:
+    owner = OwnerThread("owner")
+    rung, is_over = threading.Semaphore(0), threading.Event()
+
+    def lead() -> None:
+        with owner.listening(rung.release):
+            while not is_over.is_set():
+                rung.acquire()
+                owner.run_waiting(lambda run: run())
+
+    owner.put(lead)
+    assert settles(lambda: owner.leads)
+    assert owner.call(threading.get_ident) != threading.get_ident()
+    owner.put(is_over.set)
+    assert settles(lambda: not owner.leads)
+    # Nothing belonged to it but the lead.
+    assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
+
+
+def test_who_must_not_wait_is_told() -> None:
+    owner = OwnerThread("owner")
+    require_no_owner()
+    with pytest.raises(ElsewhereError):
+        owner.call(require_no_owner)
+    assert owner.call(current) is owner
+    assert current() is None
+    owner.end()
+
+
+# A thread that exists already.
+
+
+def test_calls_are_made_by_the_thread_that_waits() -> None:
+    owner = MainOwner("the things")
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        called = executor.submit(owner.call, threading.get_ident)
+        assert owner.work_until(called.done, 30)
+        assert called.result() == threading.get_ident()
+        owner.hold()
+        with pytest.raises(RuntimeError, match="the things belong to the thread that waited"):
+            executor.submit(owner.work_until, lambda: True).result()
+        owner.release()
+        assert executor.submit(owner.work_until, lambda: True).result()
+    assert not owner.work_until(lambda: False, 0.01)
+
+
+def test_what_needs_the_owner_is_done_aside_and_raises() -> None:
+    owner = MainOwner("the things")
+    me = threading.get_ident()
+    assert owner.aside(lambda: (owner.call(threading.get_ident), threading.get_ident()))[0] == me
+    with pytest.raises(Thing):
+        owner.aside(fail_anew)
+
+
+def test_a_signal_is_handled_after_the_call_and_a_second_one_at_once() -> None:
+    owner = MainOwner("the things")
+    seen: list[str] = []
+
+    def raise_signals(count: int) -> None:
+        for _ in range(count):
+            signal.raise_signal(signal.SIGINT)
+        seen.append(f"{count} went on")
+
+    owner.put(raise_signals, 1)
+    with pytest.raises(KeyboardInterrupt):
+        owner.work_until(lambda: False)
+    assert seen == ["1 went on"]
+    owner.put(raise_signals, 2)
+    with pytest.raises(KeyboardInterrupt):
+        owner.work_until(lambda: False)
+    assert seen == ["1 went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

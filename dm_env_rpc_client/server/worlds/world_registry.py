@@ -6,19 +6,15 @@ to destroy it. One thread, which runs only while a world is idle, ends it after 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
 from dm_env_rpc_client.server.error_log import ErrorLog
@@ -26,6 +22,7 @@ from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.holding import Share, held_bytes
 from dm_env_rpc_client.server.worlds.making import Kind, hosting
 from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
 from dm_env_rpc_client.system import owners
@@ -38,9 +35,6 @@ _log = logging.getLogger(__name__)
 ENVIRONMENT = "environment"
 """The create setting that selects one of several environments."""
 
-_OVERHEAD = 256
-"""Bytes of the Python objects of a setting beside its name and its value."""
-
 _JOIN_SECONDS = 1.0
 
 CLOSE_SECONDS = 0.5
@@ -50,25 +44,6 @@ ONLY_WORLD = (
     "this server has one world, with the empty name; join it, it can be neither created nor "
     "destroyed"
 )
-
-
-class Share:
-    """What the worlds of one process take of the limits of a server that may have several.
-
-    That is "worlds", those that are being made among them, "agents" and, for their settings,
-    "held_bytes".
-    """
-
-    def __init__(self) -> None:
-        self._taken: collections.Counter[str] = collections.Counter()
-
-    def add(self, name: str, count: int) -> None:
-        """Adds to what this process takes."""
-        self._taken[name] += count
-
-    def total(self, name: str) -> int:
-        """Returns what all processes take."""
-        return self._taken[name]
 
 
 @dataclasses.dataclass
@@ -483,16 +458,3 @@ def _require_thread_of(world: World) -> Owner | None:
     if owner is None or not owner.is_here:
         owners.require_no_owner()
     return owner
-
-
-def held_bytes(name: str, value: Any) -> int:
-    """Returns about how much memory a setting takes."""
-    size = _OVERHEAD + 4 * len(name)
-    if isinstance(value, np.ndarray):
-        elements = value.flat if value.dtype.kind == "O" else ()
-        return size + value.nbytes + sum(_size(element) for element in elements)
-    return size + _size(value)
-
-
-def _size(value: Any) -> int:
-    return value.ByteSize() if isinstance(value, any_pb2.Any) else sys.getsizeof(value)
