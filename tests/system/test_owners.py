@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 
+from dm_env_rpc_client.system import busy_wait
 from dm_env_rpc_client.system.main_owner import MainOwner
 from dm_env_rpc_client.system.owners import (
     ElsewhereError,
@@ -218,3 +219,18 @@ def test_a_signal_is_handled_after_the_call_and_a_second_one_at_once() -> None:
         owner.work_until(lambda: False)
     assert seen == ["1 went on"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_owner_that_leads_is_at_work_also_after_a_call_that_was() -> None:
+    """Otherwise threads of the same process look for input while it works."""
+
+    def at_work_within() -> bool:
+        with busy_wait.at_work():
+            with busy_wait.at_work():
+                pass
+            return threading.get_ident() in busy_wait.threads
+
+    owner = OwnerThread("owner")
+    assert owner.call(at_work_within)
+    assert owner.call(threading.get_ident) not in busy_wait.threads
+    owner.end()
