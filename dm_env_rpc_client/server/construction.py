@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,18 +59,27 @@ def construct(
         own = {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])}
         return construct_one(factory, own, autoreset_mode)
     try:
-        make = functools.partial(_construct_row, factory, autoreset_mode)
+        make = functools.partial(_construct_row, factory, autoreset_mode, threading.get_ident())
         return Batch(make, settings, waits or Waits())
     except _HasRowsError as found:
-        return _checked(found.made, settings)
+        made = found.made
+        if made is None:
+            made = construct_one(factory, found.settings, autoreset_mode)
+        return _checked(made, settings)
 
 
 class _HasRowsError(Exception):
-    """What was made for the first row of a batch has rows itself."""
+    """What was made for the first row of a batch has rows itself.
 
-    def __init__(self, made: Any):
+    Attributes:
+      made: what was made; None if it belonged to the thread of the row, and was closed there.
+      settings: of the row.
+    """
+
+    def __init__(self, made: Any, settings: Mapping[str, Any]):
         super().__init__(made)
         self.made = made
+        self.settings = settings
 
 
 def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
@@ -89,13 +99,20 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def _construct_row(
-    factory: Callable[..., Any], autoreset_mode: str | None, settings: Mapping[str, Any]
+    factory: Callable[..., Any],
+    autoreset_mode: str | None,
+    thread: int,
+    settings: Mapping[str, Any],
 ) -> dm_env.Environment:
+    """Makes a row of a world that belongs to the thread of this number."""
     made = construct_one(factory, settings, autoreset_mode)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
         if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
-            raise _HasRowsError(made)
+            if threading.get_ident() == thread:
+                raise _HasRowsError(made, settings)
+            made.close()
+            raise _HasRowsError(None, settings)
         return made
     if hasattr(made, "close"):
         made.close()

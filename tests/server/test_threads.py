@@ -16,6 +16,7 @@ import pytest
 from dm_env_rpc_client import (
     BatchedEnvironment,
     DmEnvAdaptor,
+    DmEnvRpcError,
     SpecError,
     connect,
     create_and_join_world,
@@ -27,6 +28,7 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.system import owners
 from tests.server.hosted import Where
@@ -260,6 +262,53 @@ def test_rows_that_are_known_to_wait_have_threads(made: list[Made]) -> None:
                     env.step(action)
             found = {level.threads.the_one("constructor", "close") for level in made[-3:]}
             assert len(found) == expected
+
+
+class Refusing(Made):
+    """A level that refuses a gain, and says how a gain that it took is undone."""
+
+    def configure(self, settings: Mapping[str, Any]) -> Any:
+        if settings["gain"] < 0:
+            raise ValueError("no such gain")
+        super().configure(settings)
+        return lambda: self.threads.note("undo")
+
+
+@pytest.mark.parametrize("threads", [None, "world"])
+def test_rows_undo_settings_in_their_threads(threads: Any, made: list[Made]) -> None:
+    with (
+        serve(Refusing, threads=threads) as server,
+        make(server.address, {"num_envs": 3}) as env,
+    ):
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="no such gain"):
+            env.reset({"rows.gain": np.array([2, 2, -1])})
+    all_threads = {level.threads.the_one("undo", "close") for level in made[:2]}
+    assert len(all_threads) == (1 if threads is None else 2)
+
+
+class Rowed(Made):
+    """A level that says that it has rows already."""
+
+    num_envs = 3
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        return {**super().properties, batches.WORLD_NUM_ENVS: lambda: self.num_envs}
+
+
+@pytest.mark.parametrize("threads", [None, "world"])
+def test_what_has_rows_already_has_the_thread_of_its_world(threads: Any, made: list[Made]) -> None:
+    with (
+        serve(Rowed, threads=threads) as server,
+        make(server.address, {"num_envs": 3}) as env,
+    ):
+        env.reset()
+        step_all([env], 3)
+    made[-1].threads.the_one("constructor", "step", "close")
+    for level in made:
+        level.threads.the_one("constructor", "close")
+        assert level.threads.closed == 1
 
 
 # The main thread, or whichever waits.
