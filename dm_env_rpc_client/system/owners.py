@@ -37,8 +37,8 @@ class Owner:
 
     Attributes:
       name: as the argument.
-      holds: how many objects belong to it, and one more while it leads. An `OwnerThread` ends when
-        there are none. Only the thread changes it, or who made it before the first call.
+      holds: how many objects belong to it, and one more while it leads. Only the thread changes
+        it, or who made it before the first call.
       slow: the streams of its worlds whose answers take long; only the thread changes it.
       may_lead: whether it may do something else until a bell rings.
     """
@@ -203,12 +203,26 @@ class Owner:
 
 
 class OwnerThread(Owner):
-    """An owner that is a daemon thread of its own, which starts with the first call."""
+    """An owner that is a daemon thread of its own, which starts with the first call.
+
+    It ends when nothing belongs to it any more and no call waits: that may be one that makes
+    something else.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._is_released = False
 
     def release(self) -> None:
         super().release()
         if not self.holds:
-            self.end()
+            self._is_released = True
+            self._end_if_free()
+
+    def _end_if_free(self) -> None:
+        with self._lock:
+            if not self.holds and self._calls.empty():
+                self.end()
 
     def _work(self) -> None:
         with self._being_current():
@@ -218,6 +232,8 @@ class OwnerThread(Owner):
                     break
                 call.run()
                 del call  # What it returned belongs to its caller.
+                if self._is_released:
+                    self._end_if_free()
         self._ident = None  # Another thread may get this number.
 
     def _start(self) -> None:

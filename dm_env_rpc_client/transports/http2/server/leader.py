@@ -51,12 +51,10 @@ class Leader:
         self._answers = 0
         self._rested = threading.Event()
 
-    def take(self, owner: Owner) -> bool:
-        """Gives the lead to this thread, an owner's; returns whether it is the first to watch."""
+    def take(self, owner: Owner) -> None:
+        """Gives the lead to this thread, an owner's."""
         with self._lock:
             self.owner = owner
-            is_first, self.is_watched = not self.is_watched, True
-            return is_first
 
     def give_up(self) -> None:
         """Has nobody lead, until another thread takes the lead."""

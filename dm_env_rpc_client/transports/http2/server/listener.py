@@ -109,7 +109,13 @@ class Http2Listener(Listener):
             self._again,
         )
         self._streams = Streams(
-            options, self._leader, self._changed, self._start, self._have_lead, self._again
+            options,
+            self._leader,
+            self._changed,
+            self._start,
+            self._have_lead,
+            self._again,
+            self._command,
         )
         try:
             add = self._clients.listening.add
@@ -119,8 +125,10 @@ class Http2Listener(Listener):
                 lambda failed: self._command(functools.partial(self._clients.close, failed)),
             )
             self._poll.register(self._bell.fileno(), select.EPOLLIN)
+            self._have_watched()
             self._have_lead(None)
         except BaseException:
+            self._leader.stop()
             self._clients.listening.close()
             self._release()
             raise
@@ -207,11 +215,9 @@ class Http2Listener(Listener):
         owner = owners.current()
         assert owner is not None, "a thread that leads is an owner"
         with at_work(), owner.listening(self._bell.notify):
-            if self._leader.take(owner):
-                try:
-                    self._new_owner().put(self._watch)
-                except RuntimeError:
-                    _log.exception("no thread can be started; long answers delay the others")
+            self._leader.take(owner)
+            if not self._leader.is_watched:
+                self._have_watched()
             try:
                 self._run_calls()
                 while not self._leader.is_stopped:
@@ -229,6 +235,15 @@ class Http2Listener(Listener):
                 raise RelievedError from None
             _log.exception("serving failed")
             time.sleep(TICK_SECONDS)
+
+    def _have_watched(self) -> None:
+        """Has a new thread watch the one that leads."""
+        self._leader.is_watched = True
+        try:
+            self._new_owner().put(self._watch)
+        except RuntimeError:
+            self._leader.is_watched = False
+            _log.exception("no thread can be started; long answers delay the others")
 
     def _watch(self) -> None:
         """Takes over the lead from a thread whose answer takes long."""

@@ -39,11 +39,18 @@ class StreamThreads:
       start: starts a thread; RuntimeError if none can be started. Called with what the thread
         calls, a name and an argument.
       close_stream: closes a stream that is over.
+      became_quick: told of an owner whose answers do not take long any more.
     """
 
-    def __init__(self, start: Callable[..., None], close_stream: Callable[[ServedStream], None]):
+    def __init__(
+        self,
+        start: Callable[..., None],
+        close_stream: Callable[[ServedStream], None],
+        became_quick: Callable[[Owner], None],
+    ):
         self._start = start
         self._close_stream = close_stream
+        self._became_quick = became_quick
 
     def enqueue(
         self,
@@ -172,7 +179,8 @@ class StreamThreads:
                 return
             pace.end(begun, min(time.perf_counter() - begin, HICCUP_SECONDS), False)
             goes_on = served.reply(answer, True)
-        note_pace(served, owner)
+        if note_pace(served, owner) and not owner.slow:
+            self._became_quick(owner)
         if not goes_on:
             self._close_stream(served)
             return
@@ -242,13 +250,22 @@ class StreamThreads:
             self.go_on(served)
 
 
-def note_pace(served: ServedStream, owner: Owner) -> None:
-    """Takes note whether the answers of a stream take long; in the thread of its owner."""
+def note_pace(served: ServedStream, owner: Owner) -> bool:
+    """Takes note whether the answers of a stream take long; in the thread of its owner.
+
+    Returns:
+      Whether they did, and do not any more, or are not for this owner any more.
+    """
     pace = served.pace
     if served in owner.slow:
+        if served.stream.owner is not owner:
+            owner.slow.discard(served)
+            return True
         if pace.is_quick:
             owner.slow.discard(served)
             served.stream.paced(False)
-    elif pace.seconds > SLOW_SECONDS and pace.is_slow:
+            return True
+    elif pace.seconds > SLOW_SECONDS and pace.is_slow and served.stream.owner is owner:
         owner.slow.add(served)
         served.stream.paced(True)
+    return False

@@ -43,6 +43,7 @@ class Streams:
       lead: has an owner lead, or a new one if there is None; RuntimeError if no thread can be
         started.
       again: has the thread that leads look at a connection again.
+      command: has the thread that leads do something, as soon as it can.
 
     Attributes:
       count: how many streams are open, those of the services that every server has left out.
@@ -57,15 +58,17 @@ class Streams:
         start: Callable[..., None],
         lead: Callable[[Owner | None], None],
         again: Callable[[ServerConnection], None],
+        command: Callable[[Callable[[], None]], None],
     ):
         self.count = 0
         self._counting = threading.Lock()
-        self.threads = StreamThreads(start, self._close)
+        self.threads = StreamThreads(start, self._close, self._became_quick)
         self._options = options
         self._leader = leader
         self._changed = changed
         self._lead = lead
         self._again = again
+        self._command = command
         self._may_stay = options.processes > 1 and options.processes >= processors()
 
     def open(self, connection: ServerConnection, call: ServerCall) -> None:
@@ -132,11 +135,7 @@ class Streams:
         if (
             owner is None
             or leading is None
-            or owner is leading
-            # Another lead is of use if it spares the change of threads of most requests.
-            or leading.holds > 1
-            or owner.slow
-            or not owner.may_lead
+            or not _is_to_lead(owner, leading)
             or served.has_thread
             or served.is_stalled
         ):
@@ -146,6 +145,18 @@ class Streams:
         self._again(served.connection)
         # When the request is queued: the one that leads next may find others of the stream.
         self.threads.enqueue(served, message, functools.partial(self._give_lead, owner, leading))
+        if self._leader.owner is not leading:
+            raise RelievedError
+
+    def _became_quick(self, owner: Owner) -> None:
+        """Has an owner lead whose answers do not take long any more; called by that."""
+        self._command(functools.partial(self._offer_lead, owner))
+
+    def _offer_lead(self, owner: Owner) -> None:
+        leading = self._leader.owner
+        if leading is None or not _is_to_lead(owner, leading):
+            return
+        self._give_lead(owner, leading)
         if self._leader.owner is not leading:
             raise RelievedError
 
@@ -185,14 +196,17 @@ class Streams:
                 self._look_slow(served)
             return
         # The worlds are what this thread keeps. It gets the lead back if this was an exception.
-        if owner is not None and served.stream.owner is owner:
-            note_pace(served, owner)
-        else:
+        is_kept = owner is not None and served.stream.owner is owner
+        if not is_kept:
             pace.seconds = max(pace.seconds, TICK_SECONDS)
         if served.reply(answer, True):
             self.threads.hand_over(served)
         else:
             self._close(served)
+        if owner is not None and is_kept:
+            note_pace(served, owner)
+            if not owner.slow:
+                self._became_quick(owner)
         raise RelievedError
 
     def _look_slow(self, served: ServedStream) -> None:
@@ -278,3 +292,14 @@ class Streams:
             with self._counting:
                 self.count -= 1
             self._changed.notify_all()
+
+
+def _is_to_lead(owner: Owner, leading: Owner) -> bool:
+    """Whether another lead is of use: it spares the change of threads of most requests."""
+    return (
+        owner is not leading
+        and leading.holds == 1  # The lead.
+        and owner.holds > 0
+        and not owner.slow
+        and owner.may_lead
+    )
