@@ -29,7 +29,9 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server import Race, Server, serve
+from dm_env_rpc_client.server import Catch, Race, Server, serve
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.system import owners
 from tests.server.hosted import Where
 from tests.server.one_thread import Ident, Level, Threads
@@ -191,6 +193,53 @@ def test_an_environment_that_was_slow_once_is_stepped_by_the_thread_that_reads(
 
         assert settles(is_led_again)
         level.threads.the_one("constructor", "step")
+
+
+def test_the_lead_goes_back_without_another_request(made: list[Made]) -> None:
+    """Otherwise a server has one thread more from its first slow step on."""
+    with serve(Made) as server, make(server.address) as env, connect(server.address) as other:
+        env.reset()
+        level = made[0]
+
+        def count() -> int:
+            names = [thread.name for thread in threading.enumerate()]
+            return names.count(f"dm_env_rpc {server.address} leads")
+
+        def goes_back() -> bool:
+            step_all([env], 40)  # On a busy machine the former answers may have taken long.
+            level.is_in_step.clear()
+            level.may_go_on.clear()
+            answer = env.submit_step({"go": 1})
+            assert level.is_in_step.wait(30)
+            assert PropertiesExtension(other).specs() == {}  # Another thread reads now.
+            assert count() == 3
+            level.may_go_on.set()
+            answer.result()
+            return settles(lambda: count() == 2, 2.0)  # One leads, and one watches.
+
+        assert settles(goes_back)
+
+
+def test_an_owner_is_not_slow_for_a_stream_that_has_left(made: list[Made]) -> None:
+    """Otherwise it would never lead again, and its other worlds would cost changes of threads."""
+    with (
+        serve(Made, threads=None) as server,
+        make(server.address) as env,
+        connect(server.address) as other,
+    ):
+        slow, _ = create_and_join_world(other, {"seconds": 0.003}, {})
+        env.reset()
+        slow.reset()
+        step_all([slow], 20)
+        leave_world(other)
+
+        def is_led_again() -> bool:
+            step_all([env], 10)
+            return made[0].led[-1]
+
+        assert settles(is_led_again)
+        one, two = (level.threads.the_one("step") for level in made)
+        assert one == two
 
 
 @pytest.mark.parametrize("threads", [None, "world"])
@@ -418,6 +467,48 @@ def test_a_game_has_one_thread(transport: Any) -> None:
     assert len(noted) == 2
     for game in noted:
         game.threads.the_one("join", "reset", "timestep", "leave", "close")
+
+
+def test_a_world_that_was_closed_meanwhile_refuses_a_reset() -> None:
+    owner = owners.OwnerThread("owner")
+    world = owner.call(EnvironmentWorld, owner, lambda _: Catch(), Catch(), {}, {})
+    world.close()
+    assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
+    with pytest.raises(RequestError, match="the world was closed"):
+        world.reset({}, None)
+
+
+def test_a_server_stops_while_a_step_of_a_game_does_not_end() -> None:
+    is_in_step, may_go_on, is_closed = (threading.Event() for _ in range(3))
+
+    class Stuck(Race):
+        @property
+        def min_players(self) -> int:
+            return 1
+
+        def step(self, actions: Mapping[Any, Any]) -> None:
+            is_in_step.set()
+            may_go_on.wait()
+            super().step(actions)
+
+        def close(self) -> None:
+            assert may_go_on.is_set()
+            is_closed.set()
+
+    with serve(Stuck) as server, connect(server.address) as connected:
+        env, _ = create_and_join_world(connected, {}, {})
+        env.reset()
+        env.submit_step({"move": 1})
+        assert is_in_step.wait(30)
+        with concurrent.futures.ThreadPoolExecutor() as executor:
+            stopped = executor.submit(server.stop)
+            try:
+                assert not stopped.result(60)
+                assert not is_closed.is_set()
+            finally:
+                may_go_on.set()
+        assert is_closed.wait(30)
+        assert [type(error) for error in server.errors] == [TimeoutError]
 
 
 @pytest.mark.parametrize(

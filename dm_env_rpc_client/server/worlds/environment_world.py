@@ -25,8 +25,9 @@ from dm_env_rpc_client.server.worlds.world import (
     OwnedWorld,
     close_owned,
     still_in_a_step,
+    was_closed,
 )
-from dm_env_rpc_client.system.owners import Owner
+from dm_env_rpc_client.system.owners import Owner, OwnerGoneError
 from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting
 
@@ -148,7 +149,10 @@ class EnvironmentWorld(OwnedWorld):
 
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
         while True:
-            interruption = self.owner.call(self._interrupt, settings, caller)
+            try:
+                interruption = self.owner.call(self._interrupt, settings, caller)
+            except OwnerGoneError as error:
+                raise was_closed() from error
             if interruption is None:
                 return
             self._wait_for_end_of(interruption)
@@ -164,7 +168,7 @@ class EnvironmentWorld(OwnedWorld):
     def _interrupt(self, settings: Mapping[str, Any], caller: Agent | None) -> _Interruption | None:
         """Resets the world; returns what to wait for: that of this reset, or of an earlier one."""
         if self._is_closed:
-            raise RequestError.not_now("the world was closed")
+            raise was_closed()
         if self._interruption is not None:
             if caller is None or caller is not self._agent:
                 return self._interruption

@@ -40,6 +40,7 @@ from dm_env_rpc_client.server.worlds.world import (
     Agent,
     OwnedWorld,
     close_owned,
+    was_closed,
 )
 from dm_env_rpc_client.system.owners import Owner, OwnerThread
 from dm_env_rpc_client.system.wrong_returns import check_time_step
@@ -108,6 +109,8 @@ class SharedWorld(OwnedWorld):
 
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
         with self._changed:
+            if self._is_closed:
+                raise was_closed()
             try:
                 self._game.configure(settings)
             except ValueError as error:
@@ -142,10 +145,16 @@ class SharedWorld(OwnedWorld):
             return "; ".join(self._missing(waiting[0])) if waiting else ""
 
     def close(self, seconds: float | None = None) -> None:
-        with self._changed:
-            self._is_closed = True
+        self._is_closed = True
+        if not self._changed.acquire(timeout=-1 if seconds is None else seconds):
+            # Who holds it is in a step, and tells the others at its end.
+            close_owned(self.owner, self._close_game, 0.0)
+            return
+        try:
             self._changed.notify_all()
             close_owned(self.owner, self._close_game, seconds)
+        finally:
+            self._changed.release()
 
     def _close_game(self) -> None:
         if not self._has_closed:
@@ -172,7 +181,7 @@ class SharedWorld(OwnedWorld):
         began = time.monotonic()
         while True:
             if self._is_closed:
-                raise RequestError.not_now("the world was closed")
+                raise was_closed()
             if agent.outcome is None and self._is_interrupted(agent):
                 assert agent.timestep is not None, "only a running agent is interrupted"
                 self._end_sequence_of(agent)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.system.owners import Owner
 
 _T = TypeVar("_T")
@@ -135,6 +136,11 @@ def close_owned(owner: Owner, close: Callable[[], _T], seconds: float | None) ->
     if seconds is not None and not closing.wait_begun(seconds):
         raise still_in_a_step()
     return closing.result()  # type: ignore[no-any-return]  # of `close`
+
+
+def was_closed() -> RequestError:
+    """Returns the error of a request to a world that was closed meanwhile."""
+    return RequestError.not_now("the world was closed")
 
 
 def still_in_a_step() -> TimeoutError:
