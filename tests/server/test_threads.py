@@ -169,6 +169,31 @@ def test_others_go_on_while_a_step_does_not_end(transport: Any, made: list[Made]
         each.threads.the_one("constructor", "step", "close")
 
 
+def test_others_go_on_while_worlds_of_one_thread_wait_for_its_step(made: list[Made]) -> None:
+    with (
+        serve(Made) as server,
+        make(server.address) as slow,
+        make(server.address) as cheap,
+    ):
+        slow.reset()
+        cheap.reset()
+        level = made[0]
+        level.may_go_on.clear()
+        answers = [slow.submit_step({"go": 1})]
+        assert level.is_in_step.wait(30)
+        answers.append(cheap.submit_step({"go": 1}))
+        try:
+            for _ in range(2):
+                with make(server.address) as env:
+                    env.reset()
+                    step_all([env], 5)
+            assert not answers[0].done()
+        finally:
+            level.may_go_on.set()
+        for answer in answers:
+            answer.result()
+
+
 def test_an_environment_that_was_slow_once_is_stepped_by_the_thread_that_reads(
     made: list[Made],
 ) -> None:

@@ -15,6 +15,9 @@ from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
 TICK_SECONDS = 0.005
 """How often the watcher looks; an answer that it sees twice is slow."""
 
+_TAKEN_SECONDS = 1.0
+"""How long a thread that has given up the lead stays at work, at most, until another one is."""
+
 _REST_SECONDS = 0.5
 """After so much time without an answer the watcher waits to be woken."""
 
@@ -50,16 +53,26 @@ class Leader:
         self._inline: Inline | None = None
         self._answers = 0
         self._rested = threading.Event()
+        self._taken = threading.Event()
 
-    def take(self, owner: Owner) -> None:
-        """Gives the lead to this thread, an owner's."""
+    def take(self, owner: Owner) -> bool:
+        """Gives the lead to this thread, an owner's; False if another one leads."""
         with self._lock:
-            self.owner = owner
+            if self.owner is None:
+                self.owner, self._inline = owner, None
+                self._taken.set()
+            return self.owner is owner
 
     def give_up(self) -> None:
-        """Has nobody lead, until another thread takes the lead."""
+        """Has nobody lead, until another thread takes the lead: if none is quick, the watcher."""
         with self._lock:
-            self.owner = self._inline = None
+            self._taken.clear()
+            self.owner = None
+            self.enter(None, False)
+
+    def wait_taken(self) -> None:
+        """Waits until another thread leads, for a thread that has given up the lead."""
+        self._taken.wait(_TAKEN_SECONDS)
 
     def is_held_by(self, owner: Owner | None) -> bool:
         """Whether an owner still leads."""

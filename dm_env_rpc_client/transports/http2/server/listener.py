@@ -214,8 +214,11 @@ class Http2Listener(Listener):
         """Leads until another thread takes over or the listener is stopped."""
         owner = owners.current()
         assert owner is not None, "a thread that leads is an owner"
+        if owner.leads:
+            return  # It was asked twice.
         with at_work(), owner.listening(self._bell.notify):
-            self._leader.take(owner)
+            if not self._leader.take(owner):
+                return  # This thread was in a call for too long.
             if not self._leader.is_watched:
                 self._have_watched()
             try:
@@ -223,7 +226,8 @@ class Http2Listener(Listener):
                 while not self._leader.is_stopped:
                     self._turn_safely(owner)
             except RelievedError:
-                return
+                # So that no other thread of this process takes itself to be alone meanwhile.
+                self._leader.wait_taken()
 
     def _turn_safely(self, owner: Owner) -> None:
         try:

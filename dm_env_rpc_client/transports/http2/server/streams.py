@@ -223,9 +223,9 @@ class Streams:
         try:
             self._lead(None)
         except RuntimeError:
-            self._leader.take(owner)
-        else:
-            raise RelievedError
+            if self._leader.take(owner):
+                return
+        raise RelievedError
 
     def end_requests(self, served: ServedStream) -> None:
         """The client sends no more."""
