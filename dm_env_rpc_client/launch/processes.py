@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
@@ -130,6 +130,7 @@ def from_python(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = START_SECONDS,
+    thread: Literal["main"] | None = None,
 ) -> Launch:
     """Serves an environment in a Python process of its own, at a unix socket.
 
@@ -147,6 +148,8 @@ def from_python(
       env: variables of the environment, beside those of this process.
       cwd: the folder that it runs in; None for that of this process.
       timeout: seconds until it must answer; None for no limit.
+      thread: "main" for environments that want the main thread of their process; None for a thread
+        of the server. Either way each has one thread for its life.
 
     Returns:
       The running server.
@@ -166,13 +169,15 @@ def from_python(
             "an environment in a process of its own looks like MODULE:NAME, such as my_envs:Walker "
             f"(not in __main__, which the process cannot import), got {reference!r}"
         )
+    if thread is not None:
+        arguments.one_of("thread", thread, ("main",))
     own: dict[str, str] = {}
     if python is None:
-        command = [sys.executable, "-m", "dm_env_rpc_client.server", reference]
+        command = [*_package_server(sys.executable, thread), reference]
         own = _own_modules()
     else:
         deadline = Deadline.after(timeout)
-        command = other_python(os.fspath(python), reference, env, cwd, timeout)
+        command = other_python(os.fspath(python), reference, env, cwd, timeout, thread)
         left = deadline.remaining
         timeout = None if left is None else max(left, _LEAST_SECONDS)
     return from_process(
@@ -240,6 +245,7 @@ def other_python(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = START_SECONDS,
+    thread: str | None = None,
 ) -> list[str]:
     """Returns the command that serves in another interpreter, without the address at its end.
 
@@ -249,6 +255,7 @@ def other_python(
       env: variables of the environment, beside those of this process.
       cwd: the folder that it will run in.
       timeout: seconds until it must have said which Python it is; None for no limit.
+      thread: "main" to have the environments in its main thread.
 
     Raises:
       LaunchError: it cannot be started, does not answer in time, or is older than Python 3.6.
@@ -264,8 +271,15 @@ def other_python(
         found, needed = ".".join(words[:2]), ".".join(map(str, _OLDEST))
         raise LaunchError(f"is Python {found}; servers take {needed} or later", named, None, "")
     if words[2] == "True":
-        return [python, "-m", "dm_env_rpc_client.server", reference]
-    return [python, standalone.FILE, reference, "--address"]
+        return [*_package_server(python, thread), reference]
+    chosen = [] if thread is None else ["--thread", thread]
+    return [python, standalone.FILE, *chosen, reference, "--address"]
+
+
+def _package_server(python: str, thread: str | None) -> list[str]:
+    """Returns the command of this package's server, without what it serves and where."""
+    chosen = [] if thread is None else ["--thread", thread]
+    return [python, "-m", "dm_env_rpc_client.server", *chosen]
 
 
 def _asked(

@@ -6,7 +6,7 @@ import functools
 import os
 import shlex
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dm_env_rpc_client.client.connect_options import ConnectOptions, DefaultSeconds
 from dm_env_rpc_client.errors import SpecError
@@ -38,8 +38,8 @@ def launcher_of(
     Args:
       given: `process:COMMAND` with `{port}` or `{socket}` in it, split as a shell does;
         `docker:IMAGE`, perhaps with arguments for the image's entry point, and `{port}` in them;
-        `python:MODULE:NAME`; or an environment of another package, such as
-        `gymnasium://CartPole-v1`, as `dm-env-rpc serve` takes it.
+        `python:MODULE:NAME`, perhaps with ` --thread main` behind it; or an environment of another
+        package, such as `gymnasium://CartPole-v1`, as `dm-env-rpc serve` takes it.
       options: how to connect to it; `timeout` are the seconds until it must answer, for a
         `DefaultSeconds` it is `START_SECONDS`.
       progress: called while an image is pulled.
@@ -60,7 +60,11 @@ def launcher_of(
     name, _, rest = given.partition(":")
     scheme = f"{name}:"
     if scheme == launch_text.PYTHON:
-        return functools.partial(from_python, rest, python=python, timeout=seconds)
+        reference, is_main = _without_thread(rest)
+        thread: Literal["main"] | None = "main" if is_main else None
+        return functools.partial(
+            from_python, reference, python=python, timeout=seconds, thread=thread
+        )
     try:
         argv = shlex.split(rest)
     except ValueError as error:
@@ -73,6 +77,18 @@ def launcher_of(
     return functools.partial(
         from_docker, argv[0], argv[1:], timeout=seconds, progress=progress, **connecting
     )
+
+
+def _without_thread(text: str) -> tuple[str, bool]:
+    """Returns what `python:` names, and whether it is for the main thread."""
+    reference, found, option = text.partition(" ")
+    if not found:
+        return text, False
+    if option.split() != ["--thread", "main"]:
+        raise SpecError(
+            f"behind python:{reference} there may be --thread main and nothing else, got {option!r}"
+        )
+    return reference, True
 
 
 def _check_launches(given: Any) -> None:

@@ -18,7 +18,12 @@ from dm_env_rpc_client.recording.serving import Serving
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.opening import open_stream
-from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError, check_may_listen
+from dm_env_rpc_client.transports.server_streams import (
+    Peer,
+    ServerStream,
+    StreamStatusError,
+    check_may_listen,
+)
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Stream
 
 _CONNECT_SECONDS = 10.0
@@ -108,7 +113,7 @@ class _Traffic:
     """Held while the streams are counted, opened or closed."""
 
 
-class _ForwardedStream:
+class _ForwardedStream(ServerStream):
     """The proxy's end of a client's stream, with a stream to the server.
 
     Args:

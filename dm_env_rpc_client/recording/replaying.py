@@ -31,7 +31,7 @@ from dm_env_rpc_client.recording.serving import Serving
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.server_streams import check_may_listen
+from dm_env_rpc_client.transports.server_streams import ServerStream, check_may_listen
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class _Shelf:
         return " or ".join(dict.fromkeys(str(_Request(each)) for each in self._firsts.values()))
 
 
-class _ReplayedStream:
+class _ReplayedStream(ServerStream):
     """The server's end of a stream. It reads the recording as far as requests have come."""
 
     may_wait = False

@@ -1,5 +1,6 @@
 """Serves an environment: `python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`, until SIGTERM.
 
+With `--thread main` before them, all calls of the environments are made in the main thread.
 `dm-env-rpc serve` does the same with more options; this needs no extra. Exit codes are the same: 0
 if all environments were closed, 143 or 130 if SIGTERM or SIGINT ended it otherwise, and 2 if there
 is no such environment.
@@ -10,17 +11,20 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
+from typing import Literal
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server import serve
 
+_THREAD = ["--thread", "main"]
 
-def _main(reference: str, address: str) -> None:
+
+def _main(reference: str, address: str, thread: Literal["main"] | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     try:
         try:
-            server = serve(reference, address)
+            server = serve(reference, address, thread=thread)
         except SpecError as error:
             sys.stderr.write(f"error: {error}\n")
             sys.exit(2)  # As `dm-env-rpc serve`: what is to be served is named wrongly.
@@ -43,7 +47,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.stderr.write("usage: python -m dm_env_rpc_client.server MODULE:NAME ADDRESS\n")
+    words = sys.argv[1:]
+    is_main = words[:2] == _THREAD
+    words = words[2:] if is_main else words
+    if len(words) != 2:
+        usage = "python -m dm_env_rpc_client.server [--thread main] MODULE:NAME ADDRESS"
+        sys.stderr.write(f"usage: {usage}\n")
         sys.exit(2)
-    _main(*sys.argv[1:])
+    _main(words[0], words[1], "main" if is_main else None)

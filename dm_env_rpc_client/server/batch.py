@@ -5,6 +5,7 @@ What its names mean for a client is written down in the guide "Serve a batch".
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -18,9 +19,10 @@ from dm_env import specs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import EnvironmentRows, named
+from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.turns import Turns
+from dm_env_rpc_client.server.turns import Turns, Waits
 from dm_env_rpc_client.server.worlds.spec_checks import METHODS, Specs, specs_of
 from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
@@ -81,8 +83,8 @@ class Rows(Protocol):
 class Batch(dm_env.Environment):
     """Steps environments, and has their results in arrays [N, ...].
 
-    They step one after the other, or, if they are found to wait rather than to compute, at the same
-    time in threads.
+    They step one after the other, or at the same time in threads of their own if they are known to
+    wait rather than to compute when they are made.
 
     The step after a row's LAST one begins its next sequence and ignores its action; a FIRST row
     has reward 0 and discount 1. What an environment raises is the text of its row in the
@@ -91,6 +93,7 @@ class Batch(dm_env.Environment):
     Args:
       make: makes the environment of a row from its settings, by flat name.
       settings: those of the world, by flat name, with `num_envs`.
+      waits: whether the environments are known to wait.
 
     Attributes:
       reset_settings: None: it takes all settings of a Reset itself.
@@ -102,14 +105,16 @@ class Batch(dm_env.Environment):
 
     reset_settings = None
 
-    def __init__(self, make: Callable[[Settings], dm_env.Environment], settings: Settings):
+    def __init__(
+        self, make: Callable[[Settings], dm_env.Environment], settings: Settings, waits: Waits
+    ):
         self._make = make
         own = dict(settings)
         self.num_envs = check_num_envs(own.pop(batches.NUM_ENVS))
         self._wish = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
         self._has_step_mask = bool(own.pop(batches.STEP_MASK, False))
         self._settings = settings_of_rows(own, self.num_envs)
-        self._turns = Turns()
+        self._turns = Turns(self.num_envs, waits)
         # The step mask of a step that names none.
         self._every_row = np.ones(self.num_envs, np.bool_)
         self._every_row.flags.writeable = False
@@ -118,13 +123,14 @@ class Batch(dm_env.Environment):
         self._replaced: list[dm_env.Environment] = []
         try:
             for index, own in enumerate(self._settings):
-                self._environments.append(make(own))
+                self._environments.append(self._turns.make(index, make, own))
                 if index == 0:
                     self._specs, self._rows = self._new_rows(self._environments[0])
                 else:
                     _check(self._environments[index], index, self._specs)
         except BaseException:
             _close_all(self._environments)
+            self._turns.close()
             raise
         # The rows in which the next reset begins a sequence; None for all.
         self._mask: npt.NDArray[np.bool_] | None = None
@@ -187,12 +193,15 @@ class Batch(dm_env.Environment):
                 remaining = {n: value for n, value in own.items() if n not in own_names}
                 if remaining:
                     kept[index] = {**self._settings[index], **remaining}
-                    environment = made[index] = changed[index] = self._make(kept[index])
+                    environment = self._turns.make(index, self._make, kept[index])
+                    made[index] = changed[index] = environment
                 if own_names:
                     changed[index] = environment
                     nested = {name: own[name] for name in own_names}
                     nested = nesting.unflatten_dict(nested, nesting.SEPARATOR)
-                    undo += filter(None, [environment.configure(nested)])
+                    undo_row = environment.configure(nested)
+                    if undo_row is not None:
+                        undo.append(functools.partial(in_thread_of, environment, undo_row))
             specs_and_rows = self._specs_and_rows_after(changed)
         except BaseException:
             for each in reversed(undo):
@@ -265,10 +274,12 @@ class Batch(dm_env.Environment):
 
     def close(self) -> None:
         """Closes every environment; raises the first error after all have been closed."""
-        self._turns.close()
         self._replaced += self._environments
         self._environments = []
-        self.close_replaced()
+        try:
+            self.close_replaced()
+        finally:
+            self._turns.close()
 
     def close_replaced(self) -> None:
         """Closes the environments that `configure` has replaced.

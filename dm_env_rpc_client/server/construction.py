@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
 from dm_env_rpc_client.server.batch import Batch, check_num_envs
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.turns import Waits
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.spec_checks import METHODS
 from dm_env_rpc_client.server.worlds.world import World
@@ -29,7 +31,10 @@ SERVED = (
 
 
 def construct(
-    factory: Callable[..., Any], settings: Mapping[str, Any], autoreset_mode: str | None = None
+    factory: Callable[..., Any],
+    settings: Mapping[str, Any],
+    autoreset_mode: str | None = None,
+    waits: Waits | None = None,
 ) -> Any:
     """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
 
@@ -40,6 +45,7 @@ def construct(
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
       autoreset_mode: of vector environments that declare none.
+      waits: what is known of rows of its batches; None for nothing.
 
     Returns:
       See `construct_one`; or a `Batch`.
@@ -53,17 +59,27 @@ def construct(
         own = {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])}
         return construct_one(factory, own, autoreset_mode)
     try:
-        return Batch(functools.partial(_construct_row, factory, autoreset_mode), settings)
+        make = functools.partial(_construct_row, factory, autoreset_mode, threading.get_ident())
+        return Batch(make, settings, waits or Waits())
     except _HasRowsError as found:
-        return _checked(found.made, settings)
+        made = found.made
+        if made is None:
+            made = construct_one(factory, found.settings, autoreset_mode)
+        return _checked(made, settings)
 
 
 class _HasRowsError(Exception):
-    """What was made for the first row of a batch has rows itself."""
+    """What was made for the first row of a batch has rows itself.
 
-    def __init__(self, made: Any):
+    Attributes:
+      made: what was made; None if it belonged to the thread of the row, and was closed there.
+      settings: of the row.
+    """
+
+    def __init__(self, made: Any, settings: Mapping[str, Any]):
         super().__init__(made)
         self.made = made
+        self.settings = settings
 
 
 def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
@@ -83,13 +99,20 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def _construct_row(
-    factory: Callable[..., Any], autoreset_mode: str | None, settings: Mapping[str, Any]
+    factory: Callable[..., Any],
+    autoreset_mode: str | None,
+    thread: int,
+    settings: Mapping[str, Any],
 ) -> dm_env.Environment:
+    """Makes a row of a world that belongs to the thread of this number."""
     made = construct_one(factory, settings, autoreset_mode)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
         if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
-            raise _HasRowsError(made)
+            if threading.get_ident() == thread:
+                raise _HasRowsError(made, settings)
+            made.close()
+            raise _HasRowsError(None, settings)
         return made
     if hasattr(made, "close"):
         made.close()

@@ -17,8 +17,10 @@ from dm_env_rpc_client.server.batch import OF_BATCHES
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.options import Handler, ServeOptions
 from dm_env_rpc_client.server.properties.offered import Properties, answer_property_request
+from dm_env_rpc_client.server.worlds.holding import Share
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
+from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
+from dm_env_rpc_client.system.main_owner import MainOwner
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
     OpenStream,
@@ -49,6 +51,7 @@ class Host:
       error_log: as the argument.
       worlds: the worlds.
       activity: counts and logs what the clients do.
+      main: the owner of all worlds, if that is the thread that waits.
       extensions: classes of messages, and what answers them, by the name of their type.
     """
 
@@ -63,7 +66,8 @@ class Host:
     ):
         self.options = options
         self.error_log = error_log
-        self.worlds = WorldRegistry(options, error_log, share or Share(), prefix)
+        self.main = MainOwner("the environments") if options.thread == "main" else None
+        self.worlds = WorldRegistry(options, error_log, share or Share(), prefix, self.main)
         self.activity = Activity(counts)
         takes_reports = telemetry.installed()
         if takes_reports is not None:

@@ -6,7 +6,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf import message as protobuf_message
 
@@ -20,7 +20,7 @@ from dm_env_rpc_client.server.options import ANYWHERE, Handler, ServeOptions
 from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.server.worlds.making import make_world
+from dm_env_rpc_client.server.worlds.making import Kind
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
@@ -50,7 +50,13 @@ class _InThisProcess:
             host.worlds.abandon()
             raise
         self.address = self._listener.address
-        self.wait = self._listener.wait
+        self._is_stopped = False
+
+    def wait(self, timeout: float | None) -> bool:
+        main = self._host.main
+        if main is None:
+            return self._listener.wait(timeout)
+        return main.work_until(lambda: self._is_stopped, timeout)
 
     @property
     def errors(self) -> list[BaseException]:
@@ -61,12 +67,26 @@ class _InThisProcess:
         return host.activity.stats(len(host.worlds), host.worlds.agent_count, host.error_log.count)
 
     def stop(self, grace: float) -> bool:
+        main = self._host.main
+        if main is None:
+            return self._stop(grace)
+        return main.aside(functools.partial(self._stop, grace))
+
+    def _stop(self, grace: float) -> bool:
         self._listener.stop(grace)
-        return self._host.worlds.close()
+        is_clean = self._host.worlds.close()
+        self._end_waiting()
+        return is_clean
 
     def abort(self) -> None:
         self._listener.abort()
         self._host.worlds.abandon()
+        self._end_waiting()
+
+    def _end_waiting(self) -> None:
+        self._is_stopped = True
+        if self._host.main is not None:
+            self._host.main.wake()
 
 
 class Server:
@@ -109,6 +129,9 @@ class Server:
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the server stops.
 
+        With `thread="main"`, all calls of environments are made in the thread that waits, and only
+        while it does.
+
         Args:
           timeout: seconds; 0 looks once, None sets no limit.
 
@@ -117,6 +140,8 @@ class Server:
 
         Raises:
           SpecError: the timeout is not such a number.
+          RuntimeError: with `thread="main"`, environments belong to another thread, which has
+            waited before.
         """
         none = arguments.NO_LIMIT
         return self._serving.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
@@ -182,6 +207,8 @@ def serve(
     callable_names: Sequence[str] = (),
     settable_names: Sequence[str] = (),
     autoreset_mode: Any = None,
+    threads: Literal["world"] | None = None,
+    thread: Literal["main"] | None = None,
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -250,6 +277,12 @@ def serve(
         does, "NEXT_STEP" if the step after it does, "DISABLED" if `reset` with the option
         `reset_mask` does. It is for environments without a mode in their `metadata`; that of
         Gymnasium's own, of ALE's and of EnvPool's is known.
+      threads: "world" gives each environment, also each row of a batch, a thread of its own, for
+        environments that wait in their steps. None: cheap ones share the thread that reads
+        requests; see "Threads" in the guide.
+      thread: "main" has all environments, from their constructors on, in the thread that calls
+        `Server.wait`, and only while it waits. None: in threads of the server. Either way each
+        environment has one thread for its life.
 
     Returns:
       The running Server.
@@ -287,6 +320,8 @@ def serve(
         callable_names=callable_names,
         settable_names=settable_names,
         autoreset_mode=autoreset_mode,
+        threads=threads,
+        thread=thread,
     )
     arguments.instance("properties", properties, Properties, "a Properties", none="None")
     serving = _InThisProcess if processes is None else Workers
@@ -307,4 +342,5 @@ def try_out(environment: Hosted, settings: Mapping[str, Any], autoreset_mode: An
     """
     options = ServeOptions(environment=environment, autoreset_mode=autoreset_mode)
     (factory,) = options.factories().values()
-    make_world(factory, settings, options).close()
+    kind = Kind(factory, options)
+    kind.make(settings).close()

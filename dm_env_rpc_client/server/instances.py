@@ -14,7 +14,7 @@ from dm_env_rpc_client.server.owned import OwnedEnvironment, OwnedGame
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.system.conversions import check_mode, converted, is_foreign
-from dm_env_rpc_client.system.owner_thread import OwnerThread
+from dm_env_rpc_client.system.owners import Owner, OwnerThread
 
 _PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or a function"
 
@@ -22,15 +22,15 @@ _PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or
 class Instance:
     """Lends an environment to one world at a time.
 
-    A thread of its own calls the environment, whichever client asks: a world gets an
-    `OwnedEnvironment` or an `OwnedGame`. A world that ends gives the environment back, and does not
-    close it.
+    All worlds of it belong to the same owner. A world gets an `OwnedEnvironment` or an `OwnedGame`:
+    when it ends it gives the environment back, and does not close it.
 
     Args:
       environment: of dm_env, Gymnasium or PettingZoo.
 
     Attributes:
       name: what the environment is, for texts.
+      owner: the thread to which the environment belongs.
     """
 
     def __init__(self, environment: Any):
@@ -39,7 +39,8 @@ class Instance:
         if is_foreign(kind):
             kind = type(environment.unwrapped)
         self.name = f"an instance of {kind.__name__}"
-        self._owner = OwnerThread(f"dm_env_rpc owns {self.name}")
+        self.owner: Owner = OwnerThread(f"dm_env_rpc owns {self.name}")
+        self.owner.hold()
         self._reset_settings: tuple[str, ...] = ()
         self._autoreset_mode: str | None = None
         # Guards what follows.
@@ -55,8 +56,15 @@ class Instance:
         self._autoreset_mode = autoreset_mode
         check_mode(self._environment, autoreset_mode)
 
+    def give_to(self, owner: Owner) -> None:
+        """Has the environment belong to an owner, in the place of a thread of its own."""
+        self.owner = owner
+        owner.hold()
+
     def construct(self, settings: Mapping[str, Any]) -> Any:
         """Returns what a world is made of, as `construction.construct` does for a factory.
+
+        Called in the thread of the owner.
 
         Args:
           settings: of the CreateWorld. There may be `num_envs`, for as many rows as there are.
@@ -77,16 +85,17 @@ class Instance:
                 )
             self._is_lent = True
         try:
-            return self._owner.call(self._construct, settings)
+            return self._construct(settings)
         except BaseException:
-            self._owner.call(self._give_back)
+            self._give_back()
             raise
 
-    def refuse(self, **settings: Any) -> Any:
+    def refuse(self, settings: Mapping[str, Any]) -> Any:
         """Raises RequestError for settings: there is no other environment to make with them."""
         own = ", ".join(map(repr, self._reset_settings))
+        name = next((name for name in settings if name != NUM_ENVS), NUM_ENVS)
         raise RequestError.invalid(
-            f"setting {next(iter(settings))!r}: this server hosts one environment that existed "
+            f"setting {name!r}: this server hosts one environment that existed "
             f"before, {self.name}, so that a world takes no settings"
             f"{f'; the Reset of its agent takes {own}' if own else ''}; {_PASS_A_FUNCTION}"
         )
@@ -103,12 +112,12 @@ class Instance:
             self._is_ending = True
             if self._is_lent:
                 return False
-        self._owner.call(self._close)
+        self.owner.call(self._close)
         return True
 
     def abandon(self) -> None:
         """Ends the thread, and leaves the environment open."""
-        self._owner.end()
+        self.owner.end()
 
     # The owner's thread does what follows.
 
@@ -121,7 +130,7 @@ class Instance:
 
         def lend(**own: Any) -> Any:
             if own:
-                self.refuse(**own)
+                self.refuse(own)
             if lent:
                 # As a batch of other rows than asked for: there are no worlds of one row, either.
                 raise RequestError(
@@ -130,13 +139,13 @@ class Instance:
                     f"environment, {self.name}; {_PASS_A_FUNCTION}",
                 )
             kind = OwnedGame if isinstance(environment, Game) else OwnedEnvironment
-            lent.append(kind(environment, self._owner, self._give_back))
+            lent.append(kind(environment, self.owner, self._give_back))
             return lent[0]
 
         made = construct(lend, settings)
         if made is lent[0]:
             return made
-        return OwnedEnvironment(made, self._owner, made.close)  # A batch of one row.
+        return OwnedEnvironment(made, self.owner, made.close)  # A batch of one row.
 
     def _give_back(self) -> None:
         with self._lock:
@@ -148,4 +157,4 @@ class Instance:
         try:
             self._environment.close()
         finally:
-            self._owner.end()
+            self.owner.release()

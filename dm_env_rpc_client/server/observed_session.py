@@ -12,6 +12,7 @@ from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.session import Session
+from dm_env_rpc_client.system.owners import ElsewhereError
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 
@@ -51,19 +52,22 @@ class ObservedSession(Session):
     def answer(self, message: bytes) -> bytes:
         self._arrived, self._size = time.perf_counter(), len(message)
         self._begun, self._code, self._error = None, "OK", None
-        answer = b""
         try:
             answer = super().answer(message)
+        except ElsewhereError:
+            raise  # It has not been executed.
         except BaseException as error:
             self._error = error
             self._code = error.code if isinstance(error, StreamStatusError) else ""
+            self._end(0)
             raise
-        finally:
-            if self._begun is None:  # It could not be parsed.
-                self._begin("unknown")
-            at = time.perf_counter()
-            self._reports.end(self._begun, at, len(answer), self._error, self._code)
+        self._end(len(answer))
         return answer
+
+    def _end(self, size: int) -> None:
+        if self._begun is None:  # It could not be parsed.
+            self._begin("unknown")
+        self._reports.end(self._begun, time.perf_counter(), size, self._error, self._code)
 
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from google.protobuf import message as protobuf_message
 
@@ -65,6 +65,8 @@ class ServeOptions:
     callable_names: Sequence[str] = ()
     settable_names: Sequence[str] = ()
     autoreset_mode: Any = None
+    threads: Literal["world"] | None = None
+    thread: Literal["main"] | None = None
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -112,6 +114,15 @@ class ServeOptions:
 
     def _check_connecting(self) -> None:
         check_transport(self.transport)
+        if self.threads is not None:
+            arguments.one_of("threads", self.threads, ("world",))
+        if self.thread is not None:
+            arguments.one_of("thread", self.thread, ("main",))
+        if self.threads is not None and self.thread is not None:
+            raise SpecError(
+                "thread='main' has one thread for all environments, and threads='world' one for "
+                "each; pass one of them"
+            )
         dialed = self.dialed
         if dialed is None:
             check_may_listen(self.address, self.credentials, self.insecure)

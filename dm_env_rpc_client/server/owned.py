@@ -1,7 +1,6 @@
-"""Environments and games that belong to one thread, for the threads of a server.
+"""Environments and games that belong to one thread, for other threads.
 
-Each stands for another, whose methods the owner's thread calls. Attributes are read there, too. A
-world uses it as it uses any other: what waits for clients, waits in their threads.
+Each stands for another, whose methods the owner's thread calls. Attributes are read there, too.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import dm_env
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.server.properties.of_environment import properties_of
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.system.owner_thread import OwnerThread
+from dm_env_rpc_client.server.worlds.game import Game, Player
+from dm_env_rpc_client.system.owners import Owner
 from dm_env_rpc_client.system.wrong_returns import class_name
 
 
@@ -42,7 +41,7 @@ class OwnedEnvironment(dm_env.Environment):
       close: what the owner calls to close it.
     """
 
-    def __init__(self, environment: Any, owner: OwnerThread, close: Callable[[], None]):
+    def __init__(self, environment: Any, owner: Owner, close: Callable[[], None]):
         self._owned = environment
         self._owner = owner
         self._close = close
@@ -62,6 +61,10 @@ class OwnedEnvironment(dm_env.Environment):
     def close(self) -> None:
         self._owner.call(self._close)
 
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Has the owner call a function, which may use the environment."""
+        return self._owner.call(function, *arguments)
+
     def owned_properties(self, allowed: tuple[Sequence[str], Sequence[str]]) -> Properties | None:
         """Returns the properties of the environment; see `properties_of`."""
         found = self._owner.call(properties_of, self._owned, allowed)
@@ -74,6 +77,19 @@ class OwnedEnvironment(dm_env.Environment):
         return functools.partial(self._owner.call, found) if callable(found) else found
 
 
+def in_thread_of(environment: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Has a function called in the thread to which an environment belongs.
+
+    Args:
+      environment: the environment, or what stands for it; without that, it is this thread.
+      function: what is called.
+      *arguments: its arguments.
+    """
+    if isinstance(environment, OwnedEnvironment):
+        return environment.run(function, *arguments)
+    return function(*arguments)
+
+
 class OwnedGame(Game):
     """A game that any thread may call.
 
@@ -83,7 +99,7 @@ class OwnedGame(Game):
       close: what the owner calls to close it.
     """
 
-    def __init__(self, game: Game, owner: OwnerThread, close: Callable[[], None]):
+    def __init__(self, game: Game, owner: Owner, close: Callable[[], None]):
         self._owned = game
         self._owner = owner
         self._close = close
@@ -113,8 +129,29 @@ class OwnedGame(Game):
     step = _forwarded("step")
     timestep = _forwarded("timestep")
 
+    def advance(
+        self, actions: Mapping[Player, Any] | None, players: Sequence[Player]
+    ) -> list[dm_env.TimeStep | None]:
+        """Takes a step, or begins a sequence if there are no actions at all, in one call.
+
+        Args:
+          actions: as of `Game.step`; empty to leave the game as it is; None to begin a sequence.
+          players: those whose TimeSteps are returned.
+        """
+        return self._owner.call(_advance, self._owned, actions, players)
+
     def close(self) -> None:
         self._owner.call(self._close)
+
+
+def _advance(
+    game: Game, actions: Mapping[Player, Any] | None, players: Sequence[Player]
+) -> list[dm_env.TimeStep | None]:
+    if actions is None:
+        game.reset()
+    elif actions:
+        game.step(actions)
+    return [game.timestep(player) for player in players]
 
 
 class OwnedProperties(Properties):
@@ -125,7 +162,7 @@ class OwnedProperties(Properties):
       owner: reads and writes them.
     """
 
-    def __init__(self, properties: Properties, owner: OwnerThread):
+    def __init__(self, properties: Properties, owner: Owner):
         super().__init__()
         self._owned = properties
         self._owner = owner

@@ -6,6 +6,7 @@ Status. A request that fails changes nothing ("Errors" in the protocol overview)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback
 import urllib.parse
@@ -24,10 +25,13 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
 from dm_env_rpc_client.server import waiting
 from dm_env_rpc_client.server.activity import STEPS
-from dm_env_rpc_client.server.host import Host
+from dm_env_rpc_client.server.host import WAITING_FOR, Host
 from dm_env_rpc_client.server.request_errors import RequestError, environment_error
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
 from dm_env_rpc_client.server.worlds.world import Agent
+from dm_env_rpc_client.server.worlds.world_registry import ENVIRONMENT
+from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
 from dm_env_rpc_client.tensors.limits import Budget, shortened
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
@@ -64,6 +68,7 @@ class Session(ServerStream):
             host.activity.opened(self._peer)
         self._caller = Caller()
         self.may_wait = False
+        self.owner: Owner | None = None
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
         self._codec: ServerStepCodec | None = None
@@ -91,8 +96,30 @@ class Session(ServerStream):
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
             ) from error
+        if owners.current() is not None:
+            self._require_thread(request)
         with self._caller:
             return self.handle(request).SerializeToString()
+
+    def _require_thread(self, request: dm_env_rpc_pb2.EnvironmentRequest) -> None:
+        """Checks, before anything is done, that this owner may execute a request.
+
+        Raises:
+          ElsewhereError: it may have to wait, or the request is about a world of another owner.
+        """
+        field = request.WhichOneof("payload")
+        if field == "create_world":
+            settings = request.create_world.settings
+            chosen = {ENVIRONMENT: settings[ENVIRONMENT]} if ENVIRONMENT in settings else {}
+            with contextlib.suppress(SpecError, RequestError):
+                self._worlds.require_thread_to_create(self._unpack_settings(chosen))
+        elif field == "join_world" or field == "destroy_world":
+            self._worlds.require_thread_of(getattr(request, field).world_name)
+        elif field == "reset_world" or (
+            # Games are for other threads.
+            field == "extension" and WAITING_FOR.encode() in request.extension.value
+        ):
+            owners.require_no_owner()
 
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
         """Executes a step that needs no messages; the same as `_step` in all other respects.
@@ -116,6 +143,9 @@ class Session(ServerStream):
         except Exception as error:
             return self._error_response("step", error).SerializeToString()
         return answer
+
+    def paced(self, is_slow: bool) -> None:
+        self._worlds.paced(self._world_name, is_slow)
 
     def abandon(self) -> None:
         self._caller.leave()
@@ -144,6 +174,8 @@ class Session(ServerStream):
             payload.MergeFrom(answer)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
+        except ElsewhereError:
+            raise
         except Exception as error:
             return self._error_response(str(field), error)
         return response
@@ -196,9 +228,9 @@ class Session(ServerStream):
     ) -> dm_env_rpc_pb2.JoinWorldResponse:
         name = request.world_name
         self._limits.check_name(name, "the world name")
-        agent = self._worlds.join(name, self._unpack_settings(request.settings))
+        agent, owner = self._worlds.join(name, self._unpack_settings(request.settings))
         self._agent, self._world_name = agent, name
-        self.may_wait = agent.may_wait
+        self.may_wait, self.owner = agent.may_wait, owner
         try:
             self._adopt_specs()
         except BaseException:
@@ -297,9 +329,15 @@ class Session(ServerStream):
 
     def _leave(self) -> None:
         agent, self._agent, self._codec = self._joined_agent(), None, None
+        owner, self.owner = self.owner, None
         self.may_wait = False
         try:
-            agent.leave()
+            if owner is None:
+                agent.leave()
+            else:
+                owner.call(agent.leave)  # It is called here, but after a failure to join.
+        except OwnerGoneError:
+            pass  # With the environment, which was abandoned.
         finally:
             self._worlds.left(self._world_name)
 

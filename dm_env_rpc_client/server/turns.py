@@ -1,14 +1,22 @@
-"""The rows of a batch in turn: one after the other, or at the same time where they wait."""
+"""The rows of a batch in turn: one after the other, or at the same time where they wait.
+
+An environment may wait: for an engine in another process, a socket, a device. Rows that are known
+to wait have threads before they are made, and step at the same time. All others belong to the
+thread of their batch: those that compute in Python do not gain from threads.
+"""
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import resource
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import dm_env
+
+from dm_env_rpc_client.server.owned import OwnedEnvironment
+from dm_env_rpc_client.system.owners import Call, Owner, OwnerThread
 from dm_env_rpc_client.tensors.limits import shortened
 
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -16,7 +24,8 @@ _log = logging.getLogger("dm_env_rpc_client.server")
 _ERROR_BYTES = 4096
 """The size of the text of one row that has failed; the rest is cut off."""
 
-_THREADS = 64
+_THREADS = 256
+"""Of one batch. If there are more rows, some share one."""
 
 _WAITING_SECONDS = 1e-3
 """Rows that together wait longer than this are worth threads, which take 50 us for each."""
@@ -26,8 +35,8 @@ _WATCHED = 16
 which takes 3 us."""
 
 _CERTAIN = 2
-"""After so many turns in a row that waited the rows have threads, and keep them: one alone may have
-waited for the GIL, which another thread held without a processor."""
+"""After so many turns in a row that waited, rows that are made later have threads: one alone may
+have waited for the GIL, which another thread held without a processor."""
 
 _COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
 """Linux counts how often a thread has given up the processor; macOS does not."""
@@ -38,18 +47,60 @@ def _switches() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if _COUNTS_SWITCHES else 0
 
 
+class Waits:
+    """What is known of the rows of a factory's batches.
+
+    Args:
+      has_threads: whether they have threads in any case.
+      may_have: whether they may have any.
+
+    Attributes:
+      has_threads: whether rows that are made from now on have threads.
+    """
+
+    def __init__(self, has_threads: bool = False, may_have: bool = True):
+        self.has_threads = has_threads
+        self._may_have = may_have
+
+    def found(self) -> None:
+        """Takes note that rows wait."""
+        self.has_threads = self._may_have
+
+
 class Turns:
     """Has each of some rows do something, and says which have failed.
 
-    An environment may wait: for an engine in another process, a socket, a device. Rows that were
-    found to wait do so at the same time from then on, as they would on streams of their own. Those
-    that compute in Python do not gain from threads.
+    Args:
+      count: the number of rows.
+      waits: what is known of them. It learns if they wait.
     """
 
-    def __init__(self) -> None:
-        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+    def __init__(self, count: int, waits: Waits):
+        self._waits = waits
+        self._owners: list[Owner] = []
+        if waits.has_threads and count > 1:
+            self._owners = [OwnerThread(f"row {row}") for row in range(min(count, _THREADS))]
+            for owner in self._owners:
+                owner.hold()
         self._to_watch = _WATCHED
         self._waited = 0
+
+    def make(self, row: int, make: Callable[[Any], dm_env.Environment], settings: Any) -> Any:
+        """Makes the environment of a row in its thread.
+
+        Args:
+          row: its index.
+          make: makes it.
+          settings: what `make` is called with.
+
+        Returns:
+          The environment, which only the thread of the batch calls; what it raises passes through.
+        """
+        if not self._owners:
+            return make(settings)
+        owner = self._owners[row % len(self._owners)]
+        made = owner.call(make, settings)
+        return OwnedEnvironment(made, owner, made.close)
 
     def take(
         self,
@@ -70,15 +121,8 @@ class Turns:
           What rows have raised, as text, by row.
         """
         failures: dict[int, str] = {}
-        if self._executor is not None and len(rows) > 1:
-            tries = [self._executor.submit(act, row, environments[row], actions) for row in rows]
-            for row, one in zip(rows, tries, strict=True):
-                error = one.exception()
-                if isinstance(error, Exception):
-                    failures[row] = failed(row, error)
-                elif error is not None:
-                    raise error
-            return failures
+        if self._owners:
+            return self._take_together(rows, act, environments, actions)
         computed, switches = 0.0, 0
         if self._to_watch:
             computed, switches = time.thread_time(), _switches()
@@ -105,13 +149,37 @@ class Turns:
         is_waiting = waited > max(_WAITING_SECONDS, took / 2) and gave_up
         self._waited = self._waited + 1 if is_waiting else 0
         if self._waited == _CERTAIN:
-            self._executor = concurrent.futures.ThreadPoolExecutor(_THREADS, "row")
+            self._waits.found()
+        return failures
+
+    def _take_together(
+        self,
+        rows: Sequence[int],
+        act: Callable[[int, Any, Any], None],
+        environments: Sequence[Any],
+        actions: Any,
+    ) -> dict[int, str]:
+        owners = self._owners
+        calls: list[Call] = [
+            owners[row % len(owners)].begin(act, row, environments[row], actions) for row in rows
+        ]
+        failures: dict[int, str] = {}
+        fatal: BaseException | None = None
+        for row, call in zip(rows, calls, strict=True):
+            try:
+                call.result()
+            except Exception as error:
+                failures[row] = failed(row, error)
+            except BaseException as error:
+                fatal = error  # When no row acts any more.
+        if fatal is not None:
+            raise fatal
         return failures
 
     def close(self) -> None:
-        """Ends the threads."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False)
+        """Ends the threads, after the environments were closed."""
+        for owner in self._owners:
+            owner.end()
 
 
 def failed(row: int, error: Exception) -> str:

@@ -145,8 +145,14 @@ class BusyWait:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[None]:
-    """Has the other threads of this process know that this one works for sockets."""
+    """Has the other threads of this process know that this one works for sockets.
+
+    Within such a context, another one changes nothing.
+    """
     me = threading.get_ident()
+    if me in threads:
+        yield
+        return
     threads.add(me)
     try:
         yield

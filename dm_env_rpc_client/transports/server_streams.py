@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import check_server_credentials
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
@@ -57,6 +58,10 @@ class ServerStream(Protocol):
     may_wait: bool
     """Whether the next answer may wait for other streams, so that it needs a thread of its own."""
 
+    owner: Owner | None = None
+    """The owner that has to call `answer` and `close`; None if any thread may. What is answered may
+    change it."""
+
     def answer(self, message: bytes) -> bytes:
         """Returns the answer to a request. There is exactly one for each, in the same order.
 
@@ -65,7 +70,13 @@ class ServerStream(Protocol):
 
         Raises:
           StreamStatusError: the stream ends with this status, after all earlier answers.
+          ElsewhereError: an owner has called it, and has done nothing: a thread that is no owner
+            is to call it again with this request, whatever `owner` is.
         """
+
+    def paced(self, is_slow: bool) -> None:
+        """Takes note that answers take long, or no longer do. Called by `owner`."""
+        del is_slow  # Most have no owner.
 
     def abandon(self) -> None:
         """The client is gone, or the stream has ended: an `answer` that waits is to give up.
@@ -80,6 +91,31 @@ class ServerStream(Protocol):
         The listener calls it once, after the last `answer` has returned or raised, whether the
         client ended the stream, disconnected, or the server stops.
         """
+
+
+def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
+    """Has a request answered in the right thread, for a thread that is no owner; as `answer`."""
+    owner = stream.owner
+    if owner is None:
+        return stream.answer(message)
+    try:
+        return owner.call(stream.answer, message)
+    except ElsewhereError:
+        return stream.answer(message)
+    except OwnerGoneError as error:
+        raise StreamStatusError("UNAVAILABLE", "the server was stopped") from error
+
+
+def close_by_owner(stream: ServerStream) -> None:
+    """Has a stream closed in the right thread, for a thread that is no owner."""
+    owner = stream.owner
+    if owner is None:
+        stream.close()
+        return
+    try:
+        owner.call(stream.close)
+    except OwnerGoneError:
+        stream.close()
 
 
 OpenStream: TypeAlias = Callable[[Peer], ServerStream]

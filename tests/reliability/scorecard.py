@@ -193,6 +193,9 @@ _ROWS = [
     Row(59, "JSON that asks for memory, at both ends and in the server in one file: one long text "
         "among thousands of short ones, void scalars",
         "refused, or peak memory at most 4x the message + 64 MiB", ""),
+    Row(60, "the threads that call one environment, from its constructor to close: steps of 0, 2, "
+        "3 and 6 ms and of 2 s; alone, in streams, in a batch, in worker processes, in the main "
+        "thread; both transports; the server in one file", "one", ""),
     Row(62, "a child forked by a client (a data loader) lives while environments, launched "
         "servers and recordings are closed, 50 times",
         "closed within 2 s; in the child an error within 2 s, or it works", "hangs"),

@@ -12,6 +12,8 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from tests.server.hosted import Where
+
 STEP_SECONDS = 0.003
 """So long that servers give such steps other threads."""
 
@@ -41,6 +43,7 @@ class Level(dm_env.Environment):
     """
 
     reset_settings = ("gain",)
+    step_seconds = STEP_SECONDS
 
     def __init__(self, check_same_thread: bool = True) -> None:
         self._check_same_thread = check_same_thread
@@ -92,7 +95,8 @@ class Level(dm_env.Environment):
         self.threads.note("step")
         self.is_in_step.set()
         self.may_go_on.wait()
-        time.sleep(STEP_SECONDS)  # It takes time to step.
+        if self.step_seconds:
+            time.sleep(self.step_seconds)  # It takes time to step.
         assert self._database is not None
         self._database.execute("INSERT INTO steps VALUES (?)", (int(action["go"]),))
         return dm_env.transition(float(self._gain), {"steps": np.int64(self._count())})
@@ -104,3 +108,23 @@ class Level(dm_env.Environment):
             self._database.close()
         if self.raises_in_close:
             raise OSError("cannot be closed")
+
+
+class Ident(Where):
+    """Observes its process, and whether its thread, which has made it, is the main one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made_by = threading.get_ident()
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {**super().observation_spec(), "is_main": specs.Array((), np.bool_)}
+
+    def close(self) -> None:
+        is_own = threading.get_ident() == self._made_by
+        print(f"closed in its thread: {is_own}", flush=True)
+
+    def _observed(self) -> dict[str, Any]:
+        assert threading.get_ident() == self._made_by
+        is_main = threading.current_thread() is threading.main_thread()
+        return {**super()._observed(), "is_main": np.bool_(is_main)}

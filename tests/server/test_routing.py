@@ -17,6 +17,7 @@ class Local:
     """Answers for this worker."""
 
     may_wait = False
+    owner = None
 
     def answer(self, message: bytes) -> bytes:
         response = dm_env_rpc_pb2.EnvironmentResponse(create_world={"world_name": "world-1-1"})
@@ -27,6 +28,7 @@ class Ended:
     """The link to a worker that has ended, of which the board has not been told."""
 
     may_wait = True
+    owner = None
     is_closed = False
 
     def answer(self, message: bytes) -> bytes:

@@ -17,6 +17,7 @@ from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
     OpenStream,
     Peer,
+    ServerStream,
     StreamStatusError,
 )
 from dm_env_rpc_client.transports.streams import plain_memory
@@ -40,7 +41,7 @@ def open_http2_stream(address: str) -> Http2Stream:
     return Http2Stream(open_connection(Endpoint(address), 10.0, plain_memory))
 
 
-class Scripted:
+class Scripted(ServerStream):
     """Answers `name:rest` with what the function of that name returns for the rest."""
 
     may_wait = False

@@ -23,6 +23,7 @@ from dm_env_rpc_client.transports.server_streams import (
     Listener,
     ListenerOptions,
     Peer,
+    ServerStream,
     StreamStatusError,
     check_may_listen,
 )
@@ -34,7 +35,7 @@ WAIT_SECONDS = 10.0
 LISTENERS: list[Any] = [GrpcListener, Http2Listener]
 
 
-class RecordingStream:
+class RecordingStream(ServerStream):
     """Answers a request with twice its bytes; blocks or fails if the request says so."""
 
     may_wait = False

@@ -26,6 +26,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import columns, named
+from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.turns import failed
@@ -115,12 +116,17 @@ class GymnasiumRows:
         """Returns functions of the description and of the frames of all rows."""
         first, *_ = rows = cast("Sequence[Row]", environments)
         offered: dict[str, Callable[[], Any]] = {
-            VECTOR_DESCRIPTION: lambda: describe_vector(
-                first.gymnasium, self.num_envs, self._mode, first.spaces_json, first.notes
+            VECTOR_DESCRIPTION: lambda: in_thread_of(
+                first,
+                lambda: describe_vector(
+                    first.gymnasium, self.num_envs, self._mode, first.spaces_json, first.notes
+                ),
             )
         }
-        if first.gymnasium.render_mode is not None:
-            offered.update(encoded_frames(lambda: [row.gymnasium.render() for row in rows]))
+        if in_thread_of(first, lambda: first.gymnasium.render_mode) is not None:
+            offered.update(
+                encoded_frames(lambda: [in_thread_of(row, row.gymnasium.render) for row in rows])
+            )
         return offered
 
     def offer_calls(
@@ -132,7 +138,10 @@ class GymnasiumRows:
     ) -> None:
         """Adds properties with which clients call and set what is allowed in the rows."""
         rows = cast("Sequence[Row]", environments)
-        callee = OfEach([row.gymnasium for row in rows])
+        callee = OfEach(
+            [row.gymnasium for row in rows],
+            lambda row, function, *arguments: in_thread_of(rows[row], function, *arguments),
+        )
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
     def actions(self, action: Any) -> Any:

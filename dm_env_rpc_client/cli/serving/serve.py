@@ -53,7 +53,7 @@ class _What(options.Group):
         with these settings.
       python: Interpreter that serves ENVIRONMENT, a MODULE:FACTORY, from Python 3.6 on. If this
         package is not installed there, that takes the server of `dm-env-rpc standalone`, and no
-        other options than --address, --insecure, --tls-cert, --tls-key and --token-file.
+        other options than --address, --insecure, --thread, --tls-cert, --tls-key and --token-file.
       c_library: Library with the C interface EnvCApi to serve, in one process per world. CONNECT
         is the name of its connect function, or the offset of it, such as +0x1234.
       c_version: Version of env_c_api.h with which the library was compiled.
@@ -114,6 +114,10 @@ class _Host(options.Access):
       max_connections: Number of clients beyond which others are refused.
       processes: Number of processes that the environments run in, for those that compute in
         Python. If not given, that of the server.
+      threads: world gives each environment, also each row of a batch, a thread of its own, for
+        those that wait in their steps. If not given, cheap ones share the thread that reads.
+      thread: main has all environments in the main thread, from their constructors on, for those
+        that want it, such as some simulators and windows.
       dial: Address of a program that takes environments with listen(). The server connects to it,
         again and again, and listens nowhere. --tls-ca is what the program's certificate was issued
         by, and --token-file what the program requires.
@@ -139,6 +143,8 @@ class _Host(options.Access):
     address: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None
     max_connections: Annotated[int, typer.Option(min=1, metavar="N")] = 256
     processes: Annotated[int | None, typer.Option(min=1, metavar="N")] = None
+    threads: Annotated[Literal["world"] | None, typer.Option()] = None
+    thread: Annotated[Literal["main"] | None, typer.Option()] = None
     dial: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None
     environments: Annotated[int, typer.Option(min=1, metavar="N")] = 1
     callable_names: Annotated[list[str] | None, typer.Option("--callable", metavar="NAME")] = None
@@ -184,6 +190,8 @@ class _Host(options.Access):
                 "the protocol gym-socket has no --processes; --isolate runs each client's "
                 "environment in its own process"
             )
+        if self.threads or self.thread:
+            raise UsageError("the protocol gym-socket has neither --threads nor --thread")
 
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
         """Starts the server; raises as `hosting.serve` and `gym_socket.serve`."""
@@ -211,6 +219,8 @@ class _Host(options.Access):
             callable_names=self.callable_names or (),
             settable_names=self.settable_names or (),
             autoreset_mode=self.autoreset_mode,
+            threads=self.threads,
+            thread=self.thread,
             **self.secured(),
         )
 
@@ -282,13 +292,14 @@ def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
     if environment is None or ":" not in environment or "://" in environment:
         raise UsageError(f"--python serves a MODULE:FACTORY of its own, got {environment!r}")
     try:
-        command = [*other_python(str(python), environment), host.place]
+        command = [*other_python(str(python), environment, thread=host.thread), host.place]
     except LaunchError as error:
         raise UsageError(str(error)) from error
     tls, token = host.credentials, host.token
     if host.insecure or tls or token:
         command = [str(python), FILE, environment, "--address", host.place]
         command += ["--insecure"] if host.insecure else []
+        command += ["--thread", host.thread] if host.thread else []
         command += ["--cert", str(tls.cert), "--key", str(tls.key)] if tls else []
     variables = server_variables({} if token is None else {"DM_ENV_RPC_TOKEN": token})
     os.execve(python, command, variables)

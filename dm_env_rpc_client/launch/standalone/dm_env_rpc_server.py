@@ -14,8 +14,9 @@ any age, whose spaces, infos and frames a client finds in properties. An environ
 attribute `properties`: {key: getter or (getter, setter)}.
 
 From top to bottom: protobuf's bytes, tensors, specs, nested values, Gymnasium, worlds, the requests
-of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread, which calls
-the environment; each connection has one that reads while no stream's thread does.
+of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread, which makes
+all calls of the environments that it has created; each connection has one that reads while no
+stream's thread does.
 """
 
 import argparse
@@ -1176,18 +1177,127 @@ class _Specs:
         return found
 
 
-class _World:
-    """An environment that the factory made. `lock` is held while it is used."""
+class _Call:
+    """A call that an owner is to make, for a thread that may be another owner."""
 
-    def __init__(self, factory: Callable[..., Any], settings: Dict[str, Any], creator: Any):
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+    def __init__(self, function: Callable[..., Any], arguments: Tuple[Any, ...]):
+        self.function, self.arguments = function, arguments
+        self.caller: Optional[_Owner] = getattr(_local, "owner", None)
+        self.result: Any = None
+        self.error: Optional[BaseException] = None
+        self.has_begun, self.is_done = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        self.has_begun.set()
+        try:
+            self.result = self.function(*self.arguments)
+        except BaseException as error:
+            self.error = error
+            if isinstance(error, KeyboardInterrupt):  # For the main thread, not for who asked.
+                raise
+        finally:
+            self.is_done.set()
+            if self.caller is not None:
+                self.caller.look()
+
+    def outcome(self) -> Any:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return self.result
+
+
+_local = threading.local()  # `owner`: what this thread owns.
+
+
+class _Owner:
+    """A thread to which environments belong: from their constructors on, it makes all calls.
+
+    Drivers of browsers, OpenGL contexts and sqlite3 take calls from one thread alone. An owner that
+    waits for another one, or for a client, does meanwhile what is asked of itself. It never does so
+    within a call of an environment.
+    """
+
+    def __init__(
+        self, wake: Callable[[], None] = lambda: None, prepare: Callable[[], None] = lambda: None
+    ):
+        self.ident: Optional[int] = None
+        self.worlds = 0
+        self.prepare = prepare  # To be called before something belongs to it.
+        self._wake, self._is_over = wake, False
+        self._changed = threading.Condition()
+        self.calls: Deque[_Call] = collections.deque()
+
+    def claim(self) -> None:
+        """Makes this thread the owner."""
+        self.ident, _local.owner = threading.get_ident(), self
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Has the thread call a function, and returns or raises what comes of it."""
+        if threading.get_ident() == self.ident:
+            return function(*arguments)
+        call = self.begin(function, *arguments)
+        if call.caller is None:
+            call.is_done.wait()
+        else:
+            call.caller.serve_until(call.is_done.is_set)
+        return call.outcome()
+
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> _Call:
+        """Has the thread call a function, and does not wait for it; Refusal if it has ended."""
+        call = _Call(function, arguments)
+        with self._changed:
+            _check(not self._is_over, NOT_FOUND, "the world was closed")
+            self.calls.append(call)
+        self.look()
+        self._wake()
+        return call
+
+    def look(self) -> None:
+        """Has `serve_until` look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def serve(self) -> None:
+        """Makes the calls that wait."""
+        while self.calls:
+            self.calls.popleft().run()
+
+    def serve_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> bool:
+        """Makes calls until something is over, for so many seconds at most; whether it is."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.serve()
+            with self._changed:
+                if is_over() or time.monotonic() >= deadline:
+                    return is_over()
+                if not self.calls:
+                    # Not all that may end it tells.
+                    self._changed.wait(min(0.1, max(0.0, deadline - time.monotonic())))
+
+    def finish(self) -> None:
+        """Makes calls until nothing belongs to this thread any more."""
+        self.serve_until(lambda: not self.worlds)
+        with self._changed:
+            self._is_over = True
+        self.serve()
+
+
+class _World:
+    """An environment that the factory made. Its owner makes it, and does all that is done to it."""
+
+    def __init__(
+        self, owner: _Owner, factory: Callable[..., Any], settings: Dict[str, Any], creator: Any
+    ):
+        self.owner = owner
         self.creator, self.agent, self.idle_since = creator, None, 0.0  # type: Any, Any, float
         self.held = 0  # Bytes of settings.
         self._factory, self.settings = factory, settings
-        self._is_running = self.is_interrupted = self.is_closed = self.is_over = False
+        self._is_running = self.is_interrupted = self.is_closed = False
+        self._is_ended = self.is_over = False  # When it is being closed, and when it was.
         self._last, self._next = None, None  # type: Any, Any
         self.environment, self.specs = self._make(settings)
+        owner.worlds += 1
 
     def _make(self, settings: Dict[str, Any]) -> Tuple[Any, _Specs]:
         """Returns an environment and its specs; Refusal if it does not take the settings."""
@@ -1222,21 +1332,20 @@ class _World:
         """Returns the environment and specs for the settings of a reset, not yet in force."""
         if not settings:
             return None
-        with self.lock:
-            own = getattr(self.environment, "reset_settings", ())
-            mine = {name: value for name, value in settings.items() if name.split(".")[0] in own}
-            others = {name: value for name, value in settings.items() if name not in mine}
-            made, specs = self.environment, self.specs
-            if others:
-                made, specs = self._make({**self.settings, **others})
-            if mine:
-                try:
-                    made.configure(_unflatten(mine))
-                except ValueError as error:
-                    text = f"these settings are refused: {error}"
-                    raise Refusal(INVALID_ARGUMENT, text) from error
-                specs = _Specs(made)
-            return made, specs, {**self.settings, **others}
+        own = getattr(self.environment, "reset_settings", ())
+        mine = {name: value for name, value in settings.items() if name.split(".")[0] in own}
+        others = {name: value for name, value in settings.items() if name not in mine}
+        made, specs = self.environment, self.specs
+        if others:
+            made, specs = self._make({**self.settings, **others})
+        if mine:
+            try:
+                made.configure(_unflatten(mine))
+            except ValueError as error:
+                text = f"these settings are refused: {error}"
+                raise Refusal(INVALID_ARGUMENT, text) from error
+            specs = _Specs(made)
+        return made, specs, {**self.settings, **others}
 
     def adopt(self, made: Any) -> None:
         """Ends the sequence, and puts what `made_with` returned into force."""
@@ -1249,31 +1358,30 @@ class _World:
 
     def step(self, actions: Dict[int, Any], is_running: bool) -> Tuple[int, List[Any]]:
         """Steps, or begins a sequence; returns the state and all values."""
-        with self.lock:
-            specs = self.specs
-            if self.is_interrupted:
-                self.end_interruption()
-                return _INTERRUPTED, specs.values(self._last)
-            if not is_running:
-                timestep = self.environment.reset()
-            elif not self._is_running:
-                raise Refusal(FAILED_PRECONDITION, "the sequence ended when the world was reset")
-            else:
-                timestep = self.environment.step(self._action(actions))
-            try:
-                method = "step" if is_running else "reset"
-                step_type = _next_type(self.environment, method, timestep)
-                if not is_running:  # FIRST has neither reward nor discount.
-                    timestep = TimeStep(FIRST, None, None, timestep.observation)
-                self._last, state = timestep, _RUNNING
-                self._is_running = step_type != LAST
-                if not self._is_running:
-                    discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount, "discount")
-                    state = _INTERRUPTED if any(map(np.any, discounts)) else _TERMINATED
-                return state, specs.values(timestep)
-            except AttributeError:
-                _check_time_step(self.environment, "step" if is_running else "reset", timestep)
-                raise
+        specs = self.specs
+        if self.is_interrupted:
+            self.end_interruption()
+            return _INTERRUPTED, specs.values(self._last)
+        if not is_running:
+            timestep = self.environment.reset()
+        elif not self._is_running:
+            raise Refusal(FAILED_PRECONDITION, "the sequence ended when the world was reset")
+        else:
+            timestep = self.environment.step(self._action(actions))
+        try:
+            method = "step" if is_running else "reset"
+            step_type = _next_type(self.environment, method, timestep)
+            if not is_running:  # FIRST has neither reward nor discount.
+                timestep = TimeStep(FIRST, None, None, timestep.observation)
+            self._last, state = timestep, _RUNNING
+            self._is_running = step_type != LAST
+            if not self._is_running:
+                discounts = _flatten(specs.discount or _DISCOUNT, timestep.discount, "discount")
+                state = _INTERRUPTED if any(map(np.any, discounts)) else _TERMINATED
+            return state, specs.values(timestep)
+        except AttributeError:
+            _check_time_step(self.environment, "step" if is_running else "reset", timestep)
+            raise
 
     def _action(self, actions: Dict[int, Any]) -> Any:
         """Returns actions in the structure of their spec; Refusal if one is missing."""
@@ -1286,41 +1394,49 @@ class _World:
         flat = [values[each.name] for each in specs.actions.values()]
         return flat[0] if _is_leaf(specs.action) else _nest(specs.action, iter(flat))
 
-    def interrupt(self, made: Any, session: "_Session") -> None:
-        """Has the agent's next step return INTERRUPTED, and waits for it; with the lock."""
+    def reset(self, settings: Dict[str, Any]) -> None:
+        """Ends the sequence, for the agent's own Reset."""
+        made = self.made_with(settings)
+        self.end_interruption()
+        self.adopt(made)
+
+    def interrupt(self, settings: Dict[str, Any], session: "_Session") -> None:
+        """Resets the world; an agent in a sequence is told by its next step."""
+        if self.agent is session:
+            self.end_interruption()
+        made = self.made_with(settings)
+        if made and self.agent is not None and made[1].packed != self.specs.packed:
+            _close(made[0])
+            text = "these settings change the specs: send them with the agent's own Reset"
+            raise Refusal(FAILED_PRECONDITION, text)
         if self.agent in (None, session) or not self._is_running:
             self.adopt(made)
-            return
-        self._next, self.is_interrupted = made, True
-        session.wait(self.changed, lambda: not self.is_interrupted)
+        else:
+            self._next, self.is_interrupted = made, True
 
     def end_interruption(self) -> None:
         if self.is_interrupted:
             self.adopt(self._next)
             self._next, self.is_interrupted = None, False
-            self.changed.notify_all()
 
     def leave(self) -> None:
-        with self.lock:
-            self.end_interruption()
-            self._is_running, self.agent, self.idle_since = False, None, time.monotonic()
-            if self.is_closed and not self.is_over:
-                self._end()
-
-    def _end(self) -> None:
-        _close(self.environment)
-        self.is_over = True
+        self.end_interruption()
+        self._is_running, self.agent, self.idle_since = False, None, time.monotonic()
+        if self.is_closed:
+            self._end()
 
     def close(self) -> None:
         """Closes the environment; if it is in use, its agent does so when it leaves."""
         self.is_closed = True
-        if self.lock.acquire(timeout=0.5):
-            try:
-                self.changed.notify_all()
-                if self.agent is None and not self.is_over:
-                    self._end()
-            finally:
-                self.lock.release()
+        if self.agent is None:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self.owner.worlds -= 1
+            _close(self.environment)
+            self.is_over = True
 
 
 def _close(environment: Any) -> None:
@@ -1391,9 +1507,10 @@ class _Session:
             text = f"the environment failed: {type(error).__name__}: {error}"
             return _error(INTERNAL, text, details)
 
-    def wait(self, changed: threading.Condition, is_over: Callable[[], bool]) -> None:
+    def wait(self, is_over: Callable[[], bool]) -> None:
         """Waits for another stream; _StreamError if the client is gone meanwhile."""
-        while not changed.wait_for(lambda: is_over() or self.is_gone, 1.0):
+        # Not all that ends it tells this thread, which serves others meanwhile.
+        while not _local.owner.serve_until(lambda: is_over() or self.is_gone, 0.02):
             pass
         if not is_over():
             raise _StreamError(CANCELLED, "the client is gone")
@@ -1450,6 +1567,13 @@ class _Session:
         return self._take_step(actions, fields)
 
     def _take_step(self, actions: Dict[int, Any], fields: List[Tuple[int, _Field]]) -> bytes:
+        # In its own thread without a call more.
+        owner = self._world.owner
+        if threading.get_ident() != owner.ident:
+            return owner.call(self._step_world, actions, fields)  # type: ignore[no-any-return]
+        return self._step_world(actions, fields)
+
+    def _step_world(self, actions: Dict[int, Any], fields: List[Tuple[int, _Field]]) -> bytes:
         state, values = self._world.step(actions, self._state == _RUNNING)
         try:
             parts = [field.entry(values[index]) for index, field in fields]
@@ -1461,26 +1585,19 @@ class _Session:
     def _reset(self, settings: Dict[str, Any]) -> bytes:
         world = self._world
         if settings or self._state == _RUNNING:
-            with world.lock:
-                self._server.hold(world, settings)
-                made = world.made_with(settings)
-                world.end_interruption()
-                world.adopt(made)
+            self._server.hold(world, settings)
+            world.owner.call(world.reset, settings)
             self._state = _INTERRUPTED if self._state == _RUNNING else self._state
         return self._specs()
 
     def _reset_world(self, name: str, settings: Dict[str, Any]) -> bytes:
         with self._server.lock:
             world = self._server.world(name)
-        with world.lock:
-            self.wait(world.changed, lambda: not world.is_interrupted)
-            self._server.hold(world, settings)
-            made = world.made_with(settings)
-            if made and world.agent is not None and made[1].packed != world.specs.packed:
-                _close(made[0])
-                text = "these settings change the specs: send them with the agent's own Reset"
-                raise Refusal(FAILED_PRECONDITION, text)
-            world.interrupt(made, self)
+        if world is not self._world:  # Its own agent is told by this request.
+            self.wait(lambda: not world.is_interrupted)
+        self._server.hold(world, settings)
+        world.owner.call(world.interrupt, settings, self)
+        self.wait(lambda: not world.is_interrupted)
         if world is self._world and self._state == _RUNNING:
             self._state = _INTERRUPTED
         return b""
@@ -1489,7 +1606,7 @@ class _Session:
         world, self._world, self._state = self._world, None, _NOT_JOINED
         self._steps.clear()
         if world is not None:
-            world.leave()
+            world.owner.call(world.leave)
         return b""
 
     def _destroy_world(self, name: str) -> bytes:
@@ -1498,7 +1615,7 @@ class _Session:
             text = f"world {name!r} has an agent, which must leave first"
             _check(world.agent is None, FAILED_PRECONDITION, text)
             del self._server.worlds[name]
-        world.close()
+        world.owner.call(world.close)
         return b""
 
     def _extension(self, url: str, contents: Any) -> bytes:
@@ -1507,9 +1624,11 @@ class _Session:
         number, request = _chosen(contents, self._budget, (1, 2, 3))
         _check(number, INVALID_ARGUMENT, "the property request is empty")
         key, tensor = _contents(("bytes", "bytes"), request, self._budget)
-        with self._world.lock if self._world else threading.Lock():
-            environment = self._world.environment if self._world else None
-            answer = _property(environment, number, _text(key), tensor, self._budget)
+        asked = number, _text(key), tensor, self._budget
+        if self._world is None:
+            answer = _property(None, *asked)
+        else:
+            answer = self._world.owner.call(_property, self._world.environment, *asked)
         own_url = f"type.googleapis.com/{_PROPERTIES}Response".encode()
         return _field(1, own_url) + _field(2, _field(number, answer))
 
@@ -1806,6 +1925,7 @@ class _Stream:
     def __init__(self, number: int, path: str, window: int, lock: Any):
         self.number, self.path, self.window = number, path, window
         self.changed = threading.Condition(lock)
+        self.owner = _Owner()  # Its thread.
         self.session: Optional[_Session] = None
         self.queue: Deque[Optional[bytes]] = collections.deque()  # At the end None.
         self.partial = bytearray()
@@ -1838,6 +1958,7 @@ class _Connection:
         self._preface, self._is_greeted = _PREFACE, False
         self._decoder = _HeaderDecoder()
         self._block, self._block_of, self._block_ends, self._parts = b"", 0, False, 0
+        self._bell: Optional[Tuple[int, int]] = None  # Wakes the thread that reads.
         self._reset: Deque[int] = collections.deque(maxlen=1000)  # Frames may still come on these.
         self._window = self._initial_window = 65_535
         self._max_frame = 1 << 14
@@ -1868,6 +1989,7 @@ class _Connection:
             _log.debug("%s: %s", self.peer, error)
         finally:
             self.close()
+            self._close_bell()
             self.sock.close()
             self.server.connections.discard(self)
 
@@ -1887,14 +2009,49 @@ class _Connection:
                 seen = turn
 
     def _wait(self, stream: _Stream) -> None:
-        """Waits, with the lock, until something may have changed for a stream."""
-        if (self.alone is stream and not self._is_reading) or self._outbound:
+        """Waits, with the lock, until something may have changed for a stream.
+
+        Before that, it does what others have asked of the thread of the stream.
+        """
+        if stream.owner.calls:
+            self.lock.release()
+            try:
+                stream.owner.serve()
+            finally:
+                self.lock.acquire()
+        elif (self.alone is stream and not self._is_reading) or self._outbound:
             self._receive()
         else:
             stream.changed.wait()
 
+    def wake(self, stream: _Stream) -> None:
+        """Wakes the thread of a stream, to which a world belongs."""
+        with self.lock:
+            stream.changed.notify()
+            if self._bell is not None:
+                with contextlib.suppress(OSError):  # It is full.
+                    os.write(self._bell[1], b"!")
+
+    def prepare_bell(self) -> None:
+        """Has a thread that reads be woken when others call what it owns."""
+        with self.lock:
+            if self._bell is None and not self.is_over:
+                self._bell = os.pipe()
+                for end in self._bell:
+                    os.set_blocking(end, False)
+
+    def _close_bell(self) -> None:
+        with self.lock:
+            bell, self._bell = self._bell, None
+        for end in bell or ():
+            os.close(end)
+
     def _answer(self, stream: _Stream, session: _Session) -> None:
-        """Answers the messages of a stream, in a thread of its own, until it ends."""
+        """Answers the messages of a stream, in a thread of its own, until it ends.
+
+        The thread goes on as long as worlds belong to it that this stream has created.
+        """
+        stream.owner.claim()
         status = (INTERNAL, "the server failed")
         try:
             while True:
@@ -1928,6 +2085,7 @@ class _Connection:
                 self._finish(stream, *status)
                 while self._outbound and not self.is_over:
                     self._wait(stream)
+            stream.owner.finish()
 
     # What is sent; with the lock.
 
@@ -2000,12 +2158,18 @@ class _Connection:
             if is_full or self.server.tls is None or not self.sock.pending():
                 poll, events = select.poll(), 0 if is_full else select.POLLIN
                 poll.register(self.sock, events | (select.POLLOUT if self._outbound else 0))
+                bell = self._bell
+                if bell is not None:
+                    poll.register(bell[0], select.POLLIN)
                 self.lock.release()
                 try:
                     if not self._look(poll):
                         poll.poll(1000)
                 finally:
                     self.lock.acquire()
+                if bell is not None and bell is self._bell:
+                    with contextlib.suppress(OSError):
+                        os.read(bell[0], 64)
             if not self.is_over:
                 if not is_full:
                     self._take_some()
@@ -2303,6 +2467,7 @@ class _Connection:
             text = f"the server is full: it takes {server.max_streams} streams at a time"
             self._finish(stream, RESOURCE_EXHAUSTED, text)
         else:
+            stream.owner = _Owner(lambda: self.wake(stream), self.prepare_bell)
             stream.session = _Session(server, self.peer, self.is_local)
             server.sessions.add(stream.session)
 
@@ -2419,6 +2584,10 @@ class Server:
       insecure: whether other machines may connect without a token.
       max_streams: clients beyond this number are refused.
       idle_world_seconds: when a world ends that nobody uses, and whose client is gone.
+      thread: "main" has all environments in the thread that calls `wait`, and only while it waits.
+
+    An environment has one thread for its life, from its constructor to `close`: that of the stream
+    that has created its world, unless `thread` says otherwise.
 
     Threads of this process take turns every 0.3 ms from then on, so that a flood on one connection
     makes the steps of others wait less.
@@ -2438,7 +2607,11 @@ class Server:
         insecure: bool = False,
         max_streams: int = 256,
         idle_world_seconds: float = 60.0,
+        thread: Optional[str] = None,
     ):
+        if thread not in (None, "main"):
+            raise ValueError(f"no thread {thread!r}; there is 'main', or None")
+        self._main = _Owner() if thread else None
         given: Any = factory
         if not callable(given):
             text = "expected what makes an environment, such as its class, got "
@@ -2458,8 +2631,8 @@ class Server:
         self._factory, self._idle_seconds = factory, idle_world_seconds
         self._being_made = self._created = 0
         self.connections: Set[_Connection] = set()
-        self._stopped, self._logged_at = threading.Event(), 0.0
-        self._has_closed = False
+        self._stopped, self._has_ended = threading.Event(), threading.Event()
+        self._logged_at, self._has_closed = 0.0, False
         # A thread that reads much lets others go on sooner than after 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0003))
         for target in (self._accept, self._look):
@@ -2474,8 +2647,10 @@ class Server:
             _check(count < MAX_WORLDS, RESOURCE_EXHAUSTED, text)
             held = self.hold(None, settings)
             self._being_made += 1
+        owner = self._main or _local.owner
         try:
-            world = _World(self._factory, settings, creator)
+            owner.prepare()
+            world = owner.call(_World, owner, self._factory, settings, creator)
         finally:
             with self.lock:
                 self._being_made -= 1
@@ -2559,7 +2734,7 @@ class Server:
                 ]
                 worlds = [self.worlds.pop(name) for name in idle]
             for world in worlds:
-                world.close()
+                world.owner.begin(world.close)
             for each in list(self.connections):
                 each.idle_frames = max(0, each.idle_frames - 100)
                 each.unrewarded = max(0, each.unrewarded - 20)
@@ -2570,9 +2745,17 @@ class Server:
 
     def wait(self) -> None:
         """Waits until the server is stopped."""
+        self._wait_until(self._has_ended.is_set)
+
+    def _wait_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> None:
+        if self._main is not None and self._main.ident in (None, threading.get_ident()):
+            self._main.claim()
+            self._main.serve_until(is_over, seconds)
+            return
+        deadline = time.monotonic() + seconds
         # A signal at the wrong point of `Event.wait` raises RuntimeError.
-        while not self._stopped.is_set():
-            time.sleep(0.1)
+        while not is_over() and time.monotonic() < deadline:
+            time.sleep(0.01 if seconds < math.inf else 0.1)
 
     def stop(self, grace: float = 5.0) -> bool:
         """Ends all streams, after `grace` seconds at most, and closes the environments.
@@ -2582,29 +2765,36 @@ class Server:
         if self._stopped.is_set():
             return self._has_closed
         self._stopped.set()
+        try:
+            self._end(grace)
+        finally:
+            self._has_ended.set()
+        return self._has_closed
+
+    def _end(self, grace: float) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        deadline = time.monotonic() + grace
         for each in list(self.connections):
             each.leave()
-        while self.sessions and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self._wait_until(lambda: not self.sessions, grace)
         for each in list(self.connections):
             each.close()
+        self._wait_until(lambda: not self.sessions, 0.5)
         with self.lock:
             worlds = list(self.worlds.values())
             self.worlds.clear()
         for world in worlds:
-            world.close()
-        # Those in use are closed by the threads of their streams.
-        deadline = time.monotonic() + 3.0
-        while not all(world.is_over for world in worlds) and time.monotonic() < deadline:
-            time.sleep(0.01)
+            with contextlib.suppress(Refusal):  # The thread has ended.
+                closing = world.owner.begin(world.close)
+                self._wait_until(closing.has_begun.is_set, 0.5)
+                if closing.has_begun.is_set():
+                    closing.is_done.wait()
+        # Those in use are closed when their streams leave them.
+        self._wait_until(lambda: all(world.is_over for world in worlds), 3.0)
         self._has_closed = all(world.is_over for world in worlds)
         if self.address.startswith("unix:") and os.path.exists(self.address[5:]):
             os.unlink(self.address[5:])
-        return self._has_closed
 
     def __enter__(self) -> "Server":
         return self
@@ -2707,6 +2897,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("--key", help="a PEM file with its key")
     help_text = "let other machines in without a token"
     parser.add_argument("--insecure", action="store_true", help=help_text)
+    help_text = "main: all environments are made and called in the main thread"
+    parser.add_argument("--thread", choices=["main"], help=help_text)
     given = parser.parse_args(arguments)
     # So that what is served imports this module, and not a second one.
     sys.modules.setdefault("dm_env_rpc_server", sys.modules[__name__])
@@ -2722,8 +2914,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
                 token = file.read().strip()
         if token is not None and not token.strip():
             parser.error(f"{given.token_file or 'DM_ENV_RPC_TOKEN'} does not contain a token")
+        access = token, given.cert, given.key, given.insecure
         try:
-            server = serve(factory, given.address, token, given.cert, given.key, given.insecure)
+            server = serve(factory, given.address, *access, thread=given.thread)
         except ValueError as error:
             parser.error(str(error))
         with server:

@@ -13,7 +13,7 @@ import threading
 import time
 
 from dm_env_rpc_client.server.activity import COUNTED
-from dm_env_rpc_client.server.worlds.world_registry import Share
+from dm_env_rpc_client.server.worlds.holding import Share
 
 _EXPECTED_NANOSECONDS = 1_000_000_000
 """For how long a connection that was handed over is expected to open a stream."""

@@ -14,11 +14,14 @@ import time
 
 from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.owners import require_no_owner
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,
     ServerStream,
     StreamStatusError,
+    answer_by_owner,
+    close_by_owner,
 )
 
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -38,6 +41,7 @@ class Link(ServerStream):
     """
 
     may_wait = True
+    owner = None
 
     def __init__(self, pipe: MessagePipe):
         self._pipe = pipe
@@ -48,6 +52,7 @@ class Link(ServerStream):
         Raises:
           WorkerGoneError: the worker has ended.
         """
+        require_no_owner()
         answer: bytes
         try:
             say(self._pipe, message)
@@ -60,6 +65,9 @@ class Link(ServerStream):
 
     def abandon(self) -> None:
         self._pipe.shut_down()
+
+    def paced(self, is_slow: bool) -> None:
+        """The worker of the world sees that itself."""
 
     def close(self) -> None:
         self._pipe.shut_down()
@@ -109,7 +117,7 @@ class Forwarded:
             with contextlib.ExitStack() as stack:
                 stack.callback(self._close, pipe)
                 stream = self._open_session(peer)
-                stack.callback(stream.close)
+                stack.callback(close_by_owner, stream)
                 watcher = threading.Thread(target=_watch, args=(pipe, stream), daemon=True)
                 watcher.start()
                 stack.callback(watcher.join)
@@ -138,7 +146,7 @@ def _answer(pipe: MessagePipe, stream: ServerStream) -> bool:
     (message,), _ = hear(pipe)
     answer, status = b"", None
     try:
-        answer = stream.answer(message)
+        answer = answer_by_owner(stream, message)
     except StreamStatusError as error:
         status = error.code, str(error)
     except BaseException as error:

@@ -17,6 +17,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.server.processes.board import Slot
 from dm_env_rpc_client.server.processes.forwarding import Link, WorkerGoneError
+from dm_env_rpc_client.system.owners import Owner
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import Budget, Limits
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
@@ -60,6 +61,7 @@ class RoutedStream(ServerStream):
         spreads: bool,
     ):
         self.may_wait = False
+        self.owner: Owner | None = None
         self._spreads = spreads
         self._local = local
         self._slot = slot
@@ -68,6 +70,8 @@ class RoutedStream(ServerStream):
         self._links: dict[int, Link] = {}
         self._joined: ServerStream | None = None
         self._is_fresh = True
+        # Where a world is created that another thread was asked to create.
+        self._chosen: int | None = None
         self._is_gone = False
 
     def answer(self, message: bytes) -> bytes:
@@ -80,7 +84,7 @@ class RoutedStream(ServerStream):
             request = self._parsed(message)
             field = request.WhichOneof("payload") or ""
             if field == "create_world":
-                serial = self._slot.where_to_create(self._use(), self._spreads)
+                serial = self._chosen or self._slot.where_to_create(self._use(), self._spreads)
             elif field in ("reset_world", "destroy_world") or (
                 field == "join_world" and not joined
             ):
@@ -88,8 +92,11 @@ class RoutedStream(ServerStream):
                 found = _NAME.fullmatch(name)
                 serial = int(found[1]) if found else None
             target = (joined or self._local) if serial is None else self._of_worker(serial)
+            self._chosen = serial if field == "create_world" else None
             answer = target.answer(message)
+            self._chosen = None
         except WorkerGoneError as error:
+            self._chosen = None
             if serial is None:
                 raise StreamStatusError(
                     "UNAVAILABLE",
@@ -103,13 +110,16 @@ class RoutedStream(ServerStream):
             answer = self._local.answer(message)
         if field == "join_world" and answer[:1] == _JOIN:
             self._joined = target
-            self.may_wait = target.may_wait
+            self.may_wait, self.owner = target.may_wait, target.owner
             if self._use():
                 self._slot.add("fresh", -1)
         elif field == "leave_world" and answer[:1] == _LEAVE:
             self._joined = None
-            self.may_wait = False
+            self.may_wait, self.owner = False, None
         return answer
+
+    def paced(self, is_slow: bool) -> None:
+        self._local.paced(is_slow)
 
     def abandon(self) -> None:
         self._is_gone = True

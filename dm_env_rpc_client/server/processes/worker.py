@@ -121,6 +121,13 @@ class Worker:
 
     def run(self) -> None:
         """Does what it is told, until it is told to stop."""
+        main = self._host.main
+        if main is None:
+            self._run()
+        else:
+            main.aside(self._run)
+
+    def _run(self) -> None:
         grace = 0.0
         with contextlib.suppress(EOFError, OSError):
             while True:

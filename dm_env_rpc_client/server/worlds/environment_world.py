@@ -12,7 +12,6 @@ import dm_env
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.owned import OwnedEnvironment
 from dm_env_rpc_client.server.properties.of_environment import properties_of
 from dm_env_rpc_client.server.properties.offered import Properties
@@ -20,15 +19,17 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
-from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
+from dm_env_rpc_client.server.worlds.world import (
+    SEQUENCE_LOST,
+    Agent,
+    OwnedWorld,
+    close_owned,
+    still_in_a_step,
+    was_closed,
+)
+from dm_env_rpc_client.system.owners import Owner, OwnerGoneError
 from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting
-
-CLOSE_SECONDS = 0.5
-"""How long `close` waits for a step that is being executed."""
-
-EnvironmentFactory = Callable[..., dm_env.Environment]
-
 
 # Found faster than members of enums; see `protocol/lifecycle.py`.
 _RUNNING = State.RUNNING
@@ -73,48 +74,65 @@ class _Made(NamedTuple):
     settings: Mapping[str, Any]
 
 
-class EnvironmentWorld(World):
+class _Interruption(NamedTuple):
+    """A ResetWorld of which the agent is to be told.
+
+    Attributes:
+      settings: those of the ResetWorld.
+      made: what it has made; None if there were no settings.
+    """
+
+    settings: Mapping[str, Any]
+    made: _Made | None
+
+
+class EnvironmentWorld(OwnedWorld):
     """Hosts the environment that a factory makes from the settings.
 
     The settings of a reset override those of the creation, and the factory makes a new
     environment with them; except those that the environment takes itself, see `TakesSettings`.
 
+    It is made in the thread of its owner, where all that is done to it is done, too: there are no
+    locks. What waits for its agent waits in other threads.
+
     Args:
-      factory: makes environments; its keyword arguments are the settings.
+      owner: the thread to which it belongs; this one.
+      make: makes environments from such settings.
       environment: the first environment. The world closes it.
       settings: flat settings by name, as received with CreateWorld.
       default_actions: values, by flat name, for actions that a step leaves out, beside those of
         the environment's own attribute of this name. All other actions must be in every step.
       allowed: the names that clients may call, and those that they may set.
-      autoreset_mode: of vector environments that declare none.
     """
+
+    answers = True
 
     def __init__(
         self,
-        factory: EnvironmentFactory,
+        owner: Owner,
+        make: Callable[[Mapping[str, Any]], dm_env.Environment],
         environment: dm_env.Environment,
         settings: Mapping[str, Any],
         default_actions: Mapping[str, Any],
         allowed: tuple[Sequence[str], Sequence[str]] = ((), ()),
-        autoreset_mode: str | None = None,
     ):
-        self._factory = factory
-        self._autoreset_mode = autoreset_mode
+        self.owner = owner
+        self._make = make
         self._allowed = allowed
         self._default_actions = default_actions
-        # Guards everything below. Entering it costs less than entering the condition.
-        self._lock = threading.RLock()
-        # Notified when an interruption is over.
-        self._changed = threading.Condition(self._lock)
         self._made = self._with_flat_specs(environment, settings)
         self._agent: _EnvironmentAgent | None = None
         self._is_running = False
-        self._is_closed = self._has_closed = False
         self._timestep: dm_env.TimeStep
-        # Whether another connection has reset the world and the agent's next step has to
-        # return INTERRUPTED.
-        self._is_interrupted = False
-        self._made_next: _Made | None = None
+        # That another connection has reset the world and the agent's next step has to return
+        # INTERRUPTED.
+        self._interruption: _Interruption | None = None
+        # Notified when an interruption is over, or when the world is to be closed.
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._is_open = True
+        self._has_closed = threading.Event()
+        owner.hold()
 
     def join(self, settings: Mapping[str, Any]) -> Agent:
         if settings:
@@ -122,59 +140,84 @@ class EnvironmentWorld(World):
                 f"unknown join settings {', '.join(map(repr, settings))}: this environment takes "
                 "settings when its world is created, not when it is joined"
             )
-        with self._lock:
-            if self._agent is not None:
-                raise RequestError.not_now(
-                    "the world already has an agent and takes only one at a time; create another "
-                    "world"
-                )
-            self._agent = _EnvironmentAgent(self)
-            return self._agent
+        if self._agent is not None:
+            raise RequestError.not_now(
+                "the world already has an agent and takes only one at a time; create another world"
+            )
+        self._agent = _EnvironmentAgent(self)
+        return self._agent
 
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        with self._lock:
-            wait_for(self._changed, lambda: not self._is_interrupted or self._is_closed)
-            made = self._make_again(settings)
-            if made is not None and self._agent and made.flat_specs.specs != self._agent.specs:
-                made.environment.close()
-                raise RequestError.not_now(
-                    "these settings change the specs, and a ResetWorld cannot send new specs to "
-                    "the joined agent; send the settings with the agent's own Reset"
-                )
-            if self._agent is None or self._agent is caller or not self._is_running:
-                self._end_sequence(made)
+        while True:
+            try:
+                interruption = self.owner.call(self._interrupt, settings, caller)
+            except OwnerGoneError as error:
+                raise was_closed() from error
+            if interruption is None:
                 return
-            self._made_next = made
-            self._is_interrupted = True
-            wait_for(self._changed, lambda: not self._is_interrupted or self._is_closed)
+            self._wait_for_end_of(interruption)
+            if interruption.settings is settings:
+                return
+
+    def _wait_for_end_of(self, interruption: _Interruption) -> None:
+        with self._changed:
+            wait_for(
+                self._changed, lambda: self._interruption is not interruption or self._is_closed
+            )
+
+    def _interrupt(self, settings: Mapping[str, Any], caller: Agent | None) -> _Interruption | None:
+        """Resets the world; returns what to wait for: that of this reset, or of an earlier one."""
+        if self._is_closed:
+            raise was_closed()
+        if self._interruption is not None:
+            if caller is None or caller is not self._agent:
+                return self._interruption
+            # Its agent asks for the same; the two would wait for each other.
+            self._finish_interruption()
+        made = self._make_again(settings)
+        if made is not None and self._agent and made.flat_specs.specs != self._agent.specs:
+            made.environment.close()
+            raise RequestError.not_now(
+                "these settings change the specs, and a ResetWorld cannot send new specs to "
+                "the joined agent; send the settings with the agent's own Reset"
+            )
+        if self._agent is None or self._agent is caller or not self._is_running:
+            self._end_sequence(made)
+            return None
+        self._interruption = _Interruption(settings, made)
+        return self._interruption
 
     @contextlib.contextmanager
     def access(self) -> Iterator[Properties | None]:
-        with self._lock:
-            environment = self._made.environment
-            if isinstance(environment, OwnedEnvironment):
-                yield environment.owned_properties(self._allowed)
-            else:
-                yield properties_of(environment, self._allowed)
+        environment = self._made.environment
+        if isinstance(environment, OwnedEnvironment):
+            yield environment.owned_properties(self._allowed)
+        else:
+            yield properties_of(environment, self._allowed)
 
-    def close(self) -> None:
-        self._is_closed = True
-        # A step may take longer than a stopping server can wait. In that case `leave` closes
-        # the environment.
-        if not self._changed.acquire(timeout=CLOSE_SECONDS):
-            raise _still_in_a_step()
-        try:
+    def close(self, seconds: float | None = None) -> None:
+        with self._changed:
+            self._is_closed = True
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._agent is None, CLOSE_SECONDS):
-                raise _still_in_a_step()
+        # If its agent has not left, `leave` closes the environment.
+        if not close_owned(self.owner, self._close, seconds) and not self._has_closed.wait(seconds):
+            raise still_in_a_step()
+
+    def _close(self) -> bool:
+        """Closes the environment if there is no agent; returns whether it is closed."""
+        if self._agent is None:
             self._close_environment()
-        finally:
-            self._changed.release()
+        return self._agent is None
 
     def _close_environment(self) -> None:
-        if not self._has_closed:
-            self._has_closed = True
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
             self._made.environment.close()
+        finally:
+            self._has_closed.set()
+            self.owner.release()
 
     def _configured(self, settings: Mapping[str, Any]) -> _Made | None:
         """The environment with settings in force, which may be the current one; None for none."""
@@ -204,10 +247,13 @@ class EnvironmentWorld(World):
         return (made or self._made)._replace(flat_specs=flat_specs)
 
     def _finish_interruption(self) -> None:
-        self._end_sequence(self._made_next)
-        self._made_next = None
-        self._is_interrupted = False
-        self._changed.notify_all()
+        assert self._interruption is not None
+        try:
+            self._end_sequence(self._interruption.made)
+        finally:
+            with self._changed:
+                self._interruption = None
+                self._changed.notify_all()
 
     def _end_sequence(self, made: _Made | None) -> None:
         self._is_running = False
@@ -223,8 +269,7 @@ class EnvironmentWorld(World):
         if not settings:
             return None
         settings = {**self._made.settings, **settings}
-        made = construct(self._factory, settings, self._autoreset_mode)
-        return self._with_flat_specs(made, settings)
+        return self._with_flat_specs(self._make(settings), settings)
 
     def _with_flat_specs(
         self, environment: dm_env.Environment, settings: Mapping[str, Any]
@@ -245,12 +290,8 @@ class EnvironmentWorld(World):
         return flat_specs
 
 
-def _still_in_a_step() -> TimeoutError:
-    return TimeoutError("the environment is still in a step, and is not closed before that ends")
-
-
 class _EnvironmentAgent(Agent):
-    """The one agent of an EnvironmentWorld, whose attributes it uses under its lock."""
+    """The one agent of an EnvironmentWorld, whose attributes it uses in the owner's thread."""
 
     may_wait = False
 
@@ -265,48 +306,46 @@ class _EnvironmentAgent(Agent):
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
         world = self._world
-        with world._lock:
-            environment, flat_specs, _ = world._made
-            if world._is_interrupted:
-                observations = flat_specs.flat_observations(world._timestep, requested)
-                world._finish_interruption()
-                return State.INTERRUPTED, observations
+        environment, flat_specs, _ = world._made
+        if world._interruption is not None:
+            observations = flat_specs.flat_observations(world._timestep, requested)
+            world._finish_interruption()
+            return State.INTERRUPTED, observations
+        if actions is None:
+            timestep = environment.reset()
+        elif world._is_running:
+            timestep = environment.step(flat_specs.nested_action(actions))
+        else:
+            raise RequestError.not_now(SEQUENCE_LOST)
+        try:
+            is_running = True
             if actions is None:
-                timestep = environment.reset()
-            elif world._is_running:
-                timestep = environment.step(flat_specs.nested_action(actions))
-            else:
-                raise RequestError.not_now(SEQUENCE_LOST)
-            try:
-                is_running = True
-                if actions is None:
-                    timestep = begun(environment, timestep)
-                elif timestep.step_type is not _MID:
-                    is_running = next_step_type(environment, timestep) is _MID
-                world._timestep = timestep
-                world._is_running = is_running
-                observations = flat_specs.flat_observations(timestep, requested)
-                if is_running:
-                    return _RUNNING, observations
-                return end_state(timestep), observations
-            except AttributeError:
-                check_time_step(environment, "reset" if actions is None else "step", timestep)
-                raise
+                timestep = begun(environment, timestep)
+            elif timestep.step_type is not _MID:
+                is_running = next_step_type(environment, timestep) is _MID
+            world._timestep = timestep
+            world._is_running = is_running
+            observations = flat_specs.flat_observations(timestep, requested)
+            if is_running:
+                return _RUNNING, observations
+            return end_state(timestep), observations
+        except AttributeError:
+            check_time_step(environment, "reset" if actions is None else "step", timestep)
+            raise
 
     def reset(self, settings: Mapping[str, Any]) -> None:
         world = self._world
-        with world._lock:
-            if world._is_interrupted:
-                world._finish_interruption()
-            world._end_sequence(world._configured(settings))
+        if world._interruption is not None:
+            world._finish_interruption()
+        world._end_sequence(world._configured(settings))
 
     def leave(self) -> None:
         world = self._world
-        with world._lock:
-            world._agent = None
-            if world._is_interrupted:
+        world._agent = None
+        try:
+            if world._interruption is not None:
                 world._finish_interruption()
             world._end_sequence(None)
+        finally:
             if world._is_closed:
                 world._close_environment()
-            world._changed.notify_all()

@@ -1,7 +1,10 @@
-"""Makes worlds of what is served."""
+"""Makes worlds of what is served, each in the thread of its owner."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,42 +12,160 @@ from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.factories import Factory
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import ServeOptions
+from dm_env_rpc_client.server.turns import Waits
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system.main_owner import MainOwner
+from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError, OwnerThread
+
+_numbers = itertools.count(1)
+
+_MAKING_SECONDS, _BUSY_SECONDS = 0.5, 0.1
+"""How long a world waits to be made in the thread where others of its kind are, before it gets one
+of its own: if that makes another one, and if it may be in a step."""
 
 
-def make_world(factory: Factory, settings: Mapping[str, Any], options: ServeOptions) -> World:
-    """Makes a world of what a factory makes, or of an environment that existed before.
+class Kind:
+    """What worlds are made of, and what is known of them.
+
+    A world belongs to a thread before there is anything of it. That is the one that leads, which
+    reads its requests, too; or a new one if worlds of this kind are known to be slow, or to wait.
+
+    The first of its kind often takes long to be made, as modules are imported. Another thread leads
+    meanwhile, but worlds that are cheap belong together: requests to make others wait for a moment
+    for the first thread.
 
     Args:
-      factory: makes an environment, a game or a world; or is an `Instance`.
-      settings: of the CreateWorld, by flat name.
+      factory: makes environments, games or worlds; or is an `Instance`.
       options: has the default actions, and the timeout of steps in a game.
+      main: the owner of all worlds; None if there is no such.
 
-    Raises:
-      RequestError: the factory does not take these settings.
-      Exception: whatever the factory raises; or what it made cannot be served.
+    Attributes:
+      is_slow: whether answers of its worlds take long.
     """
-    if isinstance(factory, Instance):
-        made, make_again = factory.construct(settings), factory.refuse
-    else:
-        made, make_again = construct(factory, settings, options.autoreset_mode), factory
-    if isinstance(made, World | Game):
-        return hosting(made, options)
-    return EnvironmentWorld(
-        make_again,
-        made,
-        settings,
-        options.default_actions,
-        (options.callable_names, options.settable_names),
-        options.autoreset_mode,
-    )
+
+    def __init__(self, factory: Factory, options: ServeOptions, main: MainOwner | None = None):
+        self._factory = factory
+        self._options = options
+        self._main = main
+        self.is_slow = self._are_games = False
+        # The last thread that led when it made one, and whether it makes one at the moment.
+        self._home: Owner | None = None
+        self._is_making = False
+        self._waits = Waits(options.threads == "world", main is None)
+        if isinstance(factory, Instance) and main is not None:
+            factory.give_to(main)
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether there is one environment, which existed before."""
+        return isinstance(self._factory, Instance)
+
+    def make(self, settings: Mapping[str, Any]) -> World:
+        """Makes a world, in the thread that is its owner from then on.
+
+        Args:
+          settings: of the CreateWorld, by flat name.
+
+        Raises:
+          ElsewhereError: this thread is an owner, but the world is to belong to another one.
+          RequestError: the factory does not take these settings.
+          Exception: whatever the factory raises; or what it made cannot be served.
+        """
+        self.require_thread()
+        if isinstance(self._factory, Instance):
+            return self._make_at(self._factory.owner, settings)
+        owner = self._main or owners.current()
+        if owner is not None:
+            return self._make_at(owner, settings)
+        home = self._home
+        if home is not None and not home.slow and not self._is_apart():
+            with contextlib.suppress(OwnerGoneError):
+                making = home.begin(self._make, home, settings)
+                wait = _MAKING_SECONDS if self._is_making else _BUSY_SECONDS
+                if making.wait_begun(wait) or not making.take_back():
+                    return making.result()  # type: ignore[no-any-return]  # of `_make`
+        return self._make_at(new_owner(), settings)
+
+    def _make_at(self, owner: Owner, settings: Mapping[str, Any]) -> World:
+        return owner.call(self._make, owner, settings)
+
+    def _is_apart(self) -> bool:
+        """Whether worlds get threads of their own."""
+        return self.is_slow or self._are_games or self._options.threads == "world"
+
+    def _is_better_at_home(self, here: Owner) -> bool:
+        """Whether a new world is to belong to the first thread, and not to the one that leads."""
+        home = self._home
+        if home is None or home is here or home.slow or not home.holds:
+            return False
+        # One that leads and has no worlds gives the lead back.
+        return self._is_making or here.holds == 1
+
+    def require_thread(self) -> None:
+        """Raises ElsewhereError as `make`."""
+        here = owners.current()
+        if here is None:
+            return
+        if isinstance(self._factory, Instance):
+            is_apart = here is not self._factory.owner
+        elif self._main is not None:
+            is_apart = here is not self._main
+        else:
+            is_apart = self._is_apart() or not here.leads or self._is_better_at_home(here)
+        if is_apart:
+            raise ElsewhereError
+
+    def _make(self, owner: Owner, settings: Mapping[str, Any]) -> World:
+        factory, options = self._factory, self._options
+        if owner.leads:
+            self._home = owner
+        is_home = owner is self._home
+        if is_home:
+            self._is_making = True
+        # Until the world holds it, or there is none.
+        owner.hold()
+        try:
+            if isinstance(factory, Instance):
+                made, make_again = factory.construct(settings), factory.refuse
+            else:
+                make_again = functools.partial(
+                    construct, factory, autoreset_mode=options.autoreset_mode, waits=self._waits
+                )
+                made = make_again(settings)
+            if isinstance(made, World | Game):
+                self._are_games = True
+                return hosting(made, options, owner)
+            return EnvironmentWorld(
+                owner,
+                make_again,
+                made,
+                settings,
+                options.default_actions,
+                (options.callable_names, options.settable_names),
+            )
+        finally:
+            if is_home:
+                self._is_making = False
+            owner.release()
 
 
-def hosting(made: World | Game, options: ServeOptions) -> World:
-    """Returns a world as it is, or a world that runs a game."""
+def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = None) -> World:
+    """Returns a world as it is, or a world that runs a game.
+
+    Args:
+      made: the world or the game.
+      options: how to serve.
+      owner: the thread to which the game belongs; None for one of its own.
+    """
     if isinstance(made, World):
         return made
-    return SharedWorld(made, options.step_timeout, options.default_actions)
+    return SharedWorld(made, options.step_timeout, options.default_actions, owner)
+
+
+def new_owner() -> Owner:
+    """Returns the owner of one world."""
+    return OwnerThread(f"dm_env_rpc owns a world ({next(_numbers)})")

@@ -27,6 +27,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.server.owned import OwnedGame
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait, wait_for
@@ -34,7 +35,14 @@ from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.game import Game, Player
 from dm_env_rpc_client.server.worlds.spec_checks import specs_of
 from dm_env_rpc_client.server.worlds.step_types import step_type_of
-from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
+from dm_env_rpc_client.server.worlds.world import (
+    SEQUENCE_LOST,
+    Agent,
+    OwnedWorld,
+    close_owned,
+    was_closed,
+)
+from dm_env_rpc_client.system.owners import Owner, OwnerThread
 from dm_env_rpc_client.system.wrong_returns import check_time_step
 
 _LAST = dm_env.StepType.LAST
@@ -43,8 +51,11 @@ STEP_TIMEOUT = 60.0
 """Default for how many seconds a step waits for the other agents."""
 
 
-class SharedWorld(World):
+class SharedWorld(OwnedWorld):
     """Hosts a game for several agents.
+
+    Threads that are no owners use it: their steps wait for one another. Its owner makes all calls
+    of the game.
 
     Args:
       game: the game. The world closes it.
@@ -52,27 +63,34 @@ class SharedWorld(World):
         taken; None for no limit.
       default_actions: values, by flat name, for actions that a step leaves out, beside those of
         the game.
+      owner: the thread to which the game belongs; None for one of its own.
     """
+
+    answers = False
 
     def __init__(
         self,
         game: Game,
         step_timeout: float | None = STEP_TIMEOUT,
         default_actions: Mapping[str, Any] = MappingProxyType({}),
+        owner: Owner | None = None,
     ):
-        self._game = game
-        self._default_actions = {**game.default_actions, **default_actions}
-        self._lock_step = game.is_lock_step
+        self.owner = owner = OwnerThread("dm_env_rpc owns a game") if owner is None else owner
+        self._game = OwnedGame(game, owner, self._close_game)
+        self._close_owned = game.close
+        self._default_actions = {**self._game.default_actions, **default_actions}
+        self._lock_step = self._game.is_lock_step
         self._step_timeout = step_timeout
         # Guards everything below and every call of the game; notified of every change.
         self._changed = threading.Condition()
         self._agents: list[_SharedAgent] = []
         self._is_running = False
-        self._is_closed = False
+        self._is_closed = self._has_closed = False
         # When the last step was taken.
         self._stepped_at = 0.0
         # During a ResetWorld: the agents that have not received an INTERRUPTED step yet.
         self._uninformed: set[_SharedAgent] | None = None
+        owner.hold()
 
     def join(self, settings: Mapping[str, Any]) -> Agent:
         with self._changed:
@@ -91,6 +109,8 @@ class SharedWorld(World):
 
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
         with self._changed:
+            if self._is_closed:
+                raise was_closed()
             try:
                 self._game.configure(settings)
             except ValueError as error:
@@ -124,11 +144,25 @@ class SharedWorld(World):
             waiting = [agent for agent in self._agents if agent.is_waiting]
             return "; ".join(self._missing(waiting[0])) if waiting else ""
 
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
+    def close(self, seconds: float | None = None) -> None:
+        self._is_closed = True
+        if not self._changed.acquire(timeout=-1 if seconds is None else seconds):
+            # Who holds it is in a step, and tells the others at its end.
+            close_owned(self.owner, self._close_game, 0.0)
+            return
+        try:
             self._changed.notify_all()
-            self._game.close()
+            close_owned(self.owner, self._close_game, seconds)
+        finally:
+            self._changed.release()
+
+    def _close_game(self) -> None:
+        if not self._has_closed:
+            self._has_closed = True
+            try:
+                self._close_owned()
+            finally:
+                self.owner.release()
 
     def _leave(self, agent: _SharedAgent) -> None:
         """Removes an agent; the others no longer wait for it."""
@@ -147,7 +181,7 @@ class SharedWorld(World):
         began = time.monotonic()
         while True:
             if self._is_closed:
-                raise RequestError.not_now("the world was closed")
+                raise was_closed()
             if agent.outcome is None and self._is_interrupted(agent):
                 assert agent.timestep is not None, "only a running agent is interrupted"
                 self._end_sequence_of(agent)
@@ -201,14 +235,12 @@ class SharedWorld(World):
     def _take_step(self, takers: list[_SharedAgent]) -> None:
         """Advances the game and sets the outcome of each agent in `takers`."""
         try:
-            if not self._is_running:
-                self._game.reset()
-            else:
-                actions = {each.player: each.action for each in takers if each.is_running}
+            actions = None
+            if self._is_running:
                 # If all agents have just joined, nobody acts; they observe the current state.
-                if actions:
-                    self._game.step(actions)
-            timesteps = {each: self._game.timestep(each.player) for each in self._agents}
+                actions = {each.player: each.action for each in takers if each.is_running}
+            found = self._game.advance(actions, [each.player for each in self._agents])
+            timesteps = dict(zip(self._agents, found, strict=True))
             are_out = self._which_are_out(timesteps)
         except ValueError as error:
             self._fail(takers, RequestError.invalid(str(error)))

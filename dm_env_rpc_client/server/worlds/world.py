@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.system.owners import Owner
+
+_T = TypeVar("_T")
 
 SEQUENCE_LOST = (
     "the sequence is over, but the step that ended it failed; send a Reset to begin a new one"
@@ -22,6 +26,8 @@ SEQUENCE_LOST = (
 
 class Agent(abc.ABC):
     """The agent of one connection in a world. It is called from one thread at a time.
+
+    That is the owner's if its world is an `OwnedWorld` and it does not wait.
 
     Attributes:
       may_wait: whether `step` may wait for other agents, so that it takes a thread of its own.
@@ -94,3 +100,49 @@ class World(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Frees the resources of the world. Called when it has no agents."""
+
+
+class OwnedWorld(World):
+    """A world whose environment or game belongs to one thread, which counts it as held.
+
+    `reset` and `close` are called by threads that are no owners, `close` also by its own.
+
+    Attributes:
+      owner: that thread.
+    """
+
+    owner: Owner
+
+    @property
+    @abc.abstractmethod
+    def answers(self) -> bool:
+        """Whether the owner answers the agents: their steps wait for nobody."""
+
+    @abc.abstractmethod
+    def close(self, seconds: float | None = None) -> None:
+        """Frees the resources of the world.
+
+        Args:
+          seconds: how long to wait for calls that the owner is executing; None for no limit.
+
+        Raises:
+          TimeoutError: the world is closed later.
+        """
+
+
+def close_owned(owner: Owner, close: Callable[[], _T], seconds: float | None) -> _T:
+    """Has an owner close something, as `OwnedWorld.close`."""
+    closing = owner.begin(close)
+    if seconds is not None and not closing.wait_begun(seconds):
+        raise still_in_a_step()
+    return closing.result()  # type: ignore[no-any-return]  # of `close`
+
+
+def was_closed() -> RequestError:
+    """Returns the error of a request to a world that was closed meanwhile."""
+    return RequestError.not_now("the world was closed")
+
+
+def still_in_a_step() -> TimeoutError:
+    """Returns the error of a world that cannot be closed in time."""
+    return TimeoutError("the environment is still in a step, and is not closed before that ends")

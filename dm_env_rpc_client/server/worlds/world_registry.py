@@ -6,29 +6,28 @@ to destroy it. One thread, which runs only while a world is idle, ends it after 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.factories import Factory
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.server.worlds.making import hosting, make_world
-from dm_env_rpc_client.server.worlds.world import Agent, World
+from dm_env_rpc_client.server.worlds.holding import Share, held_bytes
+from dm_env_rpc_client.server.worlds.making import Kind, hosting
+from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
+from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system.main_owner import MainOwner
+from dm_env_rpc_client.system.owners import Call, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors.limits import listed
 
 _log = logging.getLogger(__name__)
@@ -36,10 +35,10 @@ _log = logging.getLogger(__name__)
 ENVIRONMENT = "environment"
 """The create setting that selects one of several environments."""
 
-_OVERHEAD = 256
-"""Bytes of the Python objects of a setting beside its name and its value."""
-
 _JOIN_SECONDS = 1.0
+
+CLOSE_SECONDS = 0.5
+"""How long a server that stops waits for a step that is being executed."""
 
 ONLY_WORLD = (
     "this server has one world, with the empty name; join it, it can be neither created nor "
@@ -47,36 +46,19 @@ ONLY_WORLD = (
 )
 
 
-class Share:
-    """What the worlds of one process take of the limits of a server that may have several.
-
-    That is "worlds", those that are being made among them, "agents" and, for their settings,
-    "held_bytes".
-    """
-
-    def __init__(self) -> None:
-        self._taken: collections.Counter[str] = collections.Counter()
-
-    def add(self, name: str, count: int) -> None:
-        """Adds to what this process takes."""
-        self._taken[name] += count
-
-    def total(self, name: str) -> int:
-        """Returns what all processes take."""
-        return self._taken[name]
-
-
 @dataclasses.dataclass
 class _Entry:
     """A world.
 
     Attributes:
+      kind: what it was made of; None if it existed before.
       creator: who created it, for as long as its stream is open.
       held: the bytes of the settings that it was made or reset with.
       agents: how many have joined it.
       due: when it ends, on the monotonic clock, if it is idle.
     """
 
+    kind: Kind | None = None
     creator: object | None = None
     held: dict[str, int] = dataclasses.field(default_factory=dict)
     agents: int = 0
@@ -97,11 +79,21 @@ class WorldRegistry:
       error_log: takes the exceptions of worlds that are closed for nobody.
       share: told what the worlds take.
       prefix: what the names of worlds begin with.
+      main: the owner of all worlds; None if each has the one that suits it.
     """
 
-    def __init__(self, options: ServeOptions, error_log: ErrorLog, share: Share, prefix: str):
+    def __init__(
+        self,
+        options: ServeOptions,
+        error_log: ErrorLog,
+        share: Share,
+        prefix: str,
+        main: MainOwner | None = None,
+    ):
         self._options = options
+        self._main = main
         self._factories = options.factories()
+        self._kinds = {name: Kind(each, options, main) for name, each in self._factories.items()}
         self._instances = [
             factory for factory in self._factories.values() if isinstance(factory, Instance)
         ]
@@ -115,19 +107,32 @@ class WorldRegistry:
         self._entries: dict[str, _Entry] = {}
         self._idle_thread: threading.Thread | None = None
         self._is_closed = False
+        # Of idle worlds, by their owners. Only the idle thread changes it.
+        self._closing: list[Call] = []
         if isinstance(options.environment, World | Game):
             self._entries[UNNAMED] = _Entry()
-            self._entries[UNNAMED].world = hosting(options.environment, options)
+            with self._as_owner():
+                self._entries[UNNAMED].world = hosting(options.environment, options, main)
 
     def try_instances(self) -> None:
         """Makes a world of each environment that existed before; raises as `make_world`."""
-        for instance in self._instances:
-            make_world(instance, {}, self._options).close()
+        with self._as_owner():
+            for kind in self._kinds.values():
+                if kind.is_instance:
+                    kind.make({}).close()
+
+    def _as_owner(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which this thread is the owner that is to be the one that waits."""
+        return contextlib.nullcontext() if self._main is None else self._main.lent_here()
 
     def abandon(self) -> None:
-        """Ends the threads of environments that existed before, and leaves these open."""
+        """Ends the threads to which environments belong, and leaves these open."""
         for instance in self._instances:
             instance.abandon()
+        for entry in list(self._entries.values()):
+            owner = _owner_of(entry.world)
+            if owner is not None:
+                owner.end()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -144,10 +149,14 @@ class WorldRegistry:
         Args:
           settings: values by name.
           creator: who keeps the world, also without agents, until `creator_gone`.
+
+        Raises:
+          ElsewhereError: this thread is an owner, and the world is to belong to another one.
         """
         settings = dict(settings)
-        factory = self._pick(settings)
-        entry = _Entry(creator)
+        kind = self._pick(settings)
+        kind.require_thread()
+        entry = _Entry(kind, creator)
         with self._lock:
             # Told to other processes before theirs are looked at: two that create a world at the
             # same time do not both take the last place.
@@ -161,7 +170,7 @@ class WorldRegistry:
                         "destroy one first",
                     )
                 self._hold(entry, settings)
-            entry.world = make_world(factory, settings, self._options)
+            entry.world = kind.make(settings)
             with self._lock:
                 if not self._is_closed:
                     name = f"{self._prefix}{next(self._numbers)}"
@@ -174,6 +183,16 @@ class WorldRegistry:
             with self._lock:
                 self._give_back(entry)
             raise
+
+    def require_thread_to_create(self, settings: Mapping[str, Any]) -> None:
+        """Checks that a world may be created in this thread, as `create`."""
+        self._pick(dict(settings)).require_thread()
+
+    def require_thread_of(self, name: str) -> None:
+        """Checks that this thread may use a world, as `join`."""
+        entry = self._entries.get(name)
+        if entry is not None:
+            _require_thread_of(entry.world)
 
     def creator_gone(self, creator: object) -> None:
         """Ends, after a while, the worlds without agents that `creator` has created."""
@@ -207,20 +226,39 @@ class WorldRegistry:
                     entry.held = former
             raise
 
-    def join(self, name: str, settings: Mapping[str, Any]) -> Agent:
-        """Returns a new agent of a world."""
+    def join(self, name: str, settings: Mapping[str, Any]) -> tuple[Agent, Owner | None]:
+        """Joins a world.
+
+        Returns:
+          A new agent, and the owner that is to call it; None if that is for threads that are none.
+
+        Raises:
+          ElsewhereError: this thread is an owner, but not that of the world.
+        """
         with self._lock:
             entry = self._find(name)
+            owner = _require_thread_of(entry.world)
             # Counted before it joins, so that the world is not destroyed in the meantime.
             entry.agents += 1
             self._share.add("agents", 1)
             entry.due = None
             self._changed.notify()
         try:
-            return entry.world.join(settings)
+            if owner is None:
+                return entry.world.join(settings), None
+            return owner.call(entry.world.join, settings), owner
+        except OwnerGoneError as error:
+            self.left(name)
+            raise RequestError.not_now(f"world {name!r} was closed") from error
         except BaseException:
             self.left(name)
             raise
+
+    def paced(self, name: str, is_slow: bool) -> None:
+        """Takes note whether the answers of a world take long."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.kind is not None:
+            entry.kind.is_slow = is_slow
 
     def get(self, name: str) -> World:
         """Returns a world; RequestError if no world has this name."""
@@ -238,14 +276,24 @@ class WorldRegistry:
                 self._look_idle(entry)
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        """Resets a world; see `World.reset`."""
+        """Resets a world; see `World.reset`.
+
+        Raises:
+          ElsewhereError: this thread is an owner, and may have to wait.
+        """
+        owners.require_no_owner()
         with self.holding(name, settings):
             self.get(name).reset(settings, caller)
 
     def destroy(self, name: str) -> None:
-        """Destroys a world that has no agents."""
+        """Destroys a world that has no agents.
+
+        Raises:
+          ElsewhereError: as `join`.
+        """
         with self._lock:
             entry = self._find(name)
+            _require_thread_of(entry.world)
             if not self._factories:
                 raise RequestError.not_now(ONLY_WORLD)
             if entry.agents:
@@ -268,10 +316,20 @@ class WorldRegistry:
             thread = self._idle_thread
             removed = [(name, self._remove(name)) for name in list(self._entries)]
             self._changed.notify()
-        are_closed = [self._close(name, world) for name, world in removed]
+        are_closed = []
+        # Nothing more is waited for where a step does not end.
+        stuck: set[Owner | None] = set()
+        for name, world in removed:
+            owner = _owner_of(world)
+            is_closed = self._close(name, world, 0.0 if owner in stuck else CLOSE_SECONDS)
+            are_closed.append(is_closed)
+            if not is_closed and owner is not None:
+                stuck.add(owner)
         are_closed += [self._close_instance(each) for each in self._instances]
         if thread is not None:
             thread.join(_JOIN_SECONDS)
+        for call in self._closing:
+            are_closed.append(call.wait_begun(CLOSE_SECONDS) and call.result())
         return all(are_closed)
 
     def _remove(self, name: str) -> World:
@@ -285,9 +343,12 @@ class WorldRegistry:
         self._share.add("agents", -entry.agents)
         self._share.add("held_bytes", -sum(entry.held.values()))
 
-    def _close(self, name: str, world: World) -> bool:
+    def _close(self, name: str, world: World, seconds: float | None = None) -> bool:
         try:
-            world.close()
+            if isinstance(world, OwnedWorld):
+                world.close(seconds)
+            else:
+                world.close()
         except Exception as error:
             self._error_log.add(error, f"closing the world {name!r} failed")
             return False
@@ -323,7 +384,14 @@ class WorldRegistry:
                     return
                 world = self._remove(name)
             _log.info("world %r is destroyed: it has no agents, and its creator is gone", name)
-            self._close(name, world)
+            if isinstance(world, OwnedWorld) and world.answers:
+                # Other worlds of its owner may be in a step, for which others do not wait.
+                with contextlib.suppress(OwnerGoneError):
+                    closing = world.owner.begin(self._close, name, world)
+                    self._closing = [call for call in self._closing if not call.is_over()]
+                    self._closing.append(closing)
+            else:
+                self._close(name, world)
 
     def _wait_idle(self) -> str | None:
         """Returns the next world that is due; None if no world is idle."""
@@ -361,8 +429,8 @@ class WorldRegistry:
             raise RequestError(code_pb2.NOT_FOUND, f"no world {name!r}; worlds: {known}")
         return entry
 
-    def _pick(self, settings: dict[str, Any]) -> Factory:
-        factories = self._factories
+    def _pick(self, settings: dict[str, Any]) -> Kind:
+        factories = self._kinds
         if not factories:
             raise RequestError.not_now(ONLY_WORLD)
         if len(factories) == 1 and (UNNAMED in factories or ENVIRONMENT not in settings):
@@ -376,14 +444,17 @@ class WorldRegistry:
         return factories[name]
 
 
-def held_bytes(name: str, value: Any) -> int:
-    """Returns about how much memory a setting takes."""
-    size = _OVERHEAD + 4 * len(name)
-    if isinstance(value, np.ndarray):
-        elements = value.flat if value.dtype.kind == "O" else ()
-        return size + value.nbytes + sum(_size(element) for element in elements)
-    return size + _size(value)
+def _owner_of(world: World) -> Owner | None:
+    return world.owner if isinstance(world, OwnedWorld) else None
 
 
-def _size(value: Any) -> int:
-    return value.ByteSize() if isinstance(value, any_pb2.Any) else sys.getsizeof(value)
+def _require_thread_of(world: World) -> Owner | None:
+    """Checks that this thread may use a world; returns the owner that answers its agents.
+
+    Raises:
+      ElsewhereError: this thread is an owner, but not that one.
+    """
+    owner = world.owner if isinstance(world, OwnedWorld) and world.answers else None
+    if owner is None or not owner.is_here:
+        owners.require_no_owner()
+    return owner

@@ -21,6 +21,8 @@ from dm_env_rpc_client.transports.server_streams import (
     Peer,
     ServerStream,
     StreamStatusError,
+    answer_by_owner,
+    close_by_owner,
     full_error,
 )
 from dm_env_rpc_client.transports.services.table import open_own
@@ -147,7 +149,7 @@ def _converse(
 ) -> Iterator[bytes]:
     with _status_for(context):
         for message in requests:
-            yield stream.answer(message)
+            yield answer_by_owner(stream, message)
 
 
 def _watch(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -195,8 +197,10 @@ def _process(
             stream = options.open_stream(Peer(context.peer(), metadata))
         if not context.add_callback(stream.abandon):
             stream.abandon()
-        with contextlib.closing(stream):
+        try:
             yield from _converse(stream, requests, context)
+        finally:
+            close_by_owner(stream)
     finally:
         room.leave()
 

@@ -176,15 +176,18 @@ def _assert_infos(found: Any, expected: Any, ids: Any) -> None:
             np.testing.assert_array_equal(found[key], expected[key][ids])
 
 
-def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
+def test_a_slow_environment_does_not_keep_the_others() -> None:
     slow = patience(2.0)
-    with vector(
-        short.address,
-        3,
-        lambda index: {"seconds": slow if index == 2 else 0.0},
-        autoreset_mode=AutoresetMode.SAME_STEP,
-        num_batches=0,
-    ) as env:
+    with (
+        serve(Short, threads="world") as server,
+        vector(
+            server.address,
+            3,
+            lambda index: {"seconds": slow if index == 2 else 0.0},
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            num_batches=0,
+        ) as env,
+    ):
         env.reset()
         started = time.monotonic()
         env.send([1, 2, 3])
@@ -202,9 +205,13 @@ def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
         assert time.monotonic() - started >= slow
 
 
-def test_an_episode_that_is_about_to_begin_cannot_be_disturbed(short: Server) -> None:
+def test_an_episode_that_is_about_to_begin_cannot_be_disturbed() -> None:
     settings = [{"length": 1}, {"length": 1, "pause": patience(1.0)}]
-    with vector(short.address, 2, settings, autoreset_mode="SameStep", num_batches=0) as env:
+    with (
+        # Otherwise the first waits behind the reset of the second, on the thread of both.
+        serve(Short, threads="world") as server,
+        vector(server.address, 2, settings, autoreset_mode="SameStep", num_batches=0) as env,
+    ):
         env.reset()
         env.send([1, 2])
         assert env.recv()[-1].tolist() == [0]

@@ -18,7 +18,7 @@ from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
-from dm_env_rpc_client.transports.server_streams import ListenerOptions
+from dm_env_rpc_client.transports.server_streams import ListenerOptions, ServerStream
 from dm_env_rpc_client.transports.status import PROCESS
 from tests.reliability.hostile import bombs
 from tests.reliability.hostile.served import Served
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.row(21, 33)
 SCALES = [pytest.param(4, id="quarter"), pytest.param(1, id="whole", marks=pytest.mark.soak)]
 
 
-class _Bomber:
+class _Bomber(ServerStream):
     """The server's end of a stream: creates and joins as usual, and answers once with a bomb."""
 
     may_wait = False

@@ -23,7 +23,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.games.race import Race
-from dm_env_rpc_client.server.turns import Turns
+from dm_env_rpc_client.server.turns import Turns, Waits
 from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
@@ -406,20 +406,25 @@ class Waiting(Counting):
 
 
 def test_rows_that_wait_do_so_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Eight on streams of their own would, too. The first two steps find out.
-    with playing(Waiting, {"num_envs": 16, "length": 100}) as env:
-        env.reset()
+    # Eight on streams of their own would, too. Those of the first batch find out.
+    with serve(Waiting) as server:
         action = push(*np.linspace(-1, 1, 16))
-        first = env.step(action)
-        env.step(action)
-        monkeypatch.setattr(Waiting, "are_together", True)
-        monkeypatch.setattr(Waiting, "most", 0)
-        for _ in range(3):
-            np.testing.assert_array_equal(env.step(action).reward, action["push"])
-        assert Waiting.most > 1
-        assert first.reward.shape == (16,)
-        assert any(thread.name.startswith("row") for thread in threading.enumerate())
-    assert settles(lambda: not any(t.name.startswith("row") for t in threading.enumerate()))
+        settings = {"num_envs": 16, "length": 100}
+        with make(server.address, settings) as env:
+            env.reset()
+            for _ in range(3):
+                first = env.step(action)
+            assert not have_threads()
+        with make(server.address, settings) as env:
+            env.reset()
+            monkeypatch.setattr(Waiting, "are_together", True)
+            monkeypatch.setattr(Waiting, "most", 0)
+            for _ in range(3):
+                np.testing.assert_array_equal(env.step(action).reward, action["push"])
+            assert Waiting.most > 1
+            assert first.reward.shape == (16,)
+            assert have_threads()
+    assert settles(lambda: not have_threads())
 
 
 class Late(Counting):
@@ -437,38 +442,38 @@ def have_threads() -> bool:
     return any(thread.name.startswith("row") for thread in threading.enumerate())
 
 
-def test_rows_that_begin_to_wait_later_do_so_at_the_same_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with playing(Late, {"num_envs": 4, "length": 100}) as env:
-        env.reset()
+def test_rows_that_begin_to_wait_later_are_found_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Late) as server:
+        settings = {"num_envs": 4, "length": 100}
         action = push(0, 0, 0, 0)
-        for _ in range(30):
-            env.step(action)
-        assert settles(lambda: not have_threads())
-        monkeypatch.setattr(Late, "waits", True)
-        for _ in range(4):  # The first one is long, the next two are measured.
-            env.step(action)
-        assert have_threads()
+        with make(server.address, settings) as env:
+            env.reset()
+            for _ in range(30):
+                env.step(action)
+            monkeypatch.setattr(Late, "waits", True)
+            for _ in range(4):  # The first one is long, the next two are measured.
+                env.step(action)
+            assert not have_threads()
+        with make(server.address, settings):
+            assert have_threads()
 
 
 def test_a_wait_that_does_not_come_again_makes_no_threads() -> None:
     """On a busy machine rows that computed were taken for such that wait, for good."""
-    turns = Turns()
+    waits = Waits()
+    turns = Turns(4, waits)
 
     def wait(*_: object) -> None:
         time.sleep(0.002)  # As long as the device takes.
 
     def compute(*_: object) -> None: ...
 
-    try:
-        for act in [wait, compute] * 4:
-            turns.take(range(4), act, [None] * 4, {})
-            assert not have_threads()
-        for _ in range(3):  # The third one has the threads; one row and a reset say nothing.
-            turns.take(range(4), wait, [None] * 4, {})
-            turns.take(range(1), compute, [None] * 4, {})
-            turns.take(range(4), compute, [None] * 4)
-        assert have_threads()
-    finally:
-        turns.close()
+    for act in [wait, compute] * 4:
+        turns.take(range(4), act, [None] * 4, {})
+        assert not waits.has_threads
+    for _ in range(3):  # One row and a reset say nothing.
+        turns.take(range(4), wait, [None] * 4, {})
+        turns.take(range(1), compute, [None] * 4, {})
+        turns.take(range(4), compute, [None] * 4)
+    assert waits.has_threads
+    turns.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import gymnasium
@@ -63,27 +63,42 @@ def _attribute(environment: gymnasium.Env[Any, Any], name: str) -> Any:
         raise _missing(name, environment) from error
 
 
+def _run_here(row: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
 @dataclasses.dataclass(frozen=True)
 class OfEach(Callee):
-    """Rows with a Gymnasium environment each."""
+    """Rows with a Gymnasium environment each.
+
+    Attributes:
+      environments: those of the rows.
+      run: calls a function in the thread of a row: called with its index, the function and its
+        arguments.
+    """
 
     environments: Sequence[gymnasium.Env[Any, Any]]
+    run: Callable[..., Any] = _run_here
 
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        results = []
-        for environment in self._of(rows):
-            found = _attribute(environment, name)
-            results.append(found(*args, **kwargs) if callable(found) else found)
-        return results
+        of = self.environments
+        return [self.run(row, _call, of[row], name, args, kwargs) for row in self._of(rows)]
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
-        for environment, value in zip(self._of(rows), given, strict=True):
-            environment.set_wrapper_attr(name, value)
+        for row, value in zip(self._of(rows), given, strict=True):
+            self.run(row, self.environments[row].set_wrapper_attr, name, value)
 
-    def _of(self, rows: Sequence[int] | None) -> Sequence[gymnasium.Env[Any, Any]]:
-        return self.environments if rows is None else [self.environments[row] for row in rows]
+    def _of(self, rows: Sequence[int] | None) -> Sequence[int]:
+        return range(len(self.environments)) if rows is None else rows
+
+
+def _call(
+    environment: gymnasium.Env[Any, Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    found = _attribute(environment, name)
+    return found(*args, **kwargs) if callable(found) else found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,10 @@ import resource
 SLOW_SECONDS = 0.001
 """Streams whose answers take longer than this have threads."""
 
+HICCUP_SECONDS = 0.004
+"""An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not
+make a quick stream slow, but three do."""
+
 _QUICK_SECONDS = 0.0003
 """Those whose answers take less than this again have none any more."""
 

@@ -1,4 +1,7 @@
-"""Which thread leads, and when another one takes the lead from it."""
+"""Which thread leads, and when another one takes the lead from it.
+
+Threads that lead are owners. One from which the lead is taken keeps the worlds that belong to it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,21 @@ import threading
 import time
 from typing import TypeAlias
 
+from dm_env_rpc_client.system.owners import Owner
 from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
 
 TICK_SECONDS = 0.005
 """How often the watcher looks; an answer that it sees twice is slow."""
 
+_TAKEN_SECONDS = 1.0
+"""How long a thread that has given up the lead stays at work, at most, until another one is."""
+
 _REST_SECONDS = 0.5
 """After so much time without an answer the watcher waits to be woken."""
 
-Inline: TypeAlias = tuple[ServedStream, bool]
-"""What the thread that leads is doing for one stream, and whether that is an answer."""
+Inline: TypeAlias = tuple[ServedStream | None, bool]
+"""What the thread that leads is doing: for which stream, if for one, and whether that is an
+answer."""
 
 
 class RelievedError(Exception):
@@ -23,7 +31,7 @@ class RelievedError(Exception):
 
 
 class Leader:
-    """The lead of a listener, which belongs to one thread at a time, and to each thread once.
+    """The lead of a listener, which belongs to one thread at a time.
 
     Before a thread that leads does what may take long it calls `enter`, and afterwards `leave`,
     which says whether it still leads. Another thread calls `watch`.
@@ -32,29 +40,46 @@ class Leader:
       lock: protects this; held briefly.
 
     Attributes:
-      is_resting: whether the thread that watches waits to be woken.
+      owner: the thread that leads; None while nobody does.
+      is_watched: whether there is a thread that watches.
+      is_resting: whether it waits to be woken.
       is_stopped: whether nobody leads any more.
     """
 
     def __init__(self, lock: threading.Lock):
-        self.is_resting = self.is_stopped = False
+        self.owner: Owner | None = None
+        self.is_watched = self.is_resting = self.is_stopped = False
         self._lock = lock
-        self._leader = 0
         self._inline: Inline | None = None
         self._answers = 0
         self._rested = threading.Event()
+        self._taken = threading.Event()
 
-    def take(self) -> None:
-        """Gives the lead to this thread."""
+    def take(self, owner: Owner) -> bool:
+        """Gives the lead to this thread, an owner's; False if another one leads."""
         with self._lock:
-            self._leader = threading.get_ident()
+            if self.owner is None:
+                self.owner, self._inline = owner, None
+                self._taken.set()
+            return self.owner is owner
 
-    def is_held(self) -> bool:
-        """Whether this thread still leads."""
+    def give_up(self) -> None:
+        """Has nobody lead, until another thread takes the lead: if none is quick, the watcher."""
         with self._lock:
-            return self._leader == threading.get_ident() and not self.is_stopped
+            self._taken.clear()
+            self.owner = None
+            self.enter(None, False)
 
-    def enter(self, served: ServedStream, is_answer: bool) -> None:
+    def wait_taken(self) -> None:
+        """Waits until another thread leads, for a thread that has given up the lead."""
+        self._taken.wait(_TAKEN_SECONDS)
+
+    def is_held_by(self, owner: Owner | None) -> bool:
+        """Whether an owner still leads."""
+        with self._lock:
+            return self.owner is owner and not self.is_stopped
+
+    def enter(self, served: ServedStream | None, is_answer: bool) -> None:
         """Begins what may take long."""
         self._inline = (served, is_answer)
         # After that: the watcher looks at both in the other order.
@@ -62,11 +87,10 @@ class Leader:
             self.is_resting = False
             self._rested.set()
 
-    def leave(self) -> bool:
-        """Ends what `enter` began; False if another thread leads now."""
-        me = threading.get_ident()
+    def leave(self, owner: Owner | None) -> bool:
+        """Ends what `enter` began; False if `owner`, which began it, does not lead any more."""
         with self._lock:
-            leads = self._leader == me
+            leads = self.owner is owner
             if leads:
                 self._inline = None
                 self._answers += 1
@@ -77,13 +101,13 @@ class Leader:
         self.is_stopped = True
         self._rested.set()
 
-    def watch(self) -> ServedStream | None:
+    def watch(self) -> Inline | None:
         """Waits until something takes long, and takes the lead away.
 
-        If that is an answer, the stream has the thread that led from here on.
+        If that is an answer, the thread that led goes on with the stream.
 
         Returns:
-          The stream for which it takes long; None if the listener is stopped.
+          What takes long; None if the listener is stopped.
         """
         seen: Inline | None = None
         answers, since = -1, time.monotonic()
@@ -102,12 +126,12 @@ class Leader:
             with self._lock:
                 if self._inline is not seen:
                     continue
-                self._leader = 0
-                self._inline = None
+                self.owner = self._inline = None
+                self.is_watched = False
                 served, is_answer = inline
-                if is_answer:
+                if is_answer and served is not None:
                     served.has_thread = True
-            return served
+            return inline
         return None
 
     def _rest(self) -> None:

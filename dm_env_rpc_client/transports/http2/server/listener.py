@@ -26,8 +26,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.system import forking, owners
 from dm_env_rpc_client.system.busy_wait import BusyWait, at_work
+from dm_env_rpc_client.system.owners import Owner, OwnerThread
 from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports import listening
@@ -107,7 +108,15 @@ class Http2Listener(Listener):
             options.max_streams + _MORE_SOCKETS,
             self._again,
         )
-        self._streams = Streams(options, self._leader, self._changed, self._start)
+        self._streams = Streams(
+            options,
+            self._leader,
+            self._changed,
+            self._start,
+            self._have_lead,
+            self._again,
+            self._command,
+        )
         try:
             add = self._clients.listening.add
             self.address = "" if address is None else listening.listen(add, address)
@@ -116,8 +125,10 @@ class Http2Listener(Listener):
                 lambda failed: self._command(functools.partial(self._clients.close, failed)),
             )
             self._poll.register(self._bell.fileno(), select.EPOLLIN)
-            self._start(self._serve_all, "leads")
+            self._have_watched()
+            self._have_lead(None)
         except BaseException:
+            self._leader.stop()
             self._clients.listening.close()
             self._release()
             raise
@@ -192,34 +203,76 @@ class Http2Listener(Listener):
             target=target, args=arguments, name=f"dm_env_rpc {self.address} {name}", daemon=True
         ).start()
 
-    def _serve_all(self) -> None:
-        """Leads until another thread takes over or the listener is stopped."""
-        with at_work():
-            self._lead()
+    def _have_lead(self, owner: Owner | None) -> None:
+        """Has an owner lead, or a new one if there is None; the thread that calls has given up."""
+        (owner or self._new_owner()).put(self._lead)
+
+    def _new_owner(self) -> OwnerThread:
+        return OwnerThread(f"dm_env_rpc {self.address} leads")
 
     def _lead(self) -> None:
-        self._leader.take()
-        try:
-            self._start(self._watch, "watches")
-        except RuntimeError:
-            _log.exception("no thread can be started; long answers delay the others")
-        while not self._leader.is_stopped:
+        """Leads until another thread takes over or the listener is stopped."""
+        owner = owners.current()
+        assert owner is not None, "a thread that leads is an owner"
+        if owner.leads:
+            return  # It was asked twice.
+        with at_work(), owner.listening(self._bell.notify):
+            if not self._leader.take(owner):
+                return  # This thread was in a call for too long.
+            if not self._leader.is_watched:
+                self._have_watched()
             try:
-                self._turn()
+                self._run_calls()
+                while not self._leader.is_stopped:
+                    self._turn_safely(owner)
             except RelievedError:
-                return
-            except BaseException:
-                if not self._leader.is_held():
-                    return
-                _log.exception("serving failed")
-                time.sleep(TICK_SECONDS)
+                # So that no other thread of this process takes itself to be alone meanwhile.
+                self._leader.wait_taken()
+
+    def _turn_safely(self, owner: Owner) -> None:
+        try:
+            self._turn()
+        except RelievedError:
+            raise
+        except BaseException:
+            if not self._leader.is_held_by(owner):
+                raise RelievedError from None
+            _log.exception("serving failed")
+            time.sleep(TICK_SECONDS)
+
+    def _have_watched(self) -> None:
+        """Has a new thread watch the one that leads."""
+        self._leader.is_watched = True
+        try:
+            self._new_owner().put(self._watch)
+        except RuntimeError:
+            self._leader.is_watched = False
+            _log.exception("no thread can be started; long answers delay the others")
 
     def _watch(self) -> None:
         """Takes over the lead from a thread whose answer takes long."""
-        served = self._leader.watch()
-        if served is not None:
-            self._again(served.connection)
-            self._serve_all()
+        owner = owners.current()
+        assert owner is not None
+        found = self._leader.watch()
+        if found is None:
+            owner.end()
+            return
+        if found[0] is not None:
+            self._again(found[0].connection)
+        self._lead()
+
+    def _run_calls(self) -> None:
+        """Does what other threads have asked of this owner."""
+        owner = self._leader.owner
+        if owner is not None:
+            owner.run_waiting(self._run_call)
+
+    def _run_call(self, run: Callable[[], None]) -> None:
+        owner = self._leader.owner
+        self._leader.enter(None, False)
+        run()
+        if not self._leader.leave(owner):
+            raise RelievedError
 
     def _turn(self) -> None:
         """Waits for sockets and does what there is to do."""
@@ -249,6 +302,7 @@ class Http2Listener(Listener):
                     clients.go_on_lingering(descriptor)
                 else:
                     self._bell.drain()
+                    self._run_calls()
             # Nothing is lost if another thread leads from here on: what this thread was told
             # about other sockets, that one is told again.
             elif connection.is_queued:
@@ -288,6 +342,7 @@ class Http2Listener(Listener):
 
     def _serve(self, connection: ServerConnection, mask: int) -> None:
         """Does what a connection is ready for."""
+        leading = self._leader.owner
         try:
             self._move_bytes(connection, mask)
             if not connection.is_encrypting:
@@ -296,7 +351,7 @@ class Http2Listener(Listener):
             raise
         except BaseException:
             _log.exception("serving %s failed", connection.address)
-            if not self._leader.is_held():
+            if not self._leader.is_held_by(leading):
                 raise RelievedError from None
             self._clients.close(connection)
 

@@ -6,6 +6,7 @@ import collections
 import logging
 import threading
 
+from dm_env_rpc_client.system.owners import ElsewhereError
 from dm_env_rpc_client.transports.http2.protocol.pace import Pace
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
@@ -19,7 +20,7 @@ class ServedStream:
 
     Attributes:
       waiting: requests that its thread is to answer.
-      has_thread: whether a thread of its own answers.
+      has_thread: whether another thread than the one that leads answers, or is to.
       has_ended: whether the client sends no more.
       is_gone: whether the client is gone.
       stays: whether it goes on when the client sends no more.
@@ -73,11 +74,17 @@ class ServedStream:
         return bool(self._blocked) and self.call.has_unsent
 
     def answer(self, message: bytearray | memoryview) -> bytes | StreamStatusError:
-        """Returns the answer to a request; or the error that ends the stream."""
+        """Returns the answer to a request, or the error that ends the stream.
+
+        Raises:
+          ElsewhereError: as `ServerStream.answer`.
+        """
         try:
             return self.stream.answer(bytes(message))
         except StreamStatusError as error:
             return error
+        except ElsewhereError:
+            raise
         except BaseException as error:
             # Also SystemExit: an environment must not end the thread that serves the others.
             _log.exception("a stream of %s failed", self.connection.address)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment
@@ -103,15 +104,22 @@ def test_environments_that_compute_share_a_thread_if_there_are_enough_processes(
         stack.callback(process.wait)
         stack.callback(process.terminate)
         address = process.stdout.readline().strip()
-        env = stack.enter_context(BatchedEnvironment(address, 4, settings, num_batches=0))
-        env.reset()
+        # Worlds are given threads when they are made, and by then it has to be known.
+        with BatchedEnvironment(address, 4, settings, num_batches=0) as env:
+            env.reset()
+            for _ in range(60):
+                env.step({})
 
         def threads() -> int:
-            return len(set(env.step({}).observation["thread"].tolist()))
+            with BatchedEnvironment(address, 4, settings, num_batches=0) as env:
+                observation = env.reset().observation
+                for _ in range(20):
+                    np.testing.assert_array_equal(
+                        env.step({}).observation["thread"], observation["thread"]
+                    )
+                return len(set(observation["thread"].tolist()))
 
         # One for each process, or one for each environment.
         expected = 2 if (processes, sleeps) == (2, 0) else 4
-        for _ in range(60):
-            threads()
         assert settles(lambda: threads() == expected, 60)
     process.stdout.close()

@@ -1,0 +1,329 @@
+"""Threads to which objects belong: an object's owner makes all calls of it, whoever wants them.
+
+Some objects take calls from one thread alone, such as connections of sqlite3, contexts of OpenGL
+and drivers of browsers.
+
+No owner waits for another one: two could wait for each other. What has to wait for an owner, or for
+a client, is done by a thread that is no owner; `require_no_owner` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from dm_env_rpc_client.system import forking
+
+_T = TypeVar("_T")
+
+
+class OwnerGoneError(RuntimeError):
+    """The thread has ended, or it is that of a parent process."""
+
+
+class ElsewhereError(Exception):
+    """Nothing has been done: a thread that is no owner is to do the same again."""
+
+
+class Owner:
+    """A thread that does one call after the other, for the threads that ask.
+
+    Args:
+      name: what it is, for texts.
+
+    Attributes:
+      name: as the argument.
+      holds: how many objects belong to it, and one more while it leads. Only the thread changes
+        it, or who made it before the first call.
+      slow: the streams of its worlds whose answers take long; only the thread changes it.
+      may_lead: whether it may do something else until a bell rings.
+    """
+
+    may_lead = True
+
+    def __init__(self, name: str):
+        self.name = name
+        self.holds = 0
+        self.slow: set[Any] = set()
+        # Guards that no call is queued behind the end, and what follows. Reentrant: the collector
+        # may end an owner in the middle of a call to it.
+        self._lock = threading.RLock()
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._ident: int | None = None
+        self._is_over = False
+        self._bell: Callable[[], None] | None = None
+        forking.register(self)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its thread."""
+        return threading.get_ident() == self._ident
+
+    @property
+    def leads(self) -> bool:
+        """Whether it hears calls by a bell at the moment; see `listening`."""
+        return self._bell is not None
+
+    def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Has the thread call a function, and waits for it.
+
+        In the thread itself, the function is called at once.
+
+        Args:
+          function: the function.
+          *arguments: its arguments.
+
+        Returns:
+          What it returns.
+
+        Raises:
+          OwnerGoneError: the thread has ended, or it is that of a parent process.
+          BaseException: what the function raises.
+        """
+        if threading.get_ident() == self._ident:
+            return function(*arguments)
+        call = Call(function, arguments)
+        self._put(call)
+        return call.result()  # type: ignore[no-any-return]  # of the function
+
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> Call:
+        """Has the thread call a function, and does not wait; in the thread itself, at once.
+
+        Raises:
+          OwnerGoneError: as `call`.
+        """
+        call = Call(function, arguments, threading.Event())
+        if self.is_here:
+            call.run()
+        else:
+            self._put(call)
+        return call
+
+    def put(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Has the thread call a function after the calls that wait, in any case not now.
+
+        Args:
+          function: takes care of its exceptions itself.
+          *arguments: its arguments.
+
+        Raises:
+          OwnerGoneError: as `call`.
+          RuntimeError: the thread cannot be started.
+        """
+        self._put(Call(function, arguments))
+
+    def hold(self) -> None:
+        """Counts an object that belongs to it."""
+        self.holds += 1
+
+    def release(self) -> None:
+        """Counts one less. Called in its thread."""
+        self.holds -= 1
+
+    def end(self) -> None:
+        """Ends the thread after the calls that wait; returns at once."""
+        with self._lock:
+            if not self._is_over:
+                self._is_over = True
+                self._calls.put(None)
+                bell = self._bell
+            else:
+                bell = None
+        if bell is not None:
+            bell()
+
+    @contextlib.contextmanager
+    def listening(self, bell: Callable[[], None]) -> Iterator[None]:
+        """A context in which the thread does something else until a bell rings.
+
+        Then it is to call `run_waiting`, and once at the beginning.
+
+        Args:
+          bell: called, in any thread, after a call was queued.
+        """
+        with self._lock:
+            self._bell = bell
+        self.holds += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._bell = None
+            self.release()
+
+    def run_waiting(self, run: Callable[[Callable[[], None]], None]) -> None:
+        """Does the calls that wait, while the thread is `listening`.
+
+        Args:
+          run: called with each call; what it raises leaves the others where they are.
+        """
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            if call is None:
+                self._calls.put(None)  # To end when the thread does nothing else any more.
+                return
+            run(call.run)
+
+    def after_fork_in_child(self) -> None:
+        """Takes note that there is no such thread; called in a forked child."""
+        self._lock = threading.RLock()
+        self._ident, self._is_over, self._bell = None, True, None
+        _local.owner = None
+
+    def _put(self, call: Call) -> None:
+        with self._lock:
+            # At the very end of the interpreter daemon threads do not run.
+            if self._is_over or sys.is_finalizing():
+                raise OwnerGoneError(f"the thread {self.name!r} has ended")
+            if self._ident is None:
+                self._start()
+            self._calls.put(call)
+            bell = self._bell
+        if bell is not None:
+            bell()
+
+    def _start(self) -> None:
+        """Sees to it that the thread runs; called with the lock, until it does."""
+
+    @contextlib.contextmanager
+    def _being_current(self) -> Iterator[None]:
+        """A context in which this is the owner whose thread this is; see `current`."""
+        former, _local.owner = _local.owner, self
+        try:
+            yield
+        finally:
+            _local.owner = former
+
+
+class OwnerThread(Owner):
+    """An owner that is a daemon thread of its own, which starts with the first call.
+
+    It ends when nothing belongs to it any more and no call waits: that may be one that makes
+    something else.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._is_released = False
+
+    def release(self) -> None:
+        super().release()
+        if not self.holds:
+            self._is_released = True
+            self._end_if_free()
+
+    def _end_if_free(self) -> None:
+        with self._lock:
+            if not self.holds and self._calls.empty():
+                self.end()
+
+    def _work(self) -> None:
+        with self._being_current():
+            while True:
+                call = self._calls.get()
+                if call is None:
+                    break
+                call.run()
+                del call  # What it returned belongs to its caller.
+                if self._is_released:
+                    self._end_if_free()
+        self._ident = None  # Another thread may get this number.
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+        thread.start()
+        self._ident = thread.ident
+
+
+class Call:
+    """A call of a function, and what came of it.
+
+    Args:
+      function: the function.
+      arguments: its arguments.
+      has_begun: set when the thread has come to it; None if nobody asks.
+    """
+
+    __slots__ = (
+        "_arguments", "_error", "_function", "_has_begun", "_is_done", "_is_taken", "_result",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        has_begun: threading.Event | None = None,
+    ):
+        self._function = function
+        self._arguments = arguments
+        self._has_begun = has_begun
+        # By the thread that makes the call, or that takes it back.
+        self._is_taken = None if has_begun is None else threading.Lock()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._is_done = threading.Lock()
+        self._is_done.acquire()
+
+    def run(self) -> None:
+        """Makes the call, and keeps what came of it."""
+        if self._has_begun is not None and self._is_taken is not None:
+            if not self._is_taken.acquire(blocking=False):
+                return
+            self._has_begun.set()
+        try:
+            self._result = self._function(*self._arguments)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._is_done.release()
+
+    def is_over(self) -> bool:
+        """Whether the call was made."""
+        return not self._is_done.locked()
+
+    def wait_begun(self, seconds: float) -> bool:
+        """Waits until the thread has come to a call of `Owner.begin`; returns whether it has."""
+        assert self._has_begun is not None, "made by `begin`"
+        return self._has_begun.wait(seconds)
+
+    def take_back(self) -> bool:
+        """Has a call of `Owner.begin` not made; returns False if it has begun."""
+        assert self._is_taken is not None, "made by `begin`"
+        return self._is_taken.acquire(blocking=False)
+
+    def result(self) -> Any:
+        """Waits for the end of the call, and returns or raises what came of it; called once."""
+        self._is_done.acquire()
+        # The traceback of the error refers to the call, and to this frame.
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error
+
+
+class _Local(threading.local):
+    owner: Owner | None = None
+
+
+_local = _Local()
+
+
+def current() -> Owner | None:
+    """Returns the owner whose thread this is; None if it is no owner's."""
+    return _local.owner
+
+
+def require_no_owner() -> None:
+    """Raises ElsewhereError if this is the thread of an owner, before that would have to wait."""
+    if _local.owner is not None:
+        raise ElsewhereError

@@ -1,0 +1,236 @@
+"""A thread that makes all calls of something, for the threads that want them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import signal
+import threading
+import weakref
+
+import pytest
+
+from dm_env_rpc_client.system import busy_wait
+from dm_env_rpc_client.system.main_owner import MainOwner
+from dm_env_rpc_client.system.owners import (
+    ElsewhereError,
+    OwnerGoneError,
+    OwnerThread,
+    current,
+    require_no_owner,
+)
+from tests.reliability.processes.forking import Child
+from tests.support.scripted import settles
+
+
+class Thing(Exception):  # noqa: N818  # no error
+    """Something that can be forgotten, and raised."""
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def fail_anew() -> None:
+    raise Thing
+
+
+def test_one_thread_makes_the_calls_of_all() -> None:
+    owner = OwnerThread("owner")
+    assert "owner" not in [thread.name for thread in threading.enumerate()]
+    with concurrent.futures.ThreadPoolExecutor(8) as executor:
+        found = set(executor.map(lambda _: owner.call(threading.get_ident), range(100)))
+    (one,) = found
+    assert one != threading.get_ident()
+    assert one in [thread.ident for thread in threading.enumerate() if thread.name == "owner"]
+    owner.end()
+
+
+def test_its_own_calls_are_made_at_once() -> None:
+    owner = OwnerThread("owner")
+    assert owner.call(lambda: owner.call(pow, 2, 5)) == 32
+    owner.end()
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+def test_what_a_call_raises_is_raised_to_its_caller(error: BaseException) -> None:
+    owner = OwnerThread("owner")
+    with pytest.raises(type(error)) as caught:
+        owner.call(fail, error)
+    assert caught.value is error
+    assert owner.call(pow, 2, 3) == 8
+    owner.end()
+
+
+def test_what_was_returned_and_raised_belongs_to_the_caller_alone() -> None:
+    owner = OwnerThread("owner")
+    gc.disable()
+    try:
+        seen = [weakref.ref(owner.call(Thing))]
+        try:
+            owner.call(fail_anew)
+        except Thing as error:
+            seen.append(weakref.ref(error))
+        assert settles(lambda: [each() for each in seen] == [None, None])
+    finally:
+        gc.enable()
+    owner.end()
+
+
+def test_it_ends_after_the_calls_that_wait_and_takes_no_more() -> None:
+    owner = OwnerThread("owner")
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        began.set()
+        may_end.wait()
+
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        first = executor.submit(owner.call, wait)
+        began.wait()
+        owner.end()
+        owner.end()
+        with pytest.raises(RuntimeError, match="the thread 'owner' has ended"):
+            owner.call(pow, 2, 3)
+        may_end.set()
+        first.result()
+    assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
+    with pytest.raises(RuntimeError, match="has ended"):
+        owner.call(pow, 2, 3)
+
+
+def test_a_forked_child_has_none() -> None:
+    owner = OwnerThread("owner")
+    owner.call(pow, 2, 3)
+
+    def call() -> str:
+        try:
+            return str(owner.call(pow, 2, 3))
+        except RuntimeError as error:
+            return str(error)
+
+    gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.
+    assert Child(call).result() == "the thread 'owner' has ended"
+    assert owner.call(pow, 2, 3) == 8
+    owner.end()
+
+
+def test_an_owner_ends_when_nothing_belongs_to_it_any_more() -> None:
+    owner = OwnerThread("owner")
+    owner.hold()
+    owner.hold()
+    owner.call(owner.release)
+    assert owner.call(pow, 2, 3) == 8
+    owner.call(owner.release)
+    with pytest.raises(OwnerGoneError):
+        owner.call(pow, 2, 3)
+
+
+def test_calls_that_have_not_begun_can_be_taken_back() -> None:
+    owner = OwnerThread("owner")
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        began.set()
+        may_end.wait()
+
+    first, second = owner.begin(wait), owner.begin(fail, ValueError("was not taken back"))
+    assert began.wait(30)
+    assert first.wait_begun(30)
+    assert not first.take_back()
+    assert not second.wait_begun(0.01)
+    assert second.take_back()
+    may_end.set()
+    first.result()
+    assert owner.call(pow, 2, 3) == 8
+    assert not second.is_over()
+    owner.end()
+
+
+def test_one_that_does_something_else_hears_calls_by_a_bell() -> None:
+    owner = OwnerThread("owner")
+    rung, is_over = threading.Semaphore(0), threading.Event()
+
+    def lead() -> None:
+        with owner.listening(rung.release):
+            while not is_over.is_set():
+                rung.acquire()
+                owner.run_waiting(lambda run: run())
+
+    owner.put(lead)
+    assert settles(lambda: owner.leads)
+    assert owner.call(threading.get_ident) != threading.get_ident()
+    owner.put(is_over.set)
+    assert settles(lambda: not owner.leads)
+    # Nothing belonged to it but the lead.
+    assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
+
+
+def test_who_must_not_wait_is_told() -> None:
+    owner = OwnerThread("owner")
+    require_no_owner()
+    with pytest.raises(ElsewhereError):
+        owner.call(require_no_owner)
+    assert owner.call(current) is owner
+    assert current() is None
+    owner.end()
+
+
+# A thread that exists already.
+
+
+def test_calls_are_made_by_the_thread_that_waits() -> None:
+    owner = MainOwner("the things")
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        called = executor.submit(owner.call, threading.get_ident)
+        assert owner.work_until(called.done, 30)
+        assert called.result() == threading.get_ident()
+        owner.hold()
+        with pytest.raises(RuntimeError, match="the things belong to the thread that waited"):
+            executor.submit(owner.work_until, lambda: True).result()
+        owner.release()
+        assert executor.submit(owner.work_until, lambda: True).result()
+    assert not owner.work_until(lambda: False, 0.01)
+
+
+def test_what_needs_the_owner_is_done_aside_and_raises() -> None:
+    owner = MainOwner("the things")
+    me = threading.get_ident()
+    assert owner.aside(lambda: (owner.call(threading.get_ident), threading.get_ident()))[0] == me
+    with pytest.raises(Thing):
+        owner.aside(fail_anew)
+
+
+def test_a_signal_is_handled_after_the_call_and_a_second_one_at_once() -> None:
+    owner = MainOwner("the things")
+    seen: list[str] = []
+
+    def raise_signals(count: int) -> None:
+        for _ in range(count):
+            signal.raise_signal(signal.SIGINT)
+        seen.append(f"{count} went on")
+
+    owner.put(raise_signals, 1)
+    with pytest.raises(KeyboardInterrupt):
+        owner.work_until(lambda: False)
+    assert seen == ["1 went on"]
+    owner.put(raise_signals, 2)
+    with pytest.raises(KeyboardInterrupt):
+        owner.work_until(lambda: False)
+    assert seen == ["1 went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_owner_that_leads_is_at_work_also_after_a_call_that_was() -> None:
+    """Otherwise threads of the same process look for input while it works."""
+
+    def at_work_within() -> bool:
+        with busy_wait.at_work():
+            with busy_wait.at_work():
+                pass
+            return threading.get_ident() in busy_wait.threads
+
+    owner = OwnerThread("owner")
+    assert owner.call(at_work_within)
+    assert owner.call(threading.get_ident) not in busy_wait.threads
+    owner.end()
