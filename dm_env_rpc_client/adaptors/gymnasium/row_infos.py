@@ -1,0 +1,148 @@
+"""The infos of rows, at a server, between their steps and the answer of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium.extras import (
+    FINAL_INFO,
+    FINAL_OBSERVATION,
+    INFO,
+    encoded_rows,
+    encoded_stack,
+)
+from dm_env_rpc_client.server.turns import failed
+from dm_env_rpc_client.system.wrong_returns import described
+
+__all__ = ["OwnInfos", "RowInfos", "StackedInfos"]
+
+
+class RowInfos(Protocol):
+    """The infos of rows between their steps and the answer.
+
+    Rows may step at the same time, each in a thread. What the environments keep and change later
+    changes nothing here.
+    """
+
+    def put(self, index: int, info: Any) -> None:
+        """Takes the info of a row."""
+
+    def final(self, observation: Any, info: Any) -> Any:
+        """Returns what `put_final` takes.
+
+        Args:
+          observation: the last one of an episode, as a client gets it.
+          info: that of the same step.
+        """
+
+    def put_final(self, index: int, final: Any) -> None:
+        """Takes how an episode of a row has ended, before the info of the next one."""
+
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+        """Returns the text of what comes with the observations, and begins anew.
+
+        Args:
+          both: the rows whose episode was terminated and truncated.
+
+        Returns:
+          The text, and the errors of rows whose infos cannot be sent.
+        """
+
+
+class StackedInfos:
+    """Infos stacked as Gymnasium stacks them.
+
+    Args:
+      count: the number of rows.
+      is_exact: whether the client knows all types.
+    """
+
+    def __init__(self, count: int, is_exact: bool):
+        self.num_envs = count
+        self._is_exact = is_exact
+        self._infos: dict[int, list[Any]] = {}
+
+    def put(self, index: int, info: Any) -> None:
+        """Takes the info of a row."""
+        self.put_final(index, values.snapshot(info))
+
+    def final(self, observation: Any, info: Any) -> Any:
+        """Returns what `put_final` takes."""
+        return {FINAL_OBSERVATION: values.snapshot(observation), FINAL_INFO: values.snapshot(info)}
+
+    def put_final(self, index: int, final: Any) -> None:
+        """Takes how an episode of a row has ended."""
+        self._infos.setdefault(index, []).append(final)
+
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+        """Returns the text; see `RowInfos`."""
+        if not self._infos and not both.any():  # As in most steps of most environments.
+            return "", {}
+        of_rows, self._infos = self._infos, {}
+        infos: dict[str, Any] = {}
+        failures: dict[int, str] = {}
+        for index in sorted(of_rows):
+            try:
+                for info in of_rows[index]:
+                    infos = self._add_info(infos, info, index)
+            except Exception as error:  # An info of another shape than those of other rows.
+                failures[index] = failed(index, error)
+        return encoded_stack(infos, both, self._is_exact), failures
+
+    # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
+    _add_info: Any = gymnasium.vector.VectorEnv._add_info
+
+
+class OwnInfos:
+    """Infos of which each row has its own, whatever those of the others are."""
+
+    def __init__(self) -> None:
+        # JSON values, which have none of the objects that the environments keep; or errors.
+        self._infos: dict[int, dict[str, Any]] = {}
+
+    def put(self, index: int, info: Any) -> None:
+        """Takes the info of a row."""
+        self._infos.setdefault(index, {})[INFO] = _info(info)
+
+    def final(self, observation: Any, info: Any) -> Any:
+        """Returns what `put_final` takes."""
+        return {FINAL_OBSERVATION: _jsonable(observation), FINAL_INFO: _info(info)}
+
+    def put_final(self, index: int, final: Any) -> None:
+        """Takes how an episode of a row has ended."""
+        self._infos[index] = final
+
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+        """Returns the text; see `RowInfos`."""
+        infos, self._infos = self._infos, {}
+        texts: dict[int, str] = {}
+        failures: dict[int, str] = {}
+        for index, own in sorted(infos.items()):
+            try:
+                for part in own.values():
+                    if isinstance(part, Exception):
+                        raise part
+                texts[index] = values.text_of(own)
+            except Exception as error:  # Also of an integer of more digits than Python writes.
+                failures[index] = failed(index, error)
+        return encoded_rows(texts, both), failures
+
+
+def _info(info: Any) -> Any:
+    """Returns the JSON value of an info, or an error, which is raised when the row has stepped."""
+    if info is not None and not isinstance(info, Mapping):
+        return TypeError(f"the info is {described(info)}; expected a dict")
+    return _jsonable(info or {})
+
+
+def _jsonable(value: Any) -> Any:
+    try:
+        return values.to_jsonable(value, values.INFO_LEVELS, is_exact=True)
+    except Exception as error:  # Such as that of a `__repr__`.
+        return error
