@@ -101,9 +101,7 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
     return values.encode(extras, is_exact) if extras else ""
 
 
-def encoded_stack(
-    infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool
-) -> str:
+def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
     """Returns the text of what comes with the observations of rows, whose infos are stacked.
 
     Args:

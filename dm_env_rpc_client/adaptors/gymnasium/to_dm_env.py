@@ -282,7 +282,9 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "options" and isinstance(value, str):
             arguments[name] = _options(value)
         else:
-            expected = {"seed": "an integer", INFOS: f"a bool, {OWN!r} or {STACKED!r}"}.get(name, "settings or JSON")
+            expected = {"seed": "an integer", INFOS: f"a bool, {OWN!r} or {STACKED!r}"}.get(
+                name, "settings or JSON"
+            )
             raise ValueError(f"setting {name!r} is {value!r}; expected {expected}")
     return arguments
 

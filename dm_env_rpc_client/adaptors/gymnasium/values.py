@@ -225,7 +225,9 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
     if isinstance(value, dict | Mapping):
         if KIND not in value and all(type(key) is str for key in value):
             return {key: to_jsonable(part, levels - 1, is_exact) for key, part in value.items()}
-        pairs = [[to_jsonable(part, levels - 1, is_exact) for part in pair] for pair in value.items()]
+        pairs = [
+            [to_jsonable(part, levels - 1, is_exact) for part in pair] for pair in value.items()
+        ]
         return {KIND: "dict", "items": pairs}
     items = [to_jsonable(part, levels - 1, is_exact) for part in value]
     if isinstance(value, list):

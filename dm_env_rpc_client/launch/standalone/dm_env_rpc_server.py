@@ -1129,7 +1129,10 @@ class _Gymnasium:
         extras: Dict[str, Any] = {"info": info} if info else {}
         if is_truncated_too:
             extras["truncated"] = True
-        return {"observation": value, "gymnasium": _encode(extras, self._infos == "own") if extras else ""}
+        return {
+            "observation": value,
+            "gymnasium": _encode(extras, self._infos == "own") if extras else "",
+        }
 
     def close(self) -> None:
         self._env.close()

@@ -10,7 +10,17 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["KINDS", "ROWS", "Informing", "identical", "informing", "played", "rows_alone", "waiting"]
+__all__ = [
+    "HOPELESS",
+    "KINDS",
+    "ROWS",
+    "Informing",
+    "identical",
+    "informing",
+    "played",
+    "rows_alone",
+    "waiting",
+]
 
 ROWS = 3
 
@@ -25,9 +35,7 @@ def _objects(*items: Any) -> Any:
 
 
 _SCALARS = [
-    np.dtype(code).type(1)
-    for code in np.typecodes["All"]
-    if np.dtype(code).kind in "biufc"
+    np.dtype(code).type(1) for code in np.typecodes["All"] if np.dtype(code).kind in "biufc"
 ]
 
 # What the key "it" is in each row.
@@ -102,7 +110,26 @@ _WHOLE: dict[str, tuple[Any, Any, Any]] = {
 KINDS = [*_VALUES, *_WHOLE]
 
 
+class Unshowable:
+    """An object that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("nobody may see this")
+
+
+# Infos that cannot travel.
+_HOPELESS = {
+    "an object that cannot be shown": {"it": Unshowable()},
+    "an integer of too many digits": {"it": 10**5000},
+    "no dict": [1],
+}
+
+HOPELESS = list(_HOPELESS)
+
+
 def _info(kind: str, row: int) -> dict[str, Any]:
+    if kind in _HOPELESS:
+        return _HOPELESS[kind] if row == 1 else {}  # type: ignore[return-value]  # one is no dict
     if kind in _WHOLE:
         return dict(_WHOLE[kind][row])
     value = _VALUES[kind][row]
@@ -153,6 +180,10 @@ class Informing(gymnasium.Env[Any, Any]):
         """What an `env_method` returns."""
         return _info(self._kind, self._row).get("it")
 
+    def same_told(self) -> Any:
+        """The same of all rows."""
+        return _info(self._kind, 0).get("it")
+
     def _observation(self) -> Any:
         return np.array([self._row, self._steps], np.float32)
 
@@ -196,6 +227,8 @@ def identical(first: Any, second: Any) -> bool:
             return False
         if first.dtype == object:
             return all(map(identical, first.ravel().tolist(), second.ravel().tolist()))
+        if first.dtype.kind in "fc" and first.dtype.itemsize > 8:
+            return repr(first.tolist()) == repr(second.tolist())  # long double has unused bytes.
         return first.tobytes() == second.tobytes()
     # NaN, and the sign of 0.
     return bool(repr(first) == repr(second))
