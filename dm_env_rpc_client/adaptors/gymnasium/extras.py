@@ -115,20 +115,20 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
     return values.encode(extras, is_exact) if extras else ""
 
 
-def encoded_rows(rows: Mapping[int, str], both: npt.NDArray[np.bool_]) -> str:
+def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
     """Returns the text of what comes with the observations of rows, each with infos of its own.
 
     Args:
-      rows: by the index of the row, the text of an object with the keys of its infos.
+      rows: by the index of the row, the JSON value with the keys of its infos.
       both: the rows whose episode was terminated and truncated.
+
+    Raises:
+      SpecError: there is no text for one of the rows.
     """
-    parts = []
-    if rows:
-        of_rows = ",".join(f'"{index}":{text}' for index, text in rows.items())
-        parts.append(f'"{_ROWS}":{{{of_rows}}}')
+    extras: dict[str, Any] = {_ROWS: rows} if rows else {}
     if both.any():
-        parts.append(f'"{_TRUNCATED}":{values.encode(both)}')
-    return f"{{{','.join(parts)}}}" if parts else ""
+        extras[_TRUNCATED] = values.to_jsonable(both)
+    return values.text_of(extras) if extras else ""
 
 
 def extras_of(observation: Mapping[str, Any]) -> Extras:

@@ -17,6 +17,7 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import (
     encoded_rows,
     encoded_stack,
 )
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.turns import failed
 from dm_env_rpc_client.system.wrong_returns import described
 
@@ -103,46 +104,53 @@ class OwnInfos:
     """Infos of which each row has its own, whatever those of the others are."""
 
     def __init__(self) -> None:
-        # JSON values, which have none of the objects that the environments keep; or errors.
+        # JSON values, which have none of the objects that the environments keep.
         self._infos: dict[int, dict[str, Any]] = {}
+        # What cannot be sent is the error of its row when all have stepped.
+        self._errors: dict[int, Exception] = {}
 
     def put(self, index: int, info: Any) -> None:
         """Takes the info of a row."""
-        self._infos.setdefault(index, {})[INFO] = _info(info)
+        try:
+            self._infos.setdefault(index, {})[INFO] = _jsonable(info)
+        except Exception as error:
+            self._errors[index] = error
 
     def final(self, observation: Any, info: Any) -> Any:
         """Returns what `put_final` takes."""
-        return {FINAL_OBSERVATION: _jsonable(observation), FINAL_INFO: _info(info)}
+        try:
+            own = _jsonable(info or {})
+        except Exception as error:
+            return error
+        exact = values.to_jsonable(observation, values.INFO_LEVELS, is_exact=True)
+        return {FINAL_OBSERVATION: exact, FINAL_INFO: own}
 
     def put_final(self, index: int, final: Any) -> None:
         """Takes how an episode of a row has ended."""
-        self._infos[index] = final
+        if isinstance(final, Exception):
+            self._errors[index] = final
+        else:
+            self._infos[index] = final
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
         """Returns the text; see `RowInfos`."""
         infos, self._infos = self._infos, {}
-        texts: dict[int, str] = {}
-        failures: dict[int, str] = {}
-        for index, own in sorted(infos.items()):
-            try:
-                for part in own.values():
-                    if isinstance(part, Exception):
-                        raise part
-                texts[index] = values.text_of(own)
-            except Exception as error:  # Also of an integer of more digits than Python writes.
-                failures[index] = failed(index, error)
-        return encoded_rows(texts, both), failures
+        errors, self._errors = self._errors, {}
+        try:
+            text = encoded_rows(infos, both)
+        except SpecError:  # Such as an integer of more digits than Python writes.
+            for index, own in infos.items():
+                try:
+                    values.text_of(own)
+                except SpecError as error:
+                    errors[index] = error
+            infos = {index: own for index, own in infos.items() if index not in errors}
+            text = encoded_rows(infos, both)
+        return text, {index: failed(index, error) for index, error in errors.items()}
 
 
-def _info(info: Any) -> Any:
-    """Returns the JSON value of an info, or an error, which is raised when the row has stepped."""
-    if info is not None and not isinstance(info, Mapping):
-        return TypeError(f"the info is {described(info)}; expected a dict")
-    return _jsonable(info or {})
-
-
-def _jsonable(value: Any) -> Any:
-    try:
-        return values.to_jsonable(value, values.INFO_LEVELS, is_exact=True)
-    except Exception as error:  # Such as that of a `__repr__`.
-        return error
+def _jsonable(info: Any) -> Any:
+    """Returns the JSON value of an info, or raises the error that its row is to have."""
+    if not isinstance(info, Mapping):
+        raise TypeError(f"the info is {described(info)}; expected a dict")
+    return values.to_jsonable(info, values.INFO_LEVELS, is_exact=True)

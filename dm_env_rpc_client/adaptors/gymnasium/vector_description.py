@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dm_env import specs
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import dm_env
 import gymnasium
 import numpy as np
 import numpy.typing as npt

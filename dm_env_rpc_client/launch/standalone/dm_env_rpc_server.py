@@ -998,11 +998,11 @@ def _unjsonable(value: Any) -> Any:
             array[index] = item
         is_text = "dtype" not in value and all(type(item) is str for item in items)
         sizes = [len(item) for item in items] if is_text else []
-        own = int(str(value.get("as", "U0"))[1:])
-        for width in (own, 0) if is_text else ():
+        longest = max(sizes) if sizes else 0
+        for width in (int(str(value.get("as", "U0"))[1:]), longest) if is_text else ():
             # Each text of an array of texts takes as much as the longest.
-            if len(sizes) * (width or max(sizes + [0])) <= 2 * sum(sizes) + 64:
-                array = np.array(items, "U%d" % width if width else np.str_)
+            if width >= longest and len(sizes) * width <= 2 * sum(sizes) + 64:
+                array = np.array(items, f"U{width or 1}")
                 break
         return _with_mask(value, array.reshape(value["shape"]))
     return dict(items) if kind == "dict" else tuple(items)

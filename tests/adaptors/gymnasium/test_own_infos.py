@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from tests.adaptors.gymnasium.informing import (
     waiting,
 )
 from tests.adaptors.sameness import same
+from tests.support.interrupts import Interrupt
 from tests.support.one_file import one_file
 
 PLACES: dict[str, dict[str, Any]] = {
@@ -239,31 +239,6 @@ def test_a_vector_environment_may_have_no_final_observations_and_no_masks() -> N
         _, _, dones, infos = envs.step_each(np.zeros(2, np.int64), firsts)
         assert dones.all()
         assert infos[1] == {"TimeLimit.truncated": False}
-
-
-class Interrupt:
-    """Raises KeyboardInterrupt in front of a line of some functions, counted from 1."""
-
-    def __init__(self, line: int, *functions: Any):
-        self.left = line
-        self._codes = {function.__code__ for function in functions}
-
-    def __enter__(self) -> Interrupt:
-        sys.settrace(self._enter)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _enter(self, frame: Any, event: str, argument: Any) -> Any:
-        return self._trace if frame.f_code in self._codes else None
-
-    def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-        return self._trace
 
 
 @pytest.mark.parametrize("num_batches", [None, 0])
