@@ -71,7 +71,7 @@ class StackedInfos:
 
     def put(self, index: int, info: Any) -> None:
         """Takes the info of a row."""
-        self.put_final(index, values.snapshot(info))
+        self._infos.setdefault(index, []).append(values.snapshot(info))
 
     def final(self, observation: Any, info: Any) -> Any:
         """Returns what `put_final` takes."""

@@ -263,8 +263,8 @@ def test_an_interrupt_loses_no_step_without_an_error(address: str, num_batches: 
                 assert observations[2].tolist() == [2, 1], f"line {line}"
             except EnvironmentsFailedError:
                 errors += 1
-    assert line > 20
-    assert line - 5 <= errors + 5 < line + 5
+    assert line > 15
+    assert errors >= line - 6  # But for the lines before the step is sent.
 
 
 @pytest.mark.parametrize("place", PLACES)
