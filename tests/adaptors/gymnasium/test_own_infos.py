@@ -145,7 +145,7 @@ def former(value: Any) -> Any:
     return str(value) if isinstance(value, np.str_) else value
 
 
-@pytest.mark.parametrize("kind", HOPELESS)
+@pytest.mark.parametrize("kind", [*HOPELESS, "no dict"])
 def test_an_info_that_cannot_travel_is_the_error_of_its_row(address: str, kind: str) -> None:
     with opened(address) as envs:
         with pytest.raises(EnvironmentsFailedError) as raised:
