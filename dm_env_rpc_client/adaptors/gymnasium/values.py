@@ -320,11 +320,12 @@ def _form_of(dtype: np.dtype[Any]) -> tuple[dict[str, str], np.dtype[Any]]:
 
 
 @functools.lru_cache(_MOST_DTYPES)
-def _number_dtype(name: str, order: str = "=") -> np.dtype[Any]:
-    dtype = np.dtype(name)
+def _number_dtype(name: str, order: Any = "=") -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(name)
     if dtype.kind not in "biuf":
         raise ValueError(f"dtype {name!r} is not of numbers")
-    return dtype.newbyteorder(order)
+    ordered: np.dtype[Any] = dtype.newbyteorder(order)
+    return ordered
 
 
 def _read_scalar(value: Mapping[str, Any], where: str) -> Any:

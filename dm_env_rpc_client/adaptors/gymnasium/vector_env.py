@@ -54,7 +54,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol import batches
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
 
@@ -321,7 +321,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """How often environments were started again, which takes `restart`."""
         return self._worlds.restarts
 
-    def __enter__(self) -> RemoteVectorEnv:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -77,9 +77,9 @@ _VALUES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "arrays of texts as objects": (_objects("a", "b"), _objects("a"), _objects()),
     "masked arrays": (
-        np.ma.MaskedArray([1, 2], [0, 1]),
+        np.ma.MaskedArray([1, 2], [False, True]),
         np.ma.masked,
-        np.ma.MaskedArray([1.5], [1], fill_value=3.0),
+        np.ma.MaskedArray([1.5], [True], fill_value=3.0),
     ),
     "keys that are no texts": ({1: 2, (3, "x"): None}, {None: 1}, {"$": 1, "a": 2}),
     "one shape and one dtype": (np.array([1, 2]), np.array([3, 4]), np.array([5, 6])),
@@ -228,8 +228,9 @@ def identical(first: Any, second: Any) -> bool:
         if first.dtype == object:
             return all(map(identical, first.ravel().tolist(), second.ravel().tolist()))
         if first.dtype.kind in "fc" and first.dtype.itemsize > 8:
-            return repr(first.tolist()) == repr(second.tolist())  # long double has unused bytes.
-        return first.tobytes() == second.tobytes()
+            # A long double has unused bytes.
+            return bool(repr(first.tolist()) == repr(second.tolist()))
+        return bool(first.tobytes() == second.tobytes())
     # NaN, and the sign of 0.
     return bool(repr(first) == repr(second))
 

@@ -115,7 +115,11 @@ def test_integers_are_integers_in_json(address: str, place: str) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_options_and_seeds_arrive_in_the_infos_of_resets(address: str, place: str) -> None:
-    options = {"kind": "one type", "level": [1, 2.5, None], "_own": {"a": (1,), "b": np.int64(3)}}
+    options: dict[str, Any] = {
+        "kind": "one type",
+        "level": [1, 2.5, None],
+        "_own": {"a": (1,), "b": np.int64(3)},
+    }
     with opened(address, **PLACES[place]) as envs:
         found = played_there(envs, seeds=[7] * ROWS, **options)
         assert identical(found, played("one type", seed=7, options=options))
@@ -179,7 +183,7 @@ def test_a_recording_replays_what_was_seen(tmp_path: Path) -> None:
     path = tmp_path / "infos.mcap"
     with serve(informing) as server, opened(server.address, record=path) as envs:
         seen = [played_there(envs, kind) for kind in KINDS]
-    with replay(path) as server, opened(server.address) as envs:
+    with replay(path) as there, opened(there.address) as envs:
         assert identical([played_there(envs, kind) for kind in KINDS], seen)
 
 
@@ -245,7 +249,8 @@ def test_a_vector_environment_may_have_no_final_observations_and_no_masks() -> N
 def test_an_interrupt_loses_no_step_without_an_error(address: str, num_batches: int | None) -> None:
     """In front of any line: the next step follows the last one, or is an error."""
     errors = line = 0
-    actions, firsts = np.zeros(ROWS, np.int64), [{} for _ in range(ROWS)]
+    actions = np.zeros(ROWS, np.int64)
+    firsts: list[dict[str, Any]] = [{} for _ in range(ROWS)]
     while True:
         line += 1
         with opened(address, num_batches=num_batches) as envs:
