@@ -22,7 +22,6 @@ from dm_env_rpc_client.extras import importing
 with importing("sb3", "RemoteSb3VecEnv needs"):
     import gymnasium
     from gymnasium.vector import AutoresetMode
-    from gymnasium.wrappers.vector import DictInfoToList
     from stable_baselines3.common.vec_env import VecEnv
 
     from dm_env_rpc_client.adaptors.gymnasium.calls.remote import (
@@ -30,7 +29,7 @@ with importing("sb3", "RemoteSb3VecEnv needs"):
         may_be_called,
         set_rows,
     )
-    from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+    from dm_env_rpc_client.adaptors.gymnasium.dict_vector_env import DictVectorEnv
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,7 +44,9 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
 
     As with every VecEnv, the step that ends an episode begins the next; its last observation is
     `info["terminal_observation"]`, and `info["TimeLimit.truncated"]` says whether it was only
-    truncated. The infos of resets are `reset_infos`.
+    truncated. The infos of resets are `reset_infos`. Infos are those of each environment, with the
+    types that they have there; see `adaptors.gymnasium.values` for what travels as it is. Those of
+    a vector environment at the server are what it has made of them.
 
     Args:
       address: as for `RemoteVectorEnv`.
@@ -66,7 +67,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         join_world_settings: Settings = NO_SETTINGS,
         **kwargs: Unpack[VectorKeywords],
     ):
-        self._envs = RemoteVectorEnv(
+        self._envs = DictVectorEnv(
             address,
             num_envs,
             create_world_settings,
@@ -74,7 +75,6 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
             autoreset_mode=AutoresetMode.SAME_STEP,
             **kwargs,
         )
-        self._with_lists: Any = DictInfoToList(self._envs)
         self._actions: Any = None
         self.metadata = self._envs.metadata
         super().__init__(
@@ -98,9 +98,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         options = self._options[0]
         if any(each != options for each in self._options):
             raise SpecError("the environments of one batch have the same options in a reset")
-        observations, self.reset_infos = self._with_lists.reset(
-            seed=self._seeds, options=options or None
-        )
+        observations = self._envs.reset_each(self._seeds, options or None, self.reset_infos)
         self._reset_seeds()
         self._reset_options()
         return observations
@@ -118,19 +116,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         Raises:
           As `RemoteVectorEnv.step`.
         """
-        observations, rewards, terminations, truncations, infos = self._with_lists.step(
-            self._actions
-        )
-        dones = terminations | truncations
-        for index in range(self.num_envs):
-            if dones[index]:
-                first = infos[index]
-                infos[index] = first.pop("final_info", {})
-                infos[index]["terminal_observation"] = first.pop("final_obs")
-                self.reset_infos[index] = first
-            is_truncated = bool(truncations[index] and not terminations[index])
-            infos[index]["TimeLimit.truncated"] = is_truncated
-        return observations, rewards.astype(np.float32), dones, infos
+        return self._envs.step_each(self._actions, self.reset_infos)
 
     def close(self) -> None:
         """Closes the environments; a second call does nothing."""

@@ -27,6 +27,7 @@ __all__ = [
     "WORLD_AUTORESET_MODE",
     "WORLD_NUM_ENVS",
     "row_errors",
+    "row_index",
 ]
 
 NUM_ENVS = "num_envs"
@@ -87,3 +88,20 @@ def row_errors(text: Any) -> dict[int, str]:
         return {int(row): str(error) for row, error in found.items()}
     except (ValueError, AttributeError) as error:
         raise ProtocolError(f"{where} is invalid: {error}") from error
+
+
+def row_index(key: Any, count: int, where: str) -> int:
+    """Returns the index of a row that is the key of an object, such as "3".
+
+    Args:
+      key: the key.
+      count: the number of rows.
+      where: what the object is, for error messages.
+
+    Raises:
+      ProtocolError: it is no index from 0 to `count` - 1, written in one way only.
+    """
+    is_index = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 10
+    if not is_index or str(int(key)) != key or int(key) >= count:
+        raise ProtocolError(f"{where}: expected an index from 0 to {count - 1}, got {key!r:.60}")
+    return int(key)

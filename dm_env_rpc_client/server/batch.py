@@ -67,6 +67,9 @@ class Rows(Protocol):
     ) -> Mapping[str, Callable[[], Any]]:
         """Returns functions of the values of properties of their own, by key."""
 
+    def fits(self, environment: Any) -> bool:
+        """Whether an environment is one of these rows; if not, others are made for it."""
+
     def actions(self, action: Any) -> Any:
         """Returns actions [N, ...] in the form in which `step` takes them."""
 
@@ -314,10 +317,17 @@ class Batch(dm_env.Environment):
           SpecError: not all rows have the same specs.
         """
         after = self._specs, self._rows
-        if len(changed) == self.num_envs and not _equal(specs_of(changed[0]), self._specs):
+        if len(changed) == self.num_envs and not (
+            _equal(specs_of(changed[0]), self._specs) and self._rows.fits(changed[0])
+        ):
             after = self._new_rows(changed[0])
         for index, environment in changed.items():
             _check(environment, index, after[0])
+            if not after[1].fits(environment):
+                raise SpecError(
+                    f"row {index} of the batch would send its infos in another form than the other "
+                    "rows; a Reset with the setting 'infos' is for all rows"
+                )
         return after
 
     def _without_mask(self, action: Mapping[str, Any]) -> Any:

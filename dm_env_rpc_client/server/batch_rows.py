@@ -77,6 +77,10 @@ class EnvironmentRows:
         """Returns none."""
         return {}
 
+    def fits(self, environment: dm_env.Environment) -> bool:
+        """Returns True: what rows send is in their specs."""
+        return True
+
     def actions(self, action: Any) -> list[Any]:
         """Returns the arrays [N, ...] of actions, in the order of their names.
 

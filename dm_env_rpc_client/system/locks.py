@@ -1,7 +1,7 @@
 """Locks that an interrupt does not leave locked.
 
-From Python 3.14 on an interrupt can come after `with` has taken a lock of `threading` and before its
-block has begun; then nothing releases it. So locks of this package are made here.
+From Python 3.14 on an interrupt can come after `with` has taken a lock of `threading` and before
+its block has begun; then nothing releases it. So locks of this package are made here.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Kept:
 
 def make_lock() -> threading.Lock:
     """Returns a lock, as `threading.Lock`."""
-    return cast(threading.Lock, _kept(threading.Lock()))
+    return cast("threading.Lock", _kept(threading.Lock()))
 
 
 def make_rlock() -> threading.RLock:
     """Returns a lock that its thread may take again, as `threading.RLock`."""
-    return cast(threading.RLock, _kept(threading.RLock()))
+    return cast("threading.RLock", _kept(threading.RLock()))
 
 
 def _kept(lock: Any) -> Any:

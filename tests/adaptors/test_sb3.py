@@ -13,12 +13,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import SpecError
+from dm_env_rpc_client import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.gymnasium.informing import KINDS, ROWS, Informing, identical, informing
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.gymnasium.proxied import Mirror
 from tests.adaptors.sameness import same
+from tests.support.interrupts import Interrupt
+from tests.support.one_file import one_file
 from tests.support.serving import serving
 
 pytest.importorskip("stable_baselines3")
@@ -31,6 +34,11 @@ with warnings.catch_warnings():
 
     from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
 
+PLACES: dict[str, dict[str, Any]] = {
+    "batch": {},
+    "streams": {"num_batches": 0},
+    "two batches": {"num_batches": 2},
+}
 
 server = serving({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch})
 
@@ -55,6 +63,66 @@ def test_steps_are_those_of_a_dummy_vec_env(server: Server, kind: str, ends: str
         for _ in range(7):
             actions = np.array([local.action_space.sample() for _ in range(3)])
             assert same(envs.step(actions), local.step(actions))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_infos_are_those_of_a_dummy_vec_env(place: str) -> None:
+    with serve(informing) as server:
+        check_infos(server.address, **PLACES[place])
+
+
+def test_infos_of_the_one_file_server_are_those_of_a_dummy_vec_env() -> None:
+    with one_file("tests.adaptors.gymnasium.informing:informing") as address:
+        check_infos(address)
+
+
+def check_infos(address: str, **options: Any) -> None:
+    local = DummyVecEnv([functools.partial(Informing, row) for row in range(ROWS)])
+    wrong = {}
+    with remote_informing(address, **options) as envs:
+        for kind in KINDS:
+            found, expected = infos_of(envs, kind), infos_of(local, kind)
+            if not identical(found, expected):
+                wrong[kind] = found, expected
+    assert wrong == {}
+
+
+def remote_informing(address: str, **options: Any) -> Any:
+    settings = [{"row": row} for row in range(ROWS)]
+    return contextlib.closing(RemoteSb3VecEnv(address, ROWS, settings, **options))
+
+
+def infos_of(envs: Any, kind: str) -> list[Any]:
+    """The infos of a reset and of some steps, with those of the last resets."""
+    envs.seed(3)
+    envs.set_options({"kind": kind, "own": (1, None)})
+    envs.reset()
+    firsts = list(envs.reset_infos)
+    actions = np.zeros(ROWS, np.int64)
+    return [firsts, *((envs.step(actions)[3], list(envs.reset_infos)) for _ in range(6))]
+
+
+def test_an_interrupt_of_step_loses_no_step_without_an_error() -> None:
+    """In front of any line of it: the next step follows the last one, or is an error."""
+    line = 0
+    actions = np.zeros(ROWS, np.int64)
+    with serve(informing) as server:
+        while True:
+            line += 1
+            with remote_informing(server.address) as envs:
+                envs.reset()
+                envs.step_async(actions)
+                with Interrupt(line, RemoteSb3VecEnv.step_wait) as interrupt:
+                    try:
+                        envs.step_wait()
+                    except KeyboardInterrupt:
+                        pass
+                    else:
+                        break
+                assert interrupt.left == 0
+                with contextlib.suppress(EnvironmentsFailedError):
+                    assert envs.step(actions)[0][2].tolist() == [2, 1], f"line {line}"
+    assert line > 1
 
 
 def test_its_repr_says_how_many_there_are_where_and_with_which_spaces(server: Server) -> None:

@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
+from dm_env_rpc_client.adaptors.gymnasium.dict_vector_env import DictVectorEnv
 from dm_env_rpc_client.server import serve
 from tests.interop.former import scenarios, served
 from tests.interop.former.version import former_version
@@ -137,3 +140,21 @@ def test_the_scenarios_succeed(former_client: dict[str, Any]) -> None:
     }
     assert failed == {}
     assert former_client["former"]["failing"] == [13, True]
+
+
+def test_dicts_of_rows_are_taken_from_the_stacks_of_a_former_server(former_server: str) -> None:
+    settings = [{"kind": "informed", "first": first} for first in (7, 8)]
+    mode = AutoresetMode.SAME_STEP
+    moves = (np.array([2, 1]), np.array([[0.5], [0.25]]))
+    with DictVectorEnv(former_server, 2, settings, autoreset_mode=mode) as envs:
+        firsts: list[dict[str, Any]] = [{}, {}]
+        envs.reset_each([1, 2], None, firsts)
+        steps = [envs.step_each(moves, firsts)[3] for _ in range(3)]
+    assert [first["first"] for first in firsts] == [7, 8]
+    for infos in steps:
+        assert [info["number"] for info in infos] == [2, 1]
+        assert [info["real"] for info in infos] == [1.0, 0.75]
+    assert [info["sometimes"] for info in steps[1]] == [7, 8]
+    assert "sometimes" not in steps[2][0]
+    assert steps[2][1]["nested"] == {"yes": True, "deep": {"count": 3}}
+    assert steps[2][1]["terminal_observation"]["which"] == 2

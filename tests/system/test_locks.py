@@ -68,9 +68,11 @@ def test_an_interrupt_leaves_no_lock_locked(use: Callable[[Any], None], kind: st
     try:
         for _ in range(100):
             lock = KINDS[kind]()
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 4e-4))
-            with pytest.raises(Interrupt):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 4e-4))
                 use(lock)
+            except Interrupt:
+                pass
             # Of an RLock only another thread can tell.
             other = threading.Thread(target=lambda lock=lock: free.append(lock.acquire(False)))
             other.start()

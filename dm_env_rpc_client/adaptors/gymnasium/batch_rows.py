@@ -13,13 +13,14 @@ import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements, values
+from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
+from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, OWN, STACKED
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, explain
+from dm_env_rpc_client.adaptors.gymnasium.row_infos import OwnInfos, RowInfos, StackedInfos
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
-    encoded_extras,
     encoded_frames,
     row_specs,
 )
@@ -29,7 +30,6 @@ from dm_env_rpc_client.server.batch_rows import columns, named
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import environment_error
-from dm_env_rpc_client.server.turns import failed
 from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.tensors.columns import Column
 
@@ -44,7 +44,7 @@ class Row(Protocol):
     observation_space: spaces.Space[Any]
     spaces_json: dict[str, Any]
     notes: list[str]
-    has_extras: bool
+    infos: bool | str
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
         """Begins an episode with the seed and options that it was configured with."""
@@ -74,11 +74,15 @@ class GymnasiumRows:
         self.has_begun = np.zeros(count, np.bool_)
         self._action_space = environment.action_space
         self._space = space = environment.observation_space
-        self._has_extras = environment.has_extras
+        self._form = form = environment.infos
+        # None if the client has asked for none.
+        self._infos: RowInfos | None = None
+        if form:
+            self._infos = OwnInfos() if form == OWN else StackedInfos(count, form == STACKED)
         self.action_spec = batch_elements.to_spec(environment.action_space, count, "action")
         spec = batch_elements.to_spec(space, count, _OBSERVATION)
         self.observation_spec, self.reward_spec, self.discount_spec = row_specs(
-            spec, count, self._has_extras, has_row_errors=True
+            spec, count, bool(form), has_row_errors=True
         )
         single = elements.to_spec(space, _OBSERVATION)
         self._columns: list[Column] = []
@@ -107,8 +111,6 @@ class GymnasiumRows:
         # The rows in the middle of an episode, whose discount and kind do not change in a step.
         self._is_mid = [False] * count
         self._calls = ServedCalls()
-        # Of rows, which may step at the same time: final infos before those of the next episode.
-        self._infos: dict[int, list[dict[str, Any]]] = {}
 
     def properties(
         self, environments: Sequence[dm_env.Environment]
@@ -119,7 +121,12 @@ class GymnasiumRows:
             VECTOR_DESCRIPTION: lambda: in_thread_of(
                 first,
                 lambda: describe_vector(
-                    first.gymnasium, self.num_envs, self._mode, first.spaces_json, first.notes
+                    first.gymnasium,
+                    self.num_envs,
+                    self._mode,
+                    first.spaces_json,
+                    first.notes,
+                    (OWN, STACKED),
                 ),
             )
         }
@@ -144,6 +151,10 @@ class GymnasiumRows:
         )
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
+    def fits(self, environment: Row) -> bool:
+        """Whether the client wants the infos of this row in the form that these rows send."""
+        return self._form == environment.infos
+
     def actions(self, action: Any) -> Any:
         """Returns what has the action of each row: a list, or arrays in the structure of one."""
         space = self._action_space
@@ -160,7 +171,8 @@ class GymnasiumRows:
         self._is_running[index] = self._is_mid[index] = False
         observation, info = environment.begin()
         self._put(index, observation)
-        self._put_infos(index, info)
+        if info and self._infos is not None:
+            self._infos.put(index, info)
         self._reward[index], self._discount[index] = 0.0, 1.0
         self._step_type[index] = _FIRST
         self._both[index] = self._is_mid[index] = False
@@ -190,12 +202,14 @@ class GymnasiumRows:
         if not isinstance(reward, float):
             reward = as_reward(environment.gymnasium, reward)
         if is_last and self._mode is AutoresetMode.SAME_STEP:
-            final: dict[str, Any] = {"final_obs": self._element(observation)}
-            final["final_info"] = values.snapshot(info)
+            structure, _ = self._fitted(observation)
+            infos = self._infos
+            final = None if infos is None else infos.final(self._element(structure), info)
             observation, info = environment.begin()
             self._put(index, observation)
             self._is_running[index] = True
-            self._put_infos(index, final)
+            if infos is not None:
+                infos.put_final(index, final)
         elif (
             type(observation) is np.ndarray
             and observation.shape == self._shape
@@ -204,8 +218,8 @@ class GymnasiumRows:
             self._array[index] = observation  # `_put`, without the call.
         else:
             self._put(index, observation)
-        if info:
-            self._put_infos(index, info)
+        if info and self._infos is not None:
+            self._infos.put(index, info)
         self._reward[index] = reward
         if is_last or not was_mid:
             self._discount[index] = 0.0 if terminated else 1.0
@@ -215,23 +229,14 @@ class GymnasiumRows:
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next one overwrites."""
-        of_rows, self._infos = self._infos, {}
-        infos: dict[str, Any] = {}
-        for index in sorted(of_rows):
-            try:
-                for info in of_rows[index]:
-                    infos = self._add_info(infos, info, index)
-            except Exception as error:  # An info of another shape than those of other rows.
-                failures = {**failures, index: failed(index, error)}
-        observation = {
-            batches.STEP_TYPE: self._step_type,
-            batches.ROW_ERRORS: json.dumps(failures) if failures else "",
-        }
-        if self._has_extras:
-            observation[_OBSERVATION] = self._observation
-            observation["gymnasium"] = encoded_extras(infos, self._both)
+        if self._infos is None:
+            observation: dict[str, Any] = {**named(self._observation, _OBSERVATION, ())}
         else:
-            observation = {**named(self._observation, _OBSERVATION, ()), **observation}
+            extras, unsent = self._infos.encoded(self._both)
+            failures = {**failures, **unsent} if unsent else failures
+            observation = {_OBSERVATION: self._observation, EXTRAS: extras}
+        observation[batches.STEP_TYPE] = self._step_type
+        observation[batches.ROW_ERRORS] = json.dumps(failures) if failures else ""
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
     def _put(self, index: int, observation: Any) -> None:
@@ -258,14 +263,6 @@ class GymnasiumRows:
         except SpecError as error:
             raise environment_error(error, "space") from error
 
-    def _element(self, observation: Any) -> Any:
-        """Returns an observation as a client gets it, which shares nothing with the environment."""
-        structure, _ = self._fitted(observation)
-        return values.snapshot(elements.from_structure(self._space, structure, _OBSERVATION))
-
-    def _put_infos(self, index: int, info: Any) -> None:
-        if info and self._has_extras:
-            self._infos.setdefault(index, []).append(values.snapshot(info))
-
-    # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
-    _add_info: Any = gymnasium.vector.VectorEnv._add_info
+    def _element(self, structure: Any) -> Any:
+        """Returns a value of the spec of an observation as a client gets it."""
+        return elements.from_structure(self._space, structure, _OBSERVATION)

@@ -187,7 +187,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
                 0.0 if timestep.reward is None else float(timestep.reward),
                 terminated,
                 timestep.last() and not terminated,
-                {**info_of(timestep), **restarted(self._env)},
+                {**info_of(timestep.discount), **restarted(self._env)},
             )
         except BaseException as error:
             if hasattr(self._env, "_interrupted"):  # A remote one.
@@ -342,12 +342,12 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
     return not np.any(timestep.discount)
 
 
-def info_of(timestep: dm_env.TimeStep) -> dict[str, Any]:
-    """Returns the info of a TimeStep: its discount, if it has one (a FIRST one does not)."""
-    if timestep.discount is None:
+def info_of(discount: Any) -> dict[str, Any]:
+    """Returns the info of a step: its discount, if it has one (a FIRST one does not)."""
+    if discount is None:
         return {}
-    discount = np.asarray(timestep.discount)
-    return {"discount": discount if discount.ndim else float(discount)}
+    array = np.asarray(discount)
+    return {"discount": array if array.ndim else float(array)}
 
 
 def check_reward(environment: dm_env.Environment) -> None:

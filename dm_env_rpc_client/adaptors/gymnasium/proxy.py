@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dm_env
@@ -15,13 +15,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteNames
+from dm_env_rpc_client.adaptors.gymnasium.extras import INFOS, OWN, Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
-from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
-    DESCRIPTION,
-    EXTRAS,
-    FRAME,
-    OBSERVATION,
-)
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION, FRAME, OBSERVATION
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -29,12 +25,10 @@ from dm_env_rpc_client.protocol.lifecycle import State
 
 __all__ = [
     "Description",
-    "Extras",
     "GymnasiumProxy",
     "begin",
     "begin_again",
     "describe",
-    "extras_of",
     "metadata_of",
     "observation_of",
     "read_frame",
@@ -59,6 +53,7 @@ class Description(NamedTuple):
       reward_range: its reward range; None if it has none.
       notes: which spaces are replaced by others, because they are not Gymnasium's own.
       autoreset_mode: when episodes of a batch begin; None for a single environment.
+      forms: those in which the server sends infos beside that of former versions; see `extras`.
     """
 
     action_space: spaces.Space[Any]
@@ -69,18 +64,7 @@ class Description(NamedTuple):
     reward_range: tuple[float, float] | None
     notes: Sequence[str]
     autoreset_mode: str | None = None
-
-
-class Extras(NamedTuple):
-    """What comes with each observation.
-
-    Attributes:
-      info: the info of the step or reset.
-      is_truncated: whether an episode that was terminated was truncated, too.
-    """
-
-    info: dict[str, Any]
-    is_truncated: bool
+    forms: Collection[str] = ()
 
 
 class GymnasiumProxy(gymnasium.Env[Any, Any]):
@@ -261,18 +245,22 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
             values.from_jsonable(value.get("reward_range"), where),
             [str(note) for note in notes],
             value.get("autoreset_mode"),
+            [str(form) for form in value.get(INFOS, ())],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) -> str | None:
+def begin(
+    env: DmEnvAdaptor, description: Description, render_mode: str | None, form: str = OWN
+) -> str | None:
     """Asks a server for infos, and for a render mode.
 
     Args:
       env: joined to a world of a Gymnasium environment, in which no sequence begins before.
       description: what `describe` returned for it.
       render_mode: the mode; None to leave the environment as it is.
+      form: that of the infos; if the server does not know it, they are those of former versions.
 
     Returns:
       The mode; None, after a warning, if the server does not have it.
@@ -280,8 +268,9 @@ def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) 
     Raises:
       As `DmEnvAdaptor.reset`.
     """
+    infos = _infos(description, form)
     if render_mode in (None, description.render_mode):
-        _ask(env, {"infos": True})
+        _ask(env, infos)
         return render_mode
     modes = description.metadata.get("render_modes", [])
     refusal = f"its modes are {modes}; 'human' would open a window there"
@@ -289,7 +278,7 @@ def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) 
     single = render_mode.removesuffix("_list")
     if (render_mode in modes or single in modes) and single != "human":
         try:
-            _ask(env, {"infos": True, "render_mode": render_mode})
+            _ask(env, {**infos, "render_mode": render_mode})
             return render_mode
         except DmEnvRpcError as error:
             refusal = str(error)
@@ -298,7 +287,7 @@ def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) 
         f"render() returns None: {refusal}",
         stacklevel=4,
     )
-    _ask(env, {"infos": True})
+    _ask(env, infos)
     return None
 
 
@@ -315,10 +304,10 @@ def metadata_of(description: Description, render_mode: str | None) -> dict[str, 
 
 
 def begin_again(
-    description: Description, render_mode: str | None
+    description: Description, render_mode: str | None, form: str = OWN
 ) -> Callable[[DmEnvAdaptor], object]:
     """Returns what asks an environment that was restarted for the same as `begin` did."""
-    settings: dict[str, Any] = {"infos": True}
+    settings = _infos(description, form)
     if render_mode not in (None, description.render_mode):
         settings["render_mode"] = render_mode
     return lambda env: _ask(env, settings)
@@ -373,16 +362,9 @@ def wire_action(space: spaces.Space[Any], action: Any) -> dict[str, Any]:
     return value if isinstance(space, spaces.Dict | spaces.Tuple) else {"action": value}
 
 
-def extras_of(observation: Mapping[str, Any]) -> Extras:
-    """Returns what came with an observation; ProtocolError if it is invalid."""
-    text = str(observation[EXTRAS])
-    if not text:
-        return Extras({}, False)
-    value = values.decode(text, f"observation {EXTRAS!r}")
-    info = value.get("info", {}) if isinstance(value, dict) else None
-    if not isinstance(info, dict):
-        raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {value}")
-    return Extras(info, value.get("truncated") is True)
+def _infos(description: Description, form: str) -> dict[str, Any]:
+    """Returns the settings that ask for infos."""
+    return {INFOS: form if form in description.forms else True}
 
 
 def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:

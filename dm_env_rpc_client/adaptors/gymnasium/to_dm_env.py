@@ -16,6 +16,7 @@ from dm_env import specs
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls, kinds_of
+from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, INFOS, OWN, STACKED, encoded
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
@@ -39,9 +40,6 @@ DESCRIPTION = "gymnasium"
 FRAME = "gymnasium.frame"
 """The property with what the environment renders now: an array, or JSON of another value."""
 
-EXTRAS = "gymnasium"
-"""The observation with the info and, if an episode ended in both ways, the flag `truncated`."""
-
 OBSERVATION = "observation"
 """The observation of the environment beside `EXTRAS`."""
 
@@ -63,7 +61,7 @@ class GymnasiumEnvironment(dm_env.Environment):
       observation_space: the same of observations.
       spaces_json: the JSON of both.
       notes: which spaces are replaced by others, because they are not Gymnasium's own.
-      has_extras: whether observations have the infos.
+      infos: whether observations have the infos; in which form, if the client has named one.
 
     Raises:
       SpecError: dm_env has no spec for a space of this type.
@@ -75,7 +73,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self.gymnasium = env
         self._seed = seed
         self._options: Mapping[str, Any] | None = None
-        self.has_extras = False
+        self.infos: bool | str = False
         self.notes: list[str] = []
         # The spaces as a client gets them, so that both ends convert elements alike.
         self.spaces_json = {
@@ -120,7 +118,7 @@ class GymnasiumEnvironment(dm_env.Environment):
           settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
             `values`), are those of the environment's own next `reset`. `infos` is
             whether observations from now on have the environment's own under `OBSERVATION`
-            and the JSON of its info under `EXTRAS`.
+            and the JSON of its info under `EXTRAS`, or in which form; see `extras`.
 
         Returns:
           A function that undoes it.
@@ -129,14 +127,14 @@ class GymnasiumEnvironment(dm_env.Environment):
           ValueError: a setting has another type.
         """
         arguments = reset_arguments(settings)
-        before = self._seed, self._options, self.has_extras
+        before = self._seed, self._options, self.infos
 
         def undo() -> None:
-            self._seed, self._options, self.has_extras = before
+            self._seed, self._options, self.infos = before
 
         self._seed = arguments.get("seed", self._seed)
         self._options = arguments.get("options", self._options)
-        self.has_extras = arguments.get("infos", self.has_extras)
+        self.infos = arguments.get(INFOS, self.infos)
         return undo
 
     def reset(self) -> dm_env.TimeStep:
@@ -195,7 +193,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     def observation_spec(self) -> Any:
         """Returns the spec of observations: a structure if the space is a Tuple or Dict."""
         spec = elements.to_spec(self.observation_space, "observation")
-        if self.has_extras:
+        if self.infos:
             return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
         return spec
 
@@ -218,12 +216,10 @@ class GymnasiumEnvironment(dm_env.Environment):
             value = elements.to_structure(self.observation_space, observation, OBSERVATION)
         except SpecError as error:
             raise environment_error(error, "space") from error
-        if not self.has_extras:
+        if not self.infos:
             return value
-        extras: dict[str, Any] = {"info": self._info} if self._info else {}
-        if is_truncated_too:
-            extras["truncated"] = True
-        return {OBSERVATION: value, EXTRAS: values.encode(extras) if extras else ""}
+        text = encoded(self._info, is_truncated_too, self.infos is not True)
+        return {OBSERVATION: value, EXTRAS: text}
 
     def _describe(self) -> str:
         env, spec = self.gymnasium, self.gymnasium.spec
@@ -236,6 +232,7 @@ class GymnasiumEnvironment(dm_env.Environment):
             "reward_range": values.to_jsonable(getattr(env, "reward_range", None)),
             "id": "" if spec is None else spec.id,
             "notes": self.notes,
+            INFOS: [OWN],
         }
         return bounded_json.encode(description, DESCRIPTION).decode("ascii")
 
@@ -266,7 +263,7 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       settings: `seed`, an integer; `options`, a mapping or its JSON text (see
-        `values`); and `infos`, a bool.
+        `values`); and `infos`, a bool or a form of `extras`.
 
     Raises:
       ValueError: a setting has another type.
@@ -276,14 +273,18 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
         kind = np.asarray(value).dtype.kind if np.ndim(value) == 0 else ""
         if name == "seed" and kind in ("i", "u"):
             arguments[name] = int(value)
-        elif name == "infos" and kind == "b":
+        elif name == INFOS and kind == "b":
             arguments[name] = bool(value)
+        elif name == INFOS and isinstance(value, str) and value in (OWN, STACKED):
+            arguments[name] = str(value)
         elif name == "options" and isinstance(value, Mapping):
             arguments[name] = value
         elif name == "options" and isinstance(value, str):
             arguments[name] = _options(value)
         else:
-            expected = {"seed": "an integer", "infos": "a bool"}.get(name, "settings or JSON")
+            expected = {"seed": "an integer", INFOS: f"a bool, {OWN!r} or {STACKED!r}"}.get(
+                name, "settings or JSON"
+            )
             raise ValueError(f"setting {name!r} is {value!r}; expected {expected}")
     return arguments
 

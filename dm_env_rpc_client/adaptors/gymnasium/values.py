@@ -18,6 +18,11 @@ has itself is written as it is; anything else is an object whose key `$` names i
 
 What is a single value and not an array of shape () has `scalar`, true. A value of any other type
 becomes its `repr`, and so does one more than eight levels deep.
+
+Types that look alike are told apart by further keys, which former readers pass over: `char`, the
+code of a scalar's type, since a long long is an int64, too; `order`, ">" for big-endian numbers;
+and `as`, the dtype of an array of strings or of `bytes`. A string of NumPy is a string for former
+readers; for those that ask for exact types, `$` is `str`, with `value`.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from __future__ import annotations
 import base64
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -36,22 +42,28 @@ from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
+    "INFO_LEVELS",
     "VERSION",
     "decode",
     "decode_description",
     "encode",
     "from_jsonable",
     "snapshot",
+    "text_of",
     "to_jsonable",
 ]
 
 VERSION = 1
 """The version of descriptions of environments."""
 
+INFO_LEVELS = 7
+"""The levels of an info that travel; it is in an object itself."""
+
 KIND = "$"
 
 # Readers that do not know these keys get the numbers, and the data below a mask.
 _AS, _SCALAR, _MASK, _FILL = "as", "scalar", "mask", "fill_value"
+_CHAR, _ORDER = "char", "order"
 
 _MAX_VALUES = 1 << 20
 
@@ -61,25 +73,40 @@ _MOST_DTYPES = 64
 _JSON_TYPES = frozenset((type(None), bool, int, str))
 
 
-_SCALARS = {
-    np.dtype(code).type: np.dtype(code).name
-    for code in np.typecodes["All"]
-    if np.dtype(code).kind in "biuf" and np.dtype(code).itemsize <= 8
+_SCALARS: dict[type, dict[str, str]] = {
+    dtype.type: {
+        KIND: "scalar",
+        "dtype": dtype.name,
+        # Where two types have one name, such as long and long long.
+        **({} if np.dtype(dtype.name).type is dtype.type else {_CHAR: dtype.char}),
+    }
+    for dtype in map(np.dtype, np.typecodes["All"])
+    if dtype.kind in "biuf" and dtype.itemsize <= 8
 }
-"""The types of NumPy's scalars of at most eight bytes, with the names of their dtypes."""
+"""The types of NumPy's scalars of at most eight bytes, with their JSON but for the value."""
 
-_IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, *_SCALARS))
+_IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
 
 _PADDING = 64
 """Characters by which texts in an array may be padded in any case."""
 
-_MAX_LEVELS = 8
+_MAX_LEVELS = INFO_LEVELS + 1
 """Each takes up to three levels of JSON; `bounded_json` allows 32."""
 
 
-def encode(value: Any) -> str:
-    """Returns the JSON text of a value; see the table above."""
-    return bounded_json.encode(to_jsonable(value), "a value").decode("ascii")
+def encode(value: Any, is_exact: bool = False) -> str:
+    """Returns the JSON text of a value; see the table above.
+
+    Args:
+      value: the value.
+      is_exact: whether its reader knows strings of NumPy.
+    """
+    return text_of(to_jsonable(value, is_exact=is_exact))
+
+
+def text_of(jsonable: Any) -> str:
+    """Returns the text of a JSON value."""
+    return bounded_json.encode(jsonable, "a value").decode("ascii")
 
 
 def decode(text: str, where: str) -> Any:
@@ -120,10 +147,16 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind != "O" or levels == 0:
             return value.copy()
-        copied = np.empty(value.shape, object)
-        copied.flat = [snapshot(part, levels - 1) for part in value.flat]
-        return copied
-    if isinstance(value, np.generic | bytes | str):
+        if isinstance(value, np.ma.MaskedArray):
+            data = snapshot(np.asarray(value.data), levels)
+            mask = value.mask if value.mask is np.ma.nomask else value.mask.copy()
+            return np.ma.MaskedArray(data, mask, fill_value=value.fill_value)
+        # One by one: an assignment of several would spread the elements of lists and arrays.
+        copied = np.empty(value.size, object)
+        for index, part in enumerate(value.flat):
+            copied[index] = snapshot(part, levels - 1)
+        return copied.reshape(value.shape)
+    if isinstance(value, np.generic | bytes | str | complex):
         return value
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
         return repr(value)
@@ -160,37 +193,43 @@ def _json(text: str, where: str) -> Any:
     return bounded_json.decode(encoded, where, _MAX_VALUES)
 
 
-def to_jsonable(value: Any, levels: int = _MAX_LEVELS) -> Any:
-    """Returns the JSON value of a value, for `encode` to put into a larger one."""
+def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -> Any:
+    """Returns the JSON value of a value, for `encode` to put into a larger one.
+
+    Args:
+      value: the value.
+      levels: how many levels of it travel.
+      is_exact: as for `encode`.
+    """
     kind = type(value)
     if kind in _JSON_TYPES:
         return value
     if kind is float:
         return value if math.isfinite(value) else {KIND: "float", "value": str(value)}
     if kind in _SCALARS:
-        return {KIND: "scalar", "dtype": _SCALARS[kind], "value": to_jsonable(value.item())}
+        return {**_SCALARS[kind], "value": to_jsonable(value.item())}
     if isinstance(value, np.ndarray):
-        return _array(value, levels)
+        return _array(value, levels, is_exact)
     if isinstance(value, np.str_):
-        return str(value)
+        return {KIND: "str", "value": str(value)} if is_exact else str(value)
     if isinstance(value, bytes):
-        return {KIND: "bytes", "base64": base64.b64encode(value).decode()}
+        found = {KIND: "bytes", "base64": base64.b64encode(value).decode()}
+        return {**found, _AS: "S"} if isinstance(value, np.bytes_) else found
     if isinstance(value, np.generic):
-        found = _array(np.asarray(value), levels)
+        found = _array(np.asarray(value), levels, is_exact)
         return {**found, _SCALAR: True} if isinstance(found, dict) else repr(value)
     if kind is complex:
-        return {**_array(np.asarray(value), levels), _AS: "complex", _SCALAR: True}
+        return {**_array(np.asarray(value), levels, is_exact), _AS: "complex", _SCALAR: True}
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
         return repr(value)
     if isinstance(value, dict | Mapping):
         if KIND not in value and all(type(key) is str for key in value):
-            return {key: to_jsonable(part, levels - 1) for key, part in value.items()}
+            return {key: to_jsonable(part, levels - 1, is_exact) for key, part in value.items()}
         pairs = [
-            [to_jsonable(key, levels - 1), to_jsonable(part, levels - 1)]
-            for key, part in value.items()
+            [to_jsonable(part, levels - 1, is_exact) for part in pair] for pair in value.items()
         ]
         return {KIND: "dict", "items": pairs}
-    items = [to_jsonable(part, levels - 1) for part in value]
+    items = [to_jsonable(part, levels - 1, is_exact) for part in value]
     if isinstance(value, list):
         return items
     return {KIND: "graph" if isinstance(value, spaces.GraphInstance) else "tuple", "items": items}
@@ -216,32 +255,33 @@ def from_jsonable(value: Any, where: str) -> Any:
         raise ProtocolError(f"{where}: invalid {str(value)[:60]}: {text}") from error
 
 
-def _array(array: np.ndarray[Any, Any], levels: int) -> Any:
+def _array(array: np.ndarray[Any, Any], levels: int, is_exact: bool) -> Any:
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
-        return _masked_array(array, levels)
+        return _masked_array(array, levels, is_exact)
     if array.dtype.kind in _MADE_OF_NUMBERS and array.dtype.itemsize:
         numbers, name = _numbers_of(array)
-        return {**_array(numbers, levels), _AS: name}
+        return {**_array(numbers, levels, is_exact), _AS: name}
     if array.dtype.kind not in "biuf":
         if levels == 0 or array.dtype.kind not in "OU":
             return repr(array)
-        items = [to_jsonable(item, levels - 1) for item in array.ravel().tolist()]
-        dtype = {"dtype": "object"} if array.dtype.kind == "O" else {}
+        is_text = array.dtype.kind == "U"
+        items = [to_jsonable(item, levels - 1, is_exact) for item in array.ravel().tolist()]
+        dtype = {_AS: array.dtype.str.lstrip("<>=")} if is_text else {"dtype": "object"}
         return {KIND: "objects", **dtype, "shape": list(array.shape), "items": items}
-    name, of_wire = _names_of(array.dtype)
+    found, of_wire = _form_of(array.dtype)
     text = base64.b64encode(array.astype(of_wire, copy=False).tobytes()).decode()
-    return {KIND: "array", "dtype": name, "shape": list(array.shape), "base64": text}
+    return {**found, "shape": list(array.shape), "base64": text}
 
 
-def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int) -> Any:
+def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int, is_exact: bool) -> Any:
     # Its own conversions put the fill value in the place of what is masked.
-    found = _array(np.asarray(array.data), levels)
+    found = _array(np.asarray(array.data), levels, is_exact)
     if not isinstance(found, dict):
         return repr(array)
     if array is np.ma.masked:
         return {**found, _MASK: True, _SCALAR: True}
     mask = False if array.mask is np.ma.nomask else to_jsonable(np.asarray(array.mask))
-    return {**found, _MASK: mask, _FILL: to_jsonable(array.fill_value, levels)}
+    return {**found, _MASK: mask, _FILL: to_jsonable(array.fill_value, levels, is_exact)}
 
 
 _MADE_OF_NUMBERS = "cmMS"
@@ -273,28 +313,33 @@ def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
 
 
 @functools.lru_cache(_MOST_DTYPES)
-def _names_of(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
-    """The name of a dtype, and the dtype of the bytes that are sent."""
-    return dtype.name, dtype.newbyteorder("<")
+def _form_of(dtype: np.dtype[Any]) -> tuple[dict[str, str], np.dtype[Any]]:
+    """The JSON of an array of numbers, but for its shape, and the dtype of the bytes sent."""
+    order = {} if dtype.isnative else {_ORDER: ">" if sys.byteorder == "little" else "<"}
+    return {KIND: "array", "dtype": dtype.name, **order}, dtype.newbyteorder("<")
 
 
 @functools.lru_cache(_MOST_DTYPES)
-def _number_dtype(name: str) -> np.dtype[Any]:
-    dtype = np.dtype(name)
+def _number_dtype(name: str, order: Any = "=") -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(name)
     if dtype.kind not in "biuf":
         raise ValueError(f"dtype {name!r} is not of numbers")
-    return dtype
+    ordered: np.dtype[Any] = dtype.newbyteorder(order)
+    return ordered
 
 
 def _read_scalar(value: Mapping[str, Any], where: str) -> Any:
     dtype = _number_dtype(value["dtype"])
-    return dtype.type(from_jsonable(value["value"], where))
+    number = from_jsonable(value["value"], where)
+    # Elsewhere this code may be that of another size.
+    own = _number_dtype(value.get(_CHAR, value["dtype"]))
+    return (own if own == dtype else dtype).type(number)
 
 
 def _read_array(value: Mapping[str, Any], where: str) -> Any:
-    dtype = _number_dtype(value["dtype"])
+    dtype = _number_dtype(value["dtype"], value.get(_ORDER, "="))
     data = base64.b64decode(value["base64"], validate=True)
-    flat = np.frombuffer(data, _names_of(dtype)[1])
+    flat = np.frombuffer(data, dtype.newbyteorder("<"))
     array: Any = flat.reshape(_shape(value)).astype(dtype)
     if _AS in value:
         array = _from_numbers(array, str(value[_AS]))
@@ -304,24 +349,45 @@ def _read_array(value: Mapping[str, Any], where: str) -> Any:
     return array
 
 
+def _read_bytes(value: Mapping[str, Any], where: str) -> bytes:
+    data = base64.b64decode(value["base64"], validate=True)
+    return np.bytes_(data) if value.get(_AS) == "S" else data
+
+
 def _read_objects(value: Mapping[str, Any], where: str) -> Any:
     items = from_jsonable(value["items"], where)
-    if "dtype" not in value and items and _fit_one_width(items):
-        return np.array(items).reshape(_shape(value))
+    if "dtype" not in value and (items or _AS in value):
+        width = _width(value[_AS]) if _AS in value else 0
+        if _fit_one_width(items, width):
+            return np.array(items, f"U{width}" if width else np.str_).reshape(_shape(value))
+        if _fit_one_width(items, 0):
+            return np.array(items, np.str_).reshape(_shape(value))
     array = np.empty(len(items), object)
-    array[:] = items
+    for index, item in enumerate(items):  # One by one; see `snapshot`.
+        array[index] = item
     return array.reshape(_shape(value))
 
 
-def _fit_one_width(items: list[Any]) -> bool:
+def _width(dtype: Any) -> int:
+    """Returns the characters of a dtype of strings, such as U5."""
+    if not isinstance(dtype, str) or dtype[:1] != "U" or not dtype[1:].isdecimal():
+        raise ValueError(f"dtype {dtype!r} is not of strings")
+    return int(dtype[1:])
+
+
+def _fit_one_width(items: list[Any], width: int) -> bool:
     """Whether items are texts whose array takes little more memory than they do.
 
     Each text of an array takes as much as the longest. Otherwise they stay objects.
+
+    Args:
+      items: the items.
+      width: the characters of an element; 0 for those of the longest.
     """
     if not all(isinstance(item, str) for item in items):
         return False
     sizes = [len(item) for item in items]
-    return len(sizes) * max(sizes) <= 2 * sum(sizes) + _PADDING
+    return len(sizes) * (width or max(sizes, default=0)) <= 2 * sum(sizes) + _PADDING
 
 
 def _shape(value: Mapping[str, Any]) -> list[int]:
@@ -354,7 +420,8 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
     "scalar": _read_scalar,
     "array": _masked(_read_array),
     "objects": _masked(_read_objects),
-    "bytes": lambda value, where: base64.b64decode(value["base64"], validate=True),
+    "bytes": _read_bytes,
+    "str": lambda value, where: np.str_(value["value"]),
     "tuple": lambda value, where: tuple(from_jsonable(value["items"], where)),
     "graph": lambda value, where: spaces.GraphInstance(*from_jsonable(value["items"], where)),
     "dict": lambda value, where: dict(from_jsonable(value["items"], where)),

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dm_env import specs
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, INFOS
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import batch_rows
 from dm_env_rpc_client.tensors import bounded_json
@@ -21,7 +21,6 @@ __all__ = [
     "VECTOR_DESCRIPTION",
     "checked_mode",
     "describe_vector",
-    "encoded_extras",
     "encoded_frames",
     "row_specs",
 ]
@@ -31,7 +30,7 @@ VECTOR_DESCRIPTION = "gymnasium.vector"
 
 _FRAME = "gymnasium.frame"
 
-_OBSERVATION, _EXTRAS = "observation", "gymnasium"
+_OBSERVATION = "observation"
 
 
 def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
@@ -53,6 +52,7 @@ def describe_vector(
     mode: AutoresetMode,
     spaces_json: Mapping[str, Any],
     notes: Sequence[str],
+    forms: Sequence[str],
 ) -> str:
     """Returns the text of `VECTOR_DESCRIPTION`.
 
@@ -62,6 +62,7 @@ def describe_vector(
       mode: the autoreset mode.
       spaces_json: the JSON of `action_space` and `observation_space` of one row.
       notes: which spaces are replaced by others.
+      forms: the texts that the setting `infos` may be.
     """
     # EnvPool has one of another kind.
     spec = getattr(env, "spec", None)
@@ -77,6 +78,7 @@ def describe_vector(
         "max_episode_steps": None if spec is None else spec.max_episode_steps,
         "id": "" if spec is None else spec.id,
         "notes": notes,
+        INFOS: list(forms),
     }
     return bounded_json.encode(description, VECTOR_DESCRIPTION).decode("ascii")
 
@@ -98,24 +100,11 @@ def row_specs(
     if has_row_errors:
         own[batches.ROW_ERRORS] = specs.StringArray((), name=batches.ROW_ERRORS)
     if has_extras:
-        own = {_OBSERVATION: observation, _EXTRAS: specs.StringArray((), name=_EXTRAS), **own}
+        own = {_OBSERVATION: observation, EXTRAS: specs.StringArray((), name=EXTRAS), **own}
     else:
         own = {**batch_rows.named(observation, _OBSERVATION, tuple(own)), **own}
     reward = specs.Array((count,), np.float64, "reward")
     return own, reward, specs.BoundedArray((count,), np.float64, 0.0, 1.0, "discount")
-
-
-def encoded_extras(infos: Mapping[str, Any], both: npt.NDArray[np.bool_]) -> str:
-    """Returns the JSON of what comes with an observation; nothing if there is nothing to say.
-
-    Args:
-      infos: the infos of all rows, stacked as Gymnasium stacks them.
-      both: the rows whose episode was terminated and truncated.
-    """
-    extras: dict[str, Any] = {"info": infos} if infos else {}
-    if both.any():
-        extras["truncated"] = both
-    return values.encode(extras) if extras else ""
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import dm_env
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,8 @@ from dm_env_rpc_client.adaptors.gymnasium.batches import (
     ProxyObservationBatch,
 )
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
+from dm_env_rpc_client.adaptors.gymnasium.extras import OWN, STACKED
+from dm_env_rpc_client.adaptors.gymnasium.first_steps import FirstSteps
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_form, check_reward_spec
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
@@ -53,7 +54,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol import batches
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
 
@@ -113,6 +114,9 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         "render_modes": [],
         "autoreset_mode": AutoresetMode.NEXT_STEP,
     }
+
+    _form = STACKED
+    """That of the infos of batches; see `extras`. Environments on streams have their own."""
 
     def __init__(
         self,
@@ -189,6 +193,24 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           gymnasium.error.ResetNeeded: the first reset does not include all environments.
           EnvironmentsFailedError: some failed.
         """
+        each = self._settings_of(seed, options)
+        rows = self._rows
+        try:
+            self._worlds.reset(each, FirstSteps(rows), self._check_specs)
+            if isinstance(rows, WorldRows):
+                return rows.observations(None), rows.infos(None)
+            infos: dict[str, Any] = {}
+            if self._description is not None:
+                infos = rows.proxy_infos(list(each), self._add_info)
+            return self._observation_batch.rows(None), infos
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
+
+    def _settings_of(
+        self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None
+    ) -> dict[int, Mapping[str, Any]]:
+        """Returns the settings with which environments begin their next episodes."""
         settings = dict(options or {})
         mask = self._mask(settings.pop("reset_mask", None))
         if not np.all(mask | self._rows.has_begun):
@@ -200,16 +222,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             for index in ids
         }
         self._rows.begin(ids)
-        rows = self._rows
-        try:
-            self._worlds.reset(each, _First(rows), self._check_specs)
-            if isinstance(rows, WorldRows):
-                return rows.observations(None), rows.infos(None)
-            infos = {} if self._description is None else rows.proxy_infos(ids, self._add_info)
-            return self._observation_batch.rows(None), infos
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+        return each
 
     def step(self, actions: Any) -> Results:
         """Steps every environment and waits for all of them.
@@ -230,14 +243,23 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         idle = self._idle(range(self.num_envs))
         by_name = self._action_batch.by_name(actions, self.num_envs)
         try:
-            try:
-                self._worlds.step(by_name, self._rows, idle)
-            except EnvironmentsFailedError as error:
-                raise self._failed(error) from error.__cause__
-            return self._results(None)
+            self._step_rows(by_name, idle)
+            rows = self._rows
+            if isinstance(rows, WorldRows):
+                return rows.results(None)
+            return rows.results(None, self._add_info)
         except BaseException as error:
             self._worlds.interrupted(error)
             raise
+
+    def _step_rows(self, by_name: Mapping[str, Any], idle: Collection[int]) -> None:
+        """Steps every environment, and begins the episodes that follow at once."""
+        try:
+            self._worlds.step(by_name, self._rows, idle)
+        except EnvironmentsFailedError as error:
+            raise self._failed(error) from error.__cause__
+        if self._has_to_begin:
+            self._begin_ended(None)
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
         """Steps some environments without waiting for them.
@@ -272,7 +294,12 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """
         try:
             ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
-            return (*self._results(ids), ids)
+            if self._has_to_begin:
+                self._begin_ended(ids)
+            rows = self._rows
+            if isinstance(rows, WorldRows):
+                return (*rows.results(ids), ids)
+            return (*rows.results(ids, self._add_info), ids)
         except BaseException as error:
             self._worlds.interrupted(error)
             raise
@@ -294,7 +321,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """How often environments were started again, which takes `restart`."""
         return self._worlds.restarts
 
-    def __enter__(self) -> RemoteVectorEnv:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -329,9 +356,10 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         if description is None:
             return None
         self.render_mode = render_mode
+        form = self._form if is_batch else OWN
         for environment in worlds.pool.environments:
-            self.render_mode = begin(environment, description, self.render_mode)
-            environment.on_restart(begin_again(description, self.render_mode))
+            self.render_mode = begin(environment, description, self.render_mode, form)
+            environment.on_restart(begin_again(description, self.render_mode, form))
         worlds.pool.check_specs()
         self.metadata = metadata_of(description, self.render_mode)
         return description
@@ -375,10 +403,18 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         self.action_space = self._action_batch.space
         self.single_observation_space = self._observation_batch.single_space
         self.observation_space = self._observation_batch.space
+        # On streams the pool begins them.
+        is_batch = isinstance(worlds, BatchWorlds)
+        self._has_to_begin = is_batch and self._mode is AutoresetMode.SAME_STEP
         self._rows: VectorRows | WorldRows
         if self._description is not None and isinstance(worlds, BatchWorlds):
             self._rows = WorldRows(
-                self.single_observation_space, own.observations, count, self._mode, self._copy
+                self.single_observation_space,
+                own.observations,
+                count,
+                self._mode,
+                self._copy,
+                has_own_infos=self._form == OWN and OWN in self._description.forms,
             )
         else:
             self._rows = VectorRows(
@@ -390,26 +426,19 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
                 self._mode,
             )
 
-    def _results(self, ids: Array | None) -> Results:
-        """Returns what a step returns, after the episodes that follow at once have begun."""
-        rows = self._rows
-        self._begin_ended(ids)
-        if isinstance(rows, WorldRows):
-            return rows.results(ids)
-        return rows.results(ids, self._add_info)
-
     def _begin_ended(self, ids: Array | None) -> None:
         """Begins the next episodes of environments whose episode has ended with this step."""
-        rows = self._rows
-        if isinstance(self._worlds, BatchWorlds) and self._mode is AutoresetMode.SAME_STEP:
-            ended = rows.ended if ids is None else [row for row in rows.ended if row in ids]
-            if ended:
-                self._worlds.begin(ended, rows)
+        rows, worlds = self._rows, self._worlds
+        assert isinstance(worlds, BatchWorlds)
+        ended = rows.ended if ids is None else [row for row in rows.ended if row in ids]
+        if ended:
+            worlds.begin(ended, rows)
 
     def _failed(self, error: EnvironmentsFailedError) -> EnvironmentsFailedError:
         """Returns the error of a step, after the next episodes of the other rows have begun."""
         try:
-            self._begin_ended(None)
+            if self._has_to_begin:
+                self._begin_ended(None)
         except EnvironmentsFailedError as other:
             return EnvironmentsFailedError(
                 {**error.failures, **other.failures}, {**error.addresses, **other.addresses}
@@ -477,27 +506,3 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         if seed is None or self._seed_setting is None:
             return settings
         return {self._seed_setting: seed, **settings}
-
-
-class _First:
-    """Takes first steps, after which no row is in the middle of being begun again.
-
-    Args:
-      rows: takes them in the end.
-    """
-
-    def __init__(self, rows: VectorRows | WorldRows):
-        self._rows = rows
-        self.put_mid_steps = rows.put_mid_steps
-        self.put_lost = rows.put_lost
-
-    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the step of one row."""
-        self._rows.forget_restarts([index])
-        return self._rows.put(index, timestep)
-
-    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
-        """Takes the steps of rows of a world."""
-        rows = np.arange(self._rows.count)
-        self._rows.forget_restarts((rows if at is None else rows[at]).tolist())
-        self._rows.put_rows(at, taken, timestep)

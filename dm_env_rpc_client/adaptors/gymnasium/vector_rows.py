@@ -16,9 +16,15 @@ from dm_env import specs
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium.batches import ObservationBatch, ProxyObservationBatch
-from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import is_terminated
-from dm_env_rpc_client.adaptors.gymnasium.proxy import Extras, extras_of
-from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS
+from dm_env_rpc_client.adaptors.gymnasium.extras import (
+    EXTRAS,
+    FINAL_INFO,
+    FINAL_OBSERVATION,
+    Extras,
+    RowInfo,
+    extras_of,
+)
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import info_of, is_terminated
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.rows import rows_at
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
@@ -211,16 +217,21 @@ class VectorRows:
           ids: their indices; None for all.
           add_info: adds the info of one environment to those of all.
         """
+        if self._is_proxy:
+            rows = range(self.count) if ids is None else ids.tolist()
+            infos = self.proxy_infos(rows, add_info, ids is not None)
+        else:
+            infos = self._infos(slice(None) if ids is None else ids)
+        return (*self.arrays(ids), infos)
+
+    def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:
+        """Returns the same without the infos."""
         which = slice(None) if ids is None else ids
-        rows = range(self.count) if ids is None else ids.tolist()
         return (
             self._observations.rows(ids),
             self._rewards[which].copy(),
             self._terminations[which].copy(),
             self._truncations[which].copy(),
-            self.proxy_infos(rows, add_info, ids is not None)
-            if self._is_proxy
-            else self._infos(which),
         )
 
     def proxy_infos(
@@ -240,8 +251,8 @@ class VectorRows:
             try:
                 if self._is_final[index]:
                     final = {
-                        "final_obs": self._final_observations[index],
-                        "final_info": self._final_infos[index],
+                        FINAL_OBSERVATION: self._final_observations[index],
+                        FINAL_INFO: self._final_infos[index],
                     }
                     infos = add_info(infos, final, row)
                 if self._own_infos[index]:
@@ -253,6 +264,30 @@ class VectorRows:
             where = {index: self._environments[index].connection.address for index in failures}
             raise EnvironmentsFailedError(failures, where)
         return _first_rows(infos, len(ids)) if is_selection else infos
+
+    def each_info(self) -> list[RowInfo]:
+        """Returns the infos of the last step of each environment, or of its reset."""
+        if self._is_proxy:
+            own: Sequence[dict[str, Any]] = self._own_infos
+            final: Sequence[dict[str, Any]] = self._final_infos
+        else:
+            # After the end of an episode they are of the step, not of the reset.
+            own = final = [self._info_of(index) for index in range(self.count)]
+        return [
+            RowInfo(
+                own[index] if self._is_proxy else {},
+                final[index],
+                self._final_observations[index],
+            )
+            if self._is_final[index]
+            else RowInfo(own[index])
+            for index in range(self.count)
+        ]
+
+    def _info_of(self, index: int) -> dict[str, Any]:
+        """Returns the info of an environment that has none of its own; see `GymnasiumEnv`."""
+        info = info_of(self._discounts[index].copy() if self._has_discount[index] else None)
+        return {**info, "restarted": True} if self._was_lost[index] else info
 
     def _infos(self, which: slice | Array) -> dict[str, Any]:
         """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""

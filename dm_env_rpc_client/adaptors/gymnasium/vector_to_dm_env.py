@@ -21,12 +21,12 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, space_json
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
+from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, OWN, STACKED, encoded_stack
 from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
-from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS, OBSERVATION, reset_arguments
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
-    encoded_extras,
     encoded_frames,
     row_specs,
 )
@@ -127,7 +127,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         # Others take no notice of a mask, unless they leave it to their users to begin episodes.
         self._takes_mask = self._has_seed_lists or self._mode is AutoresetMode.DISABLED
         self._calls = ServedCalls()
-        self._has_extras = False
+        self._infos: bool | str = False
         self._seed: Any = None
         self._options: dict[str, Any] | None = None
         self._step_type = np.full(self.num_envs, _FIRST)
@@ -183,6 +183,11 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         arguments = reset_arguments(others)
         if seeds is not None:
             arguments["seed"] = self._row_seeds(seeds)
+        if arguments.get("infos") == OWN:
+            raise ValueError(
+                f"setting 'infos' is {OWN!r}, but a vector environment has one info for all rows; "
+                f"expected a bool or {STACKED!r}"
+            )
         options = dict(arguments["options"]) if "options" in arguments else None
         if mask is not None:
             if not self._takes_mask:
@@ -199,7 +204,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             options = {**(options or {}), batches.RESET_MASK: array}
         self._seed = arguments.get("seed")
         self._options = options
-        self._has_extras = arguments.get("infos", self._has_extras)
+        self._infos = arguments.get("infos", self._infos)
 
     def reset(self) -> dm_env.TimeStep:
         """Begins an episode in every row, or in those of the mask."""
@@ -266,7 +271,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
     def _row_specs(self) -> tuple[dict[str, Any], specs.Array, specs.Array]:
         # Anew each time: infos may have been asked for.
         spec = batch_elements.to_spec(self._observation_space, self.num_envs, OBSERVATION)
-        return row_specs(spec, self.num_envs, self._has_extras, has_row_errors=False)
+        return row_specs(spec, self.num_envs, bool(self._infos), has_row_errors=False)
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
         try:
@@ -275,10 +280,10 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             )
         except SpecError as error:
             raise environment_error(error, "space") from error
-        if not self._has_extras:
+        if not self._infos:
             return {**named(value, OBSERVATION, ()), batches.STEP_TYPE: step_type}
         both = np.zeros(1, np.bool_) if both is None else both
-        text = encoded_extras(self._info, both)
+        text = encoded_stack(self._info, both, self._infos == STACKED)
         return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}
 
     def _numbers(self, name: str, values: Any) -> npt.NDArray[Any]:
@@ -335,5 +340,5 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def _describe(self) -> str:
         return describe_vector(
-            self._environment, self.num_envs, self._mode, self._spaces_json, self._notes
+            self._environment, self.num_envs, self._mode, self._spaces_json, self._notes, (STACKED,)
         )

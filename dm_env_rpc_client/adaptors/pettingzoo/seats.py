@@ -69,7 +69,7 @@ class Seat:
 
     def extras(self, timestep: dm_env.TimeStep) -> Extras:
         """Returns what came with the observation."""
-        return Extras(info_of(timestep))
+        return Extras(info_of(timestep.discount))
 
 
 class OwnSeat(Seat):

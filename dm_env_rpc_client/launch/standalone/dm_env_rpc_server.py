@@ -865,16 +865,22 @@ def _space_json(space: Any) -> Dict[str, Any]:
     return found
 
 
-def _jsonable(value: Any, levels: int = 8) -> Any:
-    """Returns the JSON value of a value; what JSON does not have is an object with the key `$`."""
+def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
+    """Returns the JSON value of a value; what JSON does not have is an object with the key `$`.
+
+    `exact`: whether the client knows the strings of NumPy, which are plain ones otherwise.
+    """
+    if isinstance(value, np.str_):
+        return {"$": "str", "value": str(value)} if exact else str(value)
     if value is None or isinstance(value, (bool, int, str)):
-        return str(value) if isinstance(value, np.str_) else value
+        return value
     if type(value) is float:
         return value if math.isfinite(value) else {"$": "float", "value": str(value)}
     if isinstance(value, bytes):
-        return {"$": "bytes", "base64": base64.b64encode(value).decode()}
+        found: Dict[str, Any] = {"$": "bytes", "base64": base64.b64encode(value).decode()}
+        return dict(found, **{"as": "S"}) if isinstance(value, np.bytes_) else found
     if isinstance(value, np.ma.MaskedArray):
-        return _masked_json(value, levels)
+        return _masked_json(value, levels, exact)
     if isinstance(value, (complex, np.ndarray, np.generic)):
         numbers, kind = _numbers_of(np.asarray(value))
         if kind:
@@ -885,24 +891,30 @@ def _jsonable(value: Any, levels: int = 8) -> Any:
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
         name = value.dtype.name
         if isinstance(value, np.generic) and value.itemsize <= 8:
-            return {"$": "scalar", "dtype": name, "value": _jsonable(value.item())}
+            found = {"$": "scalar", "dtype": name, "value": _jsonable(value.item())}
+            is_known = np.dtype(name).type is type(value)  # long long is int64, too.
+            return found if is_known else dict(found, char=value.dtype.char)
         block = np.asarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
         encoded = base64.b64encode(block).decode()
         found = {"$": "array", "dtype": name, "shape": list(value.shape), "base64": encoded}
+        if not value.dtype.isnative:
+            found["order"] = ">" if sys.byteorder == "little" else "<"
         return found if isinstance(value, np.ndarray) else dict(found, scalar=True)
     if levels == 0:
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
-        items = [_jsonable(item, levels - 1) for item in value.ravel().tolist()]
-        return {"$": "objects", "shape": list(value.shape), "items": items}
+        items = [_jsonable(item, levels - 1, exact) for item in value.ravel().tolist()]
+        is_text = value.dtype.kind == "U"
+        dtype = {"as": value.dtype.str.lstrip("<>=")} if is_text else {"dtype": "object"}
+        return dict({"$": "objects", "shape": list(value.shape), "items": items}, **dtype)
     if isinstance(value, Mapping):
         if "$" not in value and all(type(key) is str for key in value):
-            return {key: _jsonable(part, levels - 1) for key, part in value.items()}
-        pairs = [[_jsonable(part, levels - 1) for part in pair] for pair in value.items()]
+            return {key: _jsonable(part, levels - 1, exact) for key, part in value.items()}
+        pairs = [[_jsonable(part, levels - 1, exact) for part in pair] for pair in value.items()]
         return {"$": "dict", "items": pairs}
     if not isinstance(value, (list, tuple)):
         return repr(value)
-    items = [_jsonable(part, levels - 1) for part in value]
+    items = [_jsonable(part, levels - 1, exact) for part in value]
     kind = "graph" if type(value).__name__ == "GraphInstance" else "tuple"
     return items if isinstance(value, list) else {"$": kind, "items": items}
 
@@ -931,15 +943,15 @@ def _from_numbers(numbers: Any, kind: str) -> Any:
     return np.ascontiguousarray(numbers).ravel().view(dtype).reshape(numbers.shape[:-1])
 
 
-def _masked_json(array: Any, levels: int) -> Any:
+def _masked_json(array: Any, levels: int, exact: bool) -> Any:
     """Returns the JSON value of a masked array: that of its data, with the mask."""
-    found = _jsonable(np.asarray(array.data), levels)
+    found = _jsonable(np.asarray(array.data), levels, exact)
     if not isinstance(found, dict):
         return repr(array)
     if array is np.ma.masked:
         return dict(found, mask=True, scalar=True)
     mask = False if array.mask is np.ma.nomask else _jsonable(np.asarray(array.mask))
-    return dict(found, mask=mask, fill_value=_jsonable(array.fill_value, levels))
+    return dict(found, mask=mask, fill_value=_jsonable(array.fill_value, levels, exact))
 
 
 def _with_mask(value: Any, array: Any) -> Any:
@@ -965,23 +977,34 @@ def _unjsonable(value: Any) -> Any:
         is_dict = isinstance(value, dict)
         return {key: _unjsonable(part) for key, part in value.items()} if is_dict else value
     kind = value["$"]
-    if kind in ("float", "bytes"):
-        return float(value["value"]) if kind == "float" else base64.b64decode(value["base64"])
+    if kind == "float":
+        return float(value["value"])
+    if kind == "bytes":
+        found = base64.b64decode(value["base64"])
+        return np.bytes_(found) if value.get("as") == "S" else found
     if kind == "scalar":
-        return _number_dtype(value).type(_unjsonable(value["value"]))
+        dtype = own = _number_dtype(value)
+        if "char" in value:
+            own = _number_dtype({"dtype": value["char"]})
+        return (own if own == dtype else dtype).type(_unjsonable(value["value"]))
     if kind == "array":
-        dtype = _number_dtype(value)
+        dtype = _number_dtype(value).newbyteorder(value.get("order", "="))
         flat = np.frombuffer(base64.b64decode(value["base64"]), dtype.newbyteorder("<"))
         array = flat.reshape(value["shape"]).astype(dtype)
         return _with_mask(value, _from_numbers(array, value["as"]) if "as" in value else array)
     items = _unjsonable(value["items"])
     if kind == "objects":
         array = np.empty(len(items), object)
-        array[:] = items
-        sizes = [len(item) if type(item) is str else math.inf for item in items] or [0]
-        # Each text of an array of texts takes as much as the longest.
-        if len(sizes) * max(sizes) <= 2 * sum(sizes) + 64 and max(sizes) < math.inf:
-            array = np.array(items)
+        for index, item in enumerate(items):  # Some NumPys take apart lists that are assigned.
+            array[index] = item
+        is_text = "dtype" not in value and all(type(item) is str for item in items)
+        sizes = [len(item) for item in items] if is_text else []
+        longest = max(sizes) if sizes else 0
+        for width in (int(str(value.get("as", "U0"))[1:]), longest) if is_text else ():
+            # Each text of an array of texts takes as much as the longest.
+            if width >= longest and len(sizes) * width <= 2 * sum(sizes) + 64:
+                array = np.array(items, f"U{width or 1}")
+                break
         return _with_mask(value, array.reshape(value["shape"]))
     return dict(items) if kind == "dict" else tuple(items)
 
@@ -993,8 +1016,8 @@ def _number_dtype(value: Dict[str, Any]) -> Any:
     return dtype
 
 
-def _encode(value: Any) -> str:
-    return json.dumps(_jsonable(value), separators=(",", ":"), allow_nan=False)
+def _encode(value: Any, exact: bool = False) -> str:
+    return json.dumps(_jsonable(value, exact=exact), separators=(",", ":"), allow_nan=False)
 
 
 def _decode(text: str) -> Any:
@@ -1012,7 +1035,9 @@ class _Gymnasium:
     reset_settings = ("seed", "options", "infos")
 
     def __init__(self, env: Any):
-        self._env, self._settings, self._has_infos = env, {}, False  # type: Any, Dict[str, Any], bool
+        self._env = env
+        self._settings: Dict[str, Any] = {}
+        self._infos: Any = False  # Whether the client wants them, or "own": with exact types.
         self._reset_takes = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
         metadata = dict(getattr(env, "metadata", None) or {})
         if "render.modes" in metadata:  # Until gym 0.21; later ones have the key render_modes.
@@ -1033,6 +1058,7 @@ class _Gymnasium:
             "reward_range": _jsonable(getattr(env, "reward_range", None)),
             "id": getattr(spec, "id", ""),
             "notes": [],
+            "infos": ["own"],  # What the setting may be beside a bool.
         }
         self.properties: Dict[str, Any] = {"gymnasium": lambda: json.dumps(description)}
         if mode is not None:
@@ -1047,8 +1073,8 @@ class _Gymnasium:
         """Takes settings of a Reset, which hold for the next one; ValueError."""
         for name, value in settings.items():
             is_flag = isinstance(value, (bool, np.bool_))
-            if name == "infos" and is_flag:
-                self._has_infos = bool(value)
+            if name == "infos" and (is_flag or value == "own"):
+                self._infos = bool(value) if is_flag else "own"
             elif name == "seed" and isinstance(value, (int, np.integer)) and not is_flag:
                 self._settings[name] = int(value)
             elif name == "options" and isinstance(value, (str, dict)):
@@ -1061,7 +1087,7 @@ class _Gymnasium:
 
     def observation_spec(self) -> Any:
         spec = _space_spec(self._env.observation_space)
-        return {"observation": spec, "gymnasium": StringArray(())} if self._has_infos else spec
+        return {"observation": spec, "gymnasium": StringArray(())} if self._infos else spec
 
     def reset(self) -> Any:
         settings, self._settings = self._settings, {}
@@ -1099,12 +1125,15 @@ class _Gymnasium:
 
     def _observed(self, observation: Any, info: Any, is_truncated_too: bool) -> Any:
         value = _to_wire(self._env.observation_space, observation)
-        if not self._has_infos:
+        if not self._infos:
             return value
         extras: Dict[str, Any] = {"info": info} if info else {}
         if is_truncated_too:
             extras["truncated"] = True
-        return {"observation": value, "gymnasium": _encode(extras) if extras else ""}
+        return {
+            "observation": value,
+            "gymnasium": _encode(extras, self._infos == "own") if extras else "",
+        }
 
     def close(self) -> None:
         self._env.close()

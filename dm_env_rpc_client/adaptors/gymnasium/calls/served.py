@@ -195,11 +195,21 @@ class ServedCalls:
         results = callee.call(
             name, given.get("rows"), given.get("args", []), given.get("kwargs", {})
         )
-        # Arrays alone: those of a subclass, such as masked ones, would lose what they add.
-        arrays = [each for each in results if type(each) is np.ndarray]
+        # Arrays alone: those of a subclass, such as masked ones, would lose what they add; an array
+        # without dimensions would become a scalar, and a big-endian one another.
+        arrays = [each for each in results if _is_stackable(each)]
         if len(arrays) == len(results) and len({(each.shape, each.dtype) for each in arrays}) == 1:
             return values.encode(np.stack(results))
         return values.encode(tuple(results))
+
+
+def _is_stackable(value: Any) -> bool:
+    return (
+        type(value) is np.ndarray
+        and value.ndim > 0
+        and value.dtype.kind in "biuf"
+        and value.dtype.isnative
+    )
 
 
 def _set(callee: Callee, name: str, count: int, text: Any) -> None:

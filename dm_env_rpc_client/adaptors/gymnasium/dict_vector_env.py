@@ -1,0 +1,100 @@
+"""Several remote environments with a dict of its own for each info, as Stable-Baselines3 has them.
+
+Gymnasium's vector environments stack infos, which turns integers into those of NumPy and fails with
+rows that do not fit together. Here the rows of a batch travel as dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.adaptors.gymnasium.extras import OWN
+from dm_env_rpc_client.adaptors.gymnasium.first_steps import FirstSteps
+from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
+from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows
+
+__all__ = ["DictVectorEnv", "DummyResults"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+DummyResults: TypeAlias = tuple[Any, Array, Array, list[dict[str, Any]]]
+"""What `step` of Stable-Baselines3's DummyVecEnv returns."""
+
+
+class DictVectorEnv(RemoteVectorEnv):
+    """`RemoteVectorEnv` that steps as Stable-Baselines3's DummyVecEnv does, in the mode SAME_STEP.
+
+    The infos of a vector environment at the server, and those of a server of a former version, come
+    stacked, and are taken apart here.
+    """
+
+    _form = OWN
+
+    def __repr__(self) -> str:
+        return self._described(RemoteVectorEnv.__name__)
+
+    def reset_each(
+        self,
+        seeds: Sequence[int | None],
+        options: Mapping[str, Any] | None,
+        reset_infos: list[dict[str, Any]],
+    ) -> Any:
+        """Begins an episode in every environment, and returns the observations [N, ...].
+
+        Args:
+          seeds: one for each environment.
+          options: as for `reset`.
+          reset_infos: gets the infos.
+
+        Raises:
+          As `reset`.
+        """
+        each = self._settings_of(seeds, options)
+        rows = self._rows
+        try:
+            self._worlds.reset(each, FirstSteps(rows), self._check_specs)
+            reset_infos[:] = [row.info for row in rows.each_info()]
+            if isinstance(rows, WorldRows):
+                return rows.observations(None)
+            return self._observation_batch.rows(None)
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise
+
+    def step_each(self, actions: Any, reset_infos: list[dict[str, Any]]) -> DummyResults:
+        """Steps every environment; where an episode has ended, the next one has begun.
+
+        Args:
+          actions: the actions [N, ...].
+          reset_infos: gets the infos of the episodes that have begun.
+
+        Returns:
+          Observations [N, ...], rewards float32 [N], whether an episode has ended, bool [N], and
+          the infos of the steps.
+
+        Raises:
+          As `step`.
+        """
+        idle = self._idle(range(self.num_envs))
+        by_name = self._action_batch.by_name(actions, self.num_envs)
+        try:
+            self._step_rows(by_name, idle)
+            observations, rewards, terminations, truncations = self._rows.arrays(None)
+            dones = terminations | truncations
+            infos = []
+            for index, row in enumerate(self._rows.each_info()):
+                info = {**(row.final_info if dones[index] else row.info)}
+                info["TimeLimit.truncated"] = bool(truncations[index] and not terminations[index])
+                if dones[index]:
+                    reset_infos[index] = row.info
+                    if row.final_observation is not None:
+                        info["terminal_observation"] = row.final_observation
+                infos.append(info)
+            return observations, rewards.astype(np.float32), dones, infos
+        except BaseException as error:
+            self._worlds.interrupted(error)
+            raise

@@ -1,0 +1,227 @@
+"""What comes with the observations of a Gymnasium environment: the observation `gymnasium`.
+
+It is empty, or a JSON object:
+
+| who | key | value |
+| --- | --- | --- |
+| an environment | `info` | the info of the step or reset |
+| | `truncated` | true if an episode that was terminated was truncated, too |
+| rows of a batch | `info` | the infos of all rows, stacked as Gymnasium stacks them |
+| | `rows` | instead, by the index of the row, an object with its `info` and, if its episode has ended and the next has begun, `final_info` and `final_obs` |
+| | `truncated` | of which rows, bool [N] |
+
+A client asks for it with the setting `infos` of a Reset. True is for clients that do not know the
+strings of NumPy (see `values`) and get the `info` of rows; `STACKED` is the same with exact types;
+`OWN` is for `rows`. A description has what its server knows in the list `infos`.
+"""  # noqa: E501  # a table
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.protocol import batches
+
+__all__ = [
+    "EXTRAS",
+    "FINAL_INFO",
+    "FINAL_OBSERVATION",
+    "INFO",
+    "INFOS",
+    "OWN",
+    "STACKED",
+    "Extras",
+    "RowInfo",
+    "encoded",
+    "encoded_rows",
+    "encoded_stack",
+    "extras_of",
+    "rows_of",
+    "stack_of",
+    "unstacked",
+]
+
+EXTRAS = "gymnasium"
+"""The name of the observation."""
+
+INFOS = "infos"
+"""The setting of a Reset; in a description, the list of the texts that the setting may be."""
+
+OWN, STACKED = "own", "stacked"
+"""The texts that it may be."""
+
+INFO, FINAL_INFO, FINAL_OBSERVATION = "info", "final_info", "final_obs"
+"""The keys of the infos of a row. Of a stack, the last two are those of Gymnasium."""
+
+_TRUNCATED, _ROWS = "truncated", "rows"
+
+
+class Extras(NamedTuple):
+    """What comes with each observation of one environment.
+
+    Attributes:
+      info: the info of the step or reset.
+      is_truncated: whether an episode that was terminated was truncated, too.
+    """
+
+    info: dict[str, Any]
+    is_truncated: bool
+
+
+class RowInfo(NamedTuple):
+    """The infos of a row in one step.
+
+    Attributes:
+      info: that of the step; if the next episode has begun in it, that of the reset.
+      final_info: that of the step which ended an episode, if the next one has begun in it.
+      final_observation: the last one of that episode; None if it is not known.
+    """
+
+    info: dict[str, Any]
+    final_info: dict[str, Any] = {}  # noqa: RUF012  # Replaced, not changed.
+    final_observation: Any = None
+
+
+def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
+    """Returns the text of what comes with an observation of one environment.
+
+    Args:
+      info: what the environment returned.
+      is_truncated_too: whether an episode was terminated and truncated.
+      is_exact: whether the client knows all types.
+    """
+    extras: dict[str, Any] = {INFO: info} if info else {}
+    if is_truncated_too:
+        extras[_TRUNCATED] = True
+    return values.encode(extras, is_exact) if extras else ""
+
+
+def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
+    """Returns the text of what comes with the observations of rows, whose infos are stacked.
+
+    Args:
+      infos: the infos of all rows, stacked as Gymnasium stacks them.
+      both: the rows whose episode was terminated and truncated.
+      is_exact: as for `encoded`.
+    """
+    extras: dict[str, Any] = {INFO: infos} if infos else {}
+    if both.any():
+        extras[_TRUNCATED] = both
+    return values.encode(extras, is_exact) if extras else ""
+
+
+def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
+    """Returns the text of what comes with the observations of rows, each with infos of its own.
+
+    Args:
+      rows: by the index of the row, the JSON value with the keys of its infos.
+      both: the rows whose episode was terminated and truncated.
+
+    Raises:
+      SpecError: there is no text for one of the rows.
+    """
+    extras: dict[str, Any] = {_ROWS: rows} if rows else {}
+    if both.any():
+        extras[_TRUNCATED] = values.to_jsonable(both)
+    return values.text_of(extras) if extras else ""
+
+
+def extras_of(observation: Mapping[str, Any]) -> Extras:
+    """Returns what came with an observation; ProtocolError if it is invalid."""
+    text = str(observation[EXTRAS])
+    if not text:
+        return Extras({}, False)
+    value = values.decode(text, f"observation {EXTRAS!r}")
+    info = value.get(INFO, {}) if isinstance(value, dict) else None
+    if not isinstance(info, dict):
+        raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {value}")
+    return Extras(info, value.get(_TRUNCATED) is True)
+
+
+def stack_of(text: str, count: int) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    """Returns the stacked infos of a text, and which episodes have ended in both ways.
+
+    Raises:
+      ProtocolError: they are not those of `count` rows.
+    """
+    extras, both = _of_rows(text, count)
+    infos = extras.get(INFO, {})
+    if not isinstance(infos, dict) or not _has_rows(infos, count):
+        raise _invalid(text, count)
+    return infos, both
+
+
+def rows_of(text: str, count: int) -> tuple[dict[int, RowInfo], npt.NDArray[np.bool_] | None]:
+    """Returns the infos of a text by row, and which episodes have ended in both ways.
+
+    Raises:
+      ProtocolError: they are not those of `count` rows.
+    """
+    extras, both = _of_rows(text, count)
+    rows = extras.get(_ROWS, {})
+    if not isinstance(rows, dict):
+        raise _invalid(text, count)
+    found: dict[int, RowInfo] = {}
+    for key, own in rows.items():
+        if not isinstance(own, dict):
+            raise _invalid(text, count)
+        row = RowInfo(own.get(INFO, {}), own.get(FINAL_INFO, {}), own.get(FINAL_OBSERVATION))
+        if not isinstance(row.info, dict) or not isinstance(row.final_info, dict):
+            raise _invalid(text, count)
+        found[batches.row_index(key, count, f"observation {EXTRAS!r}")] = row
+    return found, both
+
+
+def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
+    """Returns stacked infos of `count` rows as those of each row.
+
+    What was an integer, a float or a bool has become one of NumPy when it was stacked.
+    """
+    found = []
+    for own in _unstacked(infos, count):
+        final = own.pop(FINAL_INFO, {})
+        final_observation = own.pop(FINAL_OBSERVATION, None)
+        found.append(RowInfo(own, final if isinstance(final, dict) else {}, final_observation))
+    return found
+
+
+def _unstacked(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    masks = {f"_{key}" for key in infos}
+    for key, value in infos.items():
+        if key in masks:
+            continue
+        parts = _unstacked(value, count) if isinstance(value, dict) else value
+        mask = infos.get(f"_{key}")
+        for index in range(count) if mask is None else np.flatnonzero(mask).tolist():
+            found[index][key] = parts[index]
+    return found
+
+
+def _of_rows(text: str, count: int) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
+    extras = values.decode(text, f"observation {EXTRAS!r}")
+    both = extras.get(_TRUNCATED) if isinstance(extras, dict) else None
+    is_mask = isinstance(both, np.ndarray) and both.shape == (count,) and both.dtype == np.bool_
+    if not isinstance(extras, dict) or not (both is None or is_mask):
+        raise _invalid(text, count)
+    return extras, both
+
+
+def _has_rows(infos: Mapping[str, Any], count: int) -> bool:
+    return all(
+        _has_rows(value, count)
+        if isinstance(value, dict)
+        else isinstance(value, np.ndarray) and value.shape[:1] == (count,)
+        for value in infos.values()
+    )
+
+
+def _invalid(text: str, count: int) -> ProtocolError:
+    return ProtocolError(
+        f"observation {EXTRAS!r}: expected infos of {count} rows, got {text[:200]}"
+    )

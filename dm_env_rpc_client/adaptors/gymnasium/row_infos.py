@@ -1,0 +1,156 @@
+"""The infos of rows, at a server, between their steps and the answer of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium.extras import (
+    FINAL_INFO,
+    FINAL_OBSERVATION,
+    INFO,
+    encoded_rows,
+    encoded_stack,
+)
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.turns import failed
+from dm_env_rpc_client.system.wrong_returns import described
+
+__all__ = ["OwnInfos", "RowInfos", "StackedInfos"]
+
+
+class RowInfos(Protocol):
+    """The infos of rows between their steps and the answer.
+
+    Rows may step at the same time, each in a thread. What the environments keep and change later
+    changes nothing here.
+    """
+
+    def put(self, index: int, info: Any) -> None:
+        """Takes the info of a row."""
+
+    def final(self, observation: Any, info: Any) -> Any:
+        """Returns what `put_final` takes.
+
+        Args:
+          observation: the last one of an episode, as a client gets it.
+          info: that of the same step.
+        """
+
+    def put_final(self, index: int, final: Any) -> None:
+        """Takes how an episode of a row has ended, before the info of the next one."""
+
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+        """Returns the text of what comes with the observations, and begins anew.
+
+        Args:
+          both: the rows whose episode was terminated and truncated.
+
+        Returns:
+          The text, and the errors of rows whose infos cannot be sent.
+        """
+
+
+class StackedInfos:
+    """Infos stacked as Gymnasium stacks them.
+
+    Args:
+      count: the number of rows.
+      is_exact: whether the client knows all types.
+    """
+
+    def __init__(self, count: int, is_exact: bool):
+        self.num_envs = count
+        self._is_exact = is_exact
+        self._infos: dict[int, list[Any]] = {}
+
+    def put(self, index: int, info: Any) -> None:
+        """Takes the info of a row."""
+        self._infos.setdefault(index, []).append(values.snapshot(info))
+
+    def final(self, observation: Any, info: Any) -> Any:
+        """Returns what `put_final` takes."""
+        return {FINAL_OBSERVATION: values.snapshot(observation), FINAL_INFO: values.snapshot(info)}
+
+    def put_final(self, index: int, final: Any) -> None:
+        """Takes how an episode of a row has ended."""
+        self._infos.setdefault(index, []).append(final)
+
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+        """Returns the text; see `RowInfos`."""
+        if not self._infos and not both.any():  # As in most steps of most environments.
+            return "", {}
+        of_rows, self._infos = self._infos, {}
+        infos: dict[str, Any] = {}
+        failures: dict[int, str] = {}
+        for index in sorted(of_rows):
+            try:
+                for info in of_rows[index]:
+                    infos = self._add_info(infos, info, index)
+            except Exception as error:  # An info of another shape than those of other rows.
+                failures[index] = failed(index, error)
+        return encoded_stack(infos, both, self._is_exact), failures
+
+    # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
+    _add_info: Any = gymnasium.vector.VectorEnv._add_info
+
+
+class OwnInfos:
+    """Infos of which each row has its own, whatever those of the others are."""
+
+    def __init__(self) -> None:
+        # JSON values, which have none of the objects that the environments keep.
+        self._infos: dict[int, dict[str, Any]] = {}
+        # What cannot be sent is the error of its row when all have stepped.
+        self._errors: dict[int, Exception] = {}
+
+    def put(self, index: int, info: Any) -> None:
+        """Takes the info of a row."""
+        try:
+            self._infos.setdefault(index, {})[INFO] = _jsonable(info)
+        except Exception as error:
+            self._errors[index] = error
+
+    def final(self, observation: Any, info: Any) -> Any:
+        """Returns what `put_final` takes."""
+        try:
+            own = _jsonable(info or {})
+        except Exception as error:
+            return error
+        exact = values.to_jsonable(observation, values.INFO_LEVELS, is_exact=True)
+        return {FINAL_OBSERVATION: exact, FINAL_INFO: own}
+
+    def put_final(self, index: int, final: Any) -> None:
+        """Takes how an episode of a row has ended."""
+        if isinstance(final, Exception):
+            self._errors[index] = final
+        else:
+            self._infos[index] = final
+
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+        """Returns the text; see `RowInfos`."""
+        infos, self._infos = self._infos, {}
+        errors, self._errors = self._errors, {}
+        try:
+            text = encoded_rows(infos, both)
+        except SpecError:  # Such as an integer of more digits than Python writes.
+            for index, own in infos.items():
+                try:
+                    values.text_of(own)
+                except SpecError as error:
+                    errors[index] = error
+            infos = {index: own for index, own in infos.items() if index not in errors}
+            text = encoded_rows(infos, both)
+        return text, {index: failed(index, error) for index, error in errors.items()}
+
+
+def _jsonable(info: Any) -> Any:
+    """Returns the JSON value of an info, or raises the error that its row is to have."""
+    if not isinstance(info, Mapping):
+        raise TypeError(f"the info is {described(info)}; expected a dict")
+    return values.to_jsonable(info, values.INFO_LEVELS, is_exact=True)
