@@ -223,7 +223,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         extras: dict[str, Any] = {"info": self._info} if self._info else {}
         if is_truncated_too:
             extras["truncated"] = True
-        return {OBSERVATION: value, EXTRAS: values.encode(extras) if extras else ""}
+        return {OBSERVATION: value, EXTRAS: values.encode_extras(extras)}
 
     def _describe(self) -> str:
         env, spec = self.gymnasium, self.gymnasium.spec

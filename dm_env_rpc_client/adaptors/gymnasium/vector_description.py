@@ -115,7 +115,7 @@ def encoded_extras(infos: Mapping[str, Any], both: npt.NDArray[np.bool_]) -> str
     extras: dict[str, Any] = {"info": infos} if infos else {}
     if both.any():
         extras["truncated"] = both
-    return values.encode(extras) if extras else ""
+    return values.encode_extras(extras)
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:
