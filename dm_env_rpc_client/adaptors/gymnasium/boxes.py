@@ -172,9 +172,10 @@ def uniform_box(
     """
     size = 2 * math.prod(shape) * (dtype.itemsize + 1)
     if not shape or room.takes(size):
-        kind = ExactBox if exact else spaces.Box
-        ends = (np.full(shape, end, dtype) for end in (low, high))
-        return kind(*ends, dtype=dtype.type)
+        lows, highs = np.full(shape, low, dtype), np.full(shape, high, dtype)
+        kind: Any = ExactBox if exact else spaces.Box
+        made: spaces.Box = kind(lows, highs, dtype=dtype.type)
+        return made
     return (WideExactBox if exact else WideBox)(low, high, shape, dtype.type)
 
 

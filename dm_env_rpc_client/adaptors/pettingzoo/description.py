@@ -75,12 +75,14 @@ class Description(NamedTuple):
             agents = agents or [from_jsonable(item["agent"], where) for item in items]
             each = dict(zip(agents, items, strict=True))
             state_space = value["state_space"]
+            actions, observations = (
+                {agent: from_json(item[name], where, room) for agent, item in each.items()}
+                for name in ("action_space", "observation_space")
+            )
             return cls(
                 list(each),
-                *(
-                    {agent: from_json(item[name], where, room) for agent, item in each.items()}
-                    for name in ("action_space", "observation_space")
-                ),
+                actions,
+                observations,
                 dict(from_jsonable(value["metadata"], where)),
                 value["render_mode"],
                 None if state_space is None else from_json(state_space, where, room),
