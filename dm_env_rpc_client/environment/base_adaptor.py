@@ -388,6 +388,8 @@ def _adopt(
     observations = SpecManager(new.observations, "observation", limits)
     visible = visible_names(observations, requested)
     asked = {*visible, *({REWARD, DISCOUNT} & observations.names())}
+    actions.check_sizes(actions.names())
+    observations.check_sizes(asked)
     by_name = {
         name: specs.tensor_spec_to_dm_env_spec(observations.name_to_spec(name))
         for name in observations.names()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting, endless, nesting
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = ["MadeAgain", "MadeByArguments", "Making", "is_made_again"]
@@ -23,6 +24,9 @@ __all__ = ["MadeAgain", "MadeByArguments", "Making", "is_made_again"]
 _Made = TypeVar("_Made", bound="MadeByArguments")
 
 _SECRET = ("token", "metadata")
+
+_MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
+"""Of arguments: the levels of names and of an array, in a list with settings for each row."""
 
 
 class Making(NamedTuple):
@@ -34,8 +38,22 @@ class Making(NamedTuple):
 
     @classmethod
     def of(cls, make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Making:
-        """Returns what makes an environment again, whatever becomes of these settings later."""
-        return cls(make, _snapshot(arguments), _snapshot(keywords))
+        """Returns what makes an environment again, whatever becomes of these settings later.
+
+        Raises:
+          SpecError: an argument contains itself, or is nested deeper than any settings are.
+        """
+        try:
+            return cls(make, _snapshot(arguments), _snapshot(keywords))
+        except _TooDeepError:
+            pass  # Which argument it is follows.
+        for name, value in (*enumerate(arguments, 1), *keywords.items()):
+            try:
+                _snapshot(value, _MOST_LEVELS - 1)
+            except _TooDeepError:
+                where = f"argument {name} of {make.__name__}"
+                raise endless.too_deep(value, where, _MOST_LEVELS) from None
+        raise AssertionError("an argument is too deep")
 
     def __call__(self) -> Any:
         """Makes one."""
@@ -106,12 +124,18 @@ def _listed(address: Any) -> list[Any]:
     return list(address) if isinstance(address, list | tuple) else [address]
 
 
-def _snapshot(value: Any) -> Any:
+class _TooDeepError(Exception):
+    """A value has more levels than `_snapshot` copies."""
+
+
+def _snapshot(value: Any, levels: int = _MOST_LEVELS) -> Any:
     """Copies containers and arrays, which a program may change later; nothing else."""
     if isinstance(value, np.ndarray):
         return value.copy()
+    if type(value) is not dict and type(value) not in (list, tuple):
+        return value
+    if levels == 0:
+        raise _TooDeepError
     if type(value) is dict:
-        return {key: _snapshot(each) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(_snapshot, value))
-    return value
+        return {key: _snapshot(each, levels - 1) for key, each in value.items()}
+    return type(value)([_snapshot(each, levels - 1) for each in value])

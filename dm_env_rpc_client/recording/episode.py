@@ -89,7 +89,8 @@ class Episode:
         """The actions, stacked along time and nested: one fewer than TimeSteps.
 
         Raises:
-          SpecError: a step left an action out that another one has.
+          SpecError: a step left an action out that another one has, or the length of an action
+        changes.
         """
         taken = self.flat_actions[1:]
         names = list(self.action_specs)
@@ -100,18 +101,27 @@ class Episode:
                         f"step {index} of episode {self.number} has no action {name!r}, so that "
                         "the actions cannot be stacked; see flat_actions"
                     )
-        stacked = {
-            name: np.stack([np.asarray(action[name]) for action in taken])
-            if taken
-            else np.empty((0, *self.action_specs[name].shape), self.action_specs[name].dtype)
-            for name in names
-        }
+        stacked = {name: self._stacked(name, [action[name] for action in taken]) for name in names}
         return nesting.nest(stacked, nesting.SEPARATOR)
+
+    def _stacked(self, name: str, values: list[Any]) -> Any:
+        spec = self.action_specs[name]
+        if not values:
+            return np.empty((0, *(max(size, 0) for size in spec.shape)), spec.dtype)
+        arrays = [np.asarray(value) for value in values]
+        for array in arrays:
+            if array.shape != arrays[0].shape:
+                raise SpecError(
+                    f"action {name!r} of episode {self.number} has shapes {list(arrays[0].shape)} "
+                    f"and {list(array.shape)}, so that it cannot be stacked; see flat_actions"
+                )
+        return np.stack(arrays)
 
     @property
     def episode_return(self) -> Any:
-        """The sum of the rewards; 0 if there are none."""
-        rewards = [step.reward for step in self.flat_timesteps if step.reward is not None]
+        """The sum of the rewards; 0 if there are none, or if they are not numbers."""
+        given = (step.reward for step in self.flat_timesteps if step.reward is not None)
+        rewards = [reward for reward in given if np.asarray(reward).dtype.kind in "biuf"]
         total = np.sum(rewards, axis=0) if rewards else np.float64(0)
         return total if np.ndim(total) else total.item()
 

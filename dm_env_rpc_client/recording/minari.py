@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dm_env
@@ -15,7 +17,6 @@ from dm_env import specs
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.extras import importing
-from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.episodes import all_episodes
 from dm_env_rpc_client.recording.exported_sizes import exported_sizes
@@ -26,6 +27,9 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     import minari
     from gymnasium import spaces
     from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.namespace import NAMESPACE_METADATA_FILENAME
+    from minari.storage import get_dataset_path
 
 _MOST_DISCRETE = np.iinfo(np.int64).max
 """Gymnasium's `Discrete` counts with int64."""
@@ -57,13 +61,17 @@ def export_minari(
 
     Raises:
       RecordingError: the recording cannot be read or has no episodes, its episodes have different
-        specs, no actions or no observations, an observation or action has no space in Minari, a
-        reward is not a scalar, a TimeStep exceeds the limits, or there is such a data set.
+        specs, no actions or no observations, an observation or action has no space in Minari (it is
+        a text or message, of variable length, or has no elements), a reward is not a number, a
+        TimeStep exceeds the limits, Minari cannot write the data set, or there is such a data set.
+        No part of the data set is left.
     """
     arguments.text("dataset_id", dataset_id, expected="a text such as 'catch/run-v0'")
     arguments.function("on_episode", on_episode, none="None")
+    _check_id(dataset_id)
     buffers: list[EpisodeBuffer] = []
     first: Episode | None = None
+    space_of: dict[str, spaces.Space[Any]] = {}
     for episode in all_episodes(Scan(path, limits)):
         if len(episode) < 2:
             continue
@@ -79,8 +87,10 @@ def export_minari(
                 f"episode {episode.number} of {path} has other actions or observations than those "
                 "before, and the episodes of a data set have the same"
             )
+        exported_sizes(episode, limits)
+        # Before the values: NumPy stacks none of variable length.
+        space_of = space_of or _spaces(path, first)
         try:
-            exported_sizes(episode, limits)
             buffers.append(_buffer(len(buffers), episode))
         except SpecError as error:
             raise RecordingError(f"cannot export to Minari: {error}") from error
@@ -89,35 +99,77 @@ def export_minari(
         del episode
     if first is None:
         raise RecordingError(f"{path} has no episodes that could be exported")
+    with _made_whole(dataset_id), warnings.catch_warnings():
+        # It recommends facts, such as an author, that a recording does not have.
+        warnings.simplefilter("ignore", UserWarning)
+        minari.create_dataset_from_buffers(
+            dataset_id,
+            buffers,
+            **space_of,
+            description="A recording of dm-env-rpc-client",
+            data_format="arrow",
+            jpeg_encoding=False,
+        )
+    return len(buffers)
+
+
+def _check_id(dataset_id: str) -> None:
+    """Raises RecordingError if an id is not one of Minari, or if there is such a data set."""
+    try:
+        parse_dataset_id(dataset_id)
+    except (TypeError, ValueError) as error:  # A TypeError for an id without a version.
+        raise RecordingError(f"cannot export to Minari: {error}") from error
+    if get_dataset_path(dataset_id).exists():
+        raise RecordingError(
+            f"cannot export to Minari: there is a data set {dataset_id!r} already; choose another "
+            "name or version"
+        )
+
+
+@contextlib.contextmanager
+def _made_whole(dataset_id: str) -> Iterator[None]:
+    """Makes a data set in the block, or leaves nothing of it; RecordingError."""
+    path, root = get_dataset_path(dataset_id), get_dataset_path()
+    namespaces = []
+    for parent in path.parents:
+        if parent == root or parent.exists():
+            break
+        namespaces.append(parent)
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(path, ignore_errors=True)
+        for parent in namespaces:
+            (parent / NAMESPACE_METADATA_FILENAME).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Others may have put a data set there.
+                parent.rmdir()
+        if not isinstance(error, Exception):
+            raise
+        # Minari asserts, and its writers raise errors of many kinds.
+        text = f"{type(error).__name__}: {error}"
+        raise RecordingError(f"cannot export to Minari: {text}") from error
+
+
+def _spaces(path: str | os.PathLike[str], first: Episode) -> dict[str, spaces.Space[Any]]:
+    """Returns the spaces of all episodes, as arguments of Minari; RecordingError."""
     observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}
     for kind, wanted in (("actions", first.action_specs), ("observations", observed)):
         if not wanted:
             raise RecordingError(f"{path} has no {kind}, and a data set of Minari has some")
-    try:
-        with warnings.catch_warnings():
-            # It recommends facts, such as an author, that a recording does not have.
-            warnings.simplefilter("ignore", UserWarning)
-            minari.create_dataset_from_buffers(
-                dataset_id,
-                buffers,
-                observation_space=_space(observed, "observation"),
-                action_space=_space(first.action_specs, "action"),
-                description="A recording of dm-env-rpc-client",
-                data_format="arrow",
-                jpeg_encoding=False,
-            )
-    except ValueError as error:
-        raise RecordingError(f"cannot export to Minari: {error}") from error
-    return len(buffers)
+    return {
+        "observation_space": _space(observed, "observation"),
+        "action_space": _space(first.action_specs, "action"),
+    }
 
 
 def _buffer(number: int, episode: Episode) -> EpisodeBuffer:
     steps = episode.flat_timesteps
     for step in steps[1:]:
-        if np.shape(step.reward):
+        reward = np.asarray(0.0 if step.reward is None else step.reward)
+        if reward.shape or reward.dtype.kind not in "biuf":
             raise SpecError(
-                f"the rewards of episode {episode.number} have shape {list(np.shape(step.reward))};"
-                " those of Minari are scalars"
+                f"the rewards of episode {episode.number} are {reward.dtype} "
+                f"{list(reward.shape)}; those of Minari are numbers"
             )
     last = len(steps) - 2
     is_terminated = steps[-1].step_type is dm_env.StepType.LAST and episode.end == "terminated"
@@ -149,22 +201,26 @@ def _same(some: Mapping[str, specs.Array], others: Mapping[str, specs.Array]) ->
 
 
 def _space(by_name: Mapping[str, specs.Array], kind: str) -> spaces.Space[Any]:
-    found = {name: _space_of(spec, f"{kind} {name!r}") for name, spec in _wanted(by_name)}
+    found = {name: _space_of(spec, f"{kind} {name!r}") for name, spec in by_name.items()}
     return next(iter(found.values())) if len(found) == 1 else spaces.Dict(found)
-
-
-def _wanted(by_name: Mapping[str, specs.Array]) -> Iterable[tuple[str, specs.Array]]:
-    return (pair for pair in by_name.items() if pair[0] not in (REWARD, DISCOUNT))
 
 
 def _space_of(spec: specs.Array, name: str) -> spaces.Space[Any]:
     kind = spec.dtype.kind
+    reason = ""
+    if min(spec.shape, default=1) < 0:
+        reason = f"of variable length, {list(spec.shape)}"
+    elif 0 in spec.shape:
+        reason = f"an array without elements, {list(spec.shape)}"
+    elif kind not in "biuf" or isinstance(spec, specs.StringArray):
+        reason = f"{spec!r}"
+    if reason:
+        raise RecordingError(
+            f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported "
+            "there; Parquet takes texts, variable lengths and arrays without elements"
+        )
     if kind == "b":
         return spaces.Box(0, 1, spec.shape, np.bool_) if spec.shape else spaces.Discrete(2)
-    if kind not in "iuf" or min(spec.shape, default=0) < 0:
-        raise RecordingError(
-            f"{name} is {spec!r}; Minari has no space for it, so the recording cannot be exported"
-        )
     limits = np.iinfo(spec.dtype) if kind in "iu" else None
     low = -np.inf if limits is None else limits.min
     high = np.inf if limits is None else limits.max

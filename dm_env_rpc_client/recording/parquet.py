@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +58,7 @@ def export_parquet(
     Raises:
       RecordingError: the recording cannot be read or has no episodes, the file exists, or the specs
         differ from episode to episode, an observation has no type in Parquet, or a TimeStep exceeds
-        the limits.
+        the limits, or the file cannot be written. No part of the file is left.
     """
     check_reading(path, limits)
     arguments.function("on_episode", on_episode, none="None")
@@ -66,38 +67,56 @@ def export_parquet(
         file = open(out, "xb")  # noqa: SIM115 - closed below, and removed unless it is complete.
     except FileExistsError as error:
         raise RecordingError(f"cannot export to {out}: there is a file already") from error
+    except OSError as error:
+        raise RecordingError(f"cannot export to {out}: {error}") from error
     count = 0
     writer = None
     try:
         for episode in episodes(path, limits):
             for rows in _row_groups(episode, limits):
-                columns = _columns(episode, rows)
-                found = pa.schema([(name, column.type) for name, column in columns.items()])
-                if writer is None:
-                    schema = found
-                    writer = pyarrow.parquet.ParquetWriter(file, schema)
-                if found != schema:
-                    raise RecordingError(
-                        f"episode {episode.number} of {path} has other actions or observations "
-                        "than those before, and the rows of a Parquet file have one type; "
-                        f"{_difference(schema, found)}"
-                    )
-                writer.write_table(pa.table(columns, schema=schema))
-                pa.default_memory_pool().release_unused()
+                with _writing(out, f"episode {episode.number} of {path}"):
+                    columns = _columns(episode, rows)
+                    found = pa.schema([(name, column.type) for name, column in columns.items()])
+                    if writer is None:
+                        schema = found
+                        writer = pyarrow.parquet.ParquetWriter(file, schema)
+                    if found != schema:
+                        raise RecordingError(
+                            f"episode {episode.number} of {path} has other actions or observations "
+                            "than those before, and the rows of a Parquet file have one type; "
+                            f"{_difference(schema, found)}"
+                        )
+                    writer.write_table(pa.table(columns, schema=schema))
+                    pa.default_memory_pool().release_unused()
             count += 1
             if on_episode is not None:
                 on_episode(episode)
         if writer is None:
             raise RecordingError(f"{path} has no episodes that could be exported")
-        writer.close()
-    except BaseException:
-        if writer is not None:
+        with _writing(out, "the end"):
             writer.close()
+            file.close()
+    except BaseException:
         out.unlink(missing_ok=True)
+        # What they would still write fails as before, or goes to no file.
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if writer is not None:
+                writer.close()
+        if writer is not None:
+            writer.is_open = False  # Its finalizer would write again.
+        with contextlib.suppress(OSError):
+            file.close()
         raise
-    finally:
-        file.close()
     return count
+
+
+@contextlib.contextmanager
+def _writing(out: Path, what: str) -> Iterator[None]:
+    """Raises RecordingError for what Arrow or the file cannot take."""
+    try:
+        yield
+    except (OSError, OverflowError, pa.ArrowException) as error:
+        raise RecordingError(f"cannot export {what} to {out}: {error}") from error
 
 
 def _row_groups(episode: Episode, limits: Limits) -> Iterator[slice]:

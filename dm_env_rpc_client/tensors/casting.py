@@ -18,6 +18,7 @@ import numpy.typing as npt
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors.endless import text_of
 
 Array = npt.NDArray[Any]
 
@@ -308,7 +309,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def _excerpt(element: Any) -> str:
-    text = repr(element)
+    text = text_of(element)
     return text if len(text) <= 40 else text[:37] + "..."
 
 

@@ -169,6 +169,11 @@ class Budget:
             raise SpecError(f"{where}: the message has too many fields for its limits (Limits)")
 
 
+def largest_array(limits: Limits) -> int:
+    """Returns the size in bytes of the largest array that any message may have."""
+    return limits.message_bytes + limits.expanded_bytes
+
+
 def listed(known: Iterable[object]) -> str:
     """Returns the first names or UIDs of many, for an error message; "none" for none."""
     shown = [repr(one) for one in itertools.islice(known, _LISTED + 1)]

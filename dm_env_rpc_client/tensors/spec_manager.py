@@ -8,6 +8,7 @@ if there are few elements.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, KeysView, Mapping
 from typing import Any
 
@@ -18,7 +19,14 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError, UnknownNameError
 from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits, listed, shortened
+from dm_env_rpc_client.tensors.limits import (
+    DEFAULT,
+    Budget,
+    Limits,
+    largest_array,
+    listed,
+    shortened,
+)
 
 _COMPARED = 256
 """The number of characters of an unknown name that are compared with the known ones."""
@@ -221,6 +229,28 @@ class SpecManager:
             for name, field in self._by_name.items()
         }
         return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
+
+    def check_sizes(self, names: Iterable[str]) -> None:
+        """Raises SpecError if no message can have one of some values, whatever it contains.
+
+        Args:
+          names: of the values.
+        """
+        most = largest_array(self._limits)
+        for name in names:
+            field = self.field(name)
+            # Of a variable dimension, a value with length 1.
+            size = math.prod(map(abs, field.shape)) * field.codec.dtype.itemsize
+            if size > most:
+                advice = (
+                    "" if self._kind == "action" else ", leave it out with requested_observations"
+                )
+                raise SpecError(
+                    f"{field.label}: shape {list(field.shape)} of {field.codec.name} takes {size} "
+                    f"bytes, and a message with such an array has at most {most} "
+                    f"(Limits.message_bytes and expanded_bytes); raise the limits{advice}, or "
+                    "have the server use smaller arrays"
+                )
 
     @property
     def specs_by_uid(self) -> dict[int, dm_env_rpc_pb2.TensorSpec]:

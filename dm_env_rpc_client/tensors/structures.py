@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from dm_env_rpc_client.tensors import endless, nesting
+
 __all__ = ["flattener", "is_nested", "leaves", "leaves_with_path", "nester", "parts_by_name"]
 
 _Take: TypeAlias = Callable[[Any, list[Any]], None]
@@ -119,8 +121,15 @@ def _walk(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ..
     if parts is None:
         yield path, structure
         return
+    _check_depth(structure, path)
     for key, part in parts:
         yield from _walk(part, (*path, key))
+
+
+def _check_depth(structure: Any, path: Sequence[Any]) -> None:
+    """Raises SpecError for a structure that contains itself, or has too many levels for names."""
+    if len(path) >= nesting.MAX_NESTING:
+        raise endless.too_deep(structure, "specs", nesting.MAX_NESTING)
 
 
 def _parts(structure: Any) -> list[tuple[Any, Any]] | None:
@@ -159,6 +168,7 @@ def _taker(structure: Any, where: str, path: tuple[Any, ...]) -> _Take:
     parts = _parts(structure)
     if parts is None:
         return lambda value, found: found.append(value)
+    _check_depth(structure, path)
     named = parts_by_name(structure) is not None
     takers = [(key, _taker(part, where, (*path, key))) for key, part in parts]
 

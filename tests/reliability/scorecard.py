@@ -190,8 +190,9 @@ _ROWS = [
         "no wrong row; the rows that were lost are named, and go on elsewhere", ""),
     Row(58, "batches of a million environments, and of fewer whose arrays exceed the limits",
         "refused before memory is taken; at most 16 MiB more memory at the server", ""),
-    Row(59, "JSON that asks for memory, at both ends and in the server in one file: one long text "
-        "among thousands of short ones, void scalars",
+    Row(59, "JSON that asks for memory, in options, infos, errors of rows and descriptions of "
+        "spaces, at both ends and in the server in one file: one long text among thousands of "
+        "short ones, void scalars, Boxes of 2^25 elements in 77 bytes; specs of 2^26 elements",
         "refused, or peak memory at most 4x the message + 64 MiB", ""),
     Row(60, "the threads that call one environment, from its constructor to close: steps of 0, 2, "
         "3 and 6 ms and of 2 s; alone, in streams, in a batch, in worker processes, in the main "

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
+from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
 from dm_env_rpc_client.adaptors.gymnasium.lent_arrays import LentArrays
 from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
@@ -50,12 +51,13 @@ class _Batch:
         self.specs = flat_specs
         self._count = count
         self._is_single = unwrap_single and len(flat_specs) == 1
-        self._spaces = {name: spec_to_space(spec, name) for name, spec in flat_specs.items()}
+        room = Room()
+        self._spaces = {name: spec_to_space(spec, name, room) for name, spec in flat_specs.items()}
         if self._is_single:
             (self.single_space,) = self._spaces.values()
         else:
             self.single_space = spec_to_space(
-                nesting.unflatten_dict(flat_specs, nesting.SEPARATOR), kind
+                nesting.unflatten_dict(flat_specs, nesting.SEPARATOR), kind, room
             )
         self.space = batch_space(self.single_space, count)
 

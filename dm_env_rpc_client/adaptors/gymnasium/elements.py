@@ -26,10 +26,15 @@ from dm_env import specs
 from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium.boxes import one_bound
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors import casting
-from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoundedArray
+from dm_env_rpc_client.tensors.variable_specs import (
+    VariableArray,
+    VariableBoundedArray,
+    bounded_array,
+)
 
 __all__ = [
     "ARRAYS",
@@ -225,15 +230,15 @@ def _array_spec(space: Any, name: str) -> specs.Array:
     if isinstance(space, spaces.Box):
         if dtype.kind == "b":
             return specs.Array(space.shape, dtype, name)
-        low, high = space.low.astype(dtype), space.high.astype(dtype)
-        return specs.BoundedArray(space.shape, dtype, low, high, name)
+        low, high = (one_bound(space, side).astype(dtype) for side in ("low", "high"))
+        return bounded_array(space.shape, dtype, low, high, name)
     if isinstance(space, spaces.Discrete):
         n, start = int(space.n), int(space.start)
         if start == 0:
             return specs.DiscreteArray(n, dtype, name)
         return specs.BoundedArray((), dtype, start, start + n - 1, name)
     if isinstance(space, spaces.MultiBinary):
-        return specs.BoundedArray(space.shape, dtype, 0, 1, name)
+        return bounded_array(space.shape, dtype, 0, 1, name)
     # `nvec` holds numbers of values, a spec bounds.
     low = space.start.astype(np.int64)
     high = low + (space.nvec.astype(np.int64) - 1)

@@ -98,7 +98,7 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
     extras: dict[str, Any] = {INFO: info} if info else {}
     if is_truncated_too:
         extras[_TRUNCATED] = True
-    return values.encode(extras, is_exact) if extras else ""
+    return values.encode_extras(extras, is_exact)
 
 
 def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
@@ -112,7 +112,7 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
     extras: dict[str, Any] = {INFO: infos} if infos else {}
     if both.any():
         extras[_TRUNCATED] = both
-    return values.encode(extras, is_exact) if extras else ""
+    return values.encode_extras(extras, is_exact)
 
 
 def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteNames
 from dm_env_rpc_client.adaptors.gymnasium.extras import INFOS, OWN, Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
@@ -22,6 +23,7 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.tensors.limits import DEFAULT
 
 __all__ = [
     "Description",
@@ -234,11 +236,12 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
         return None
     where = f"property {key!r}"
     value = values.decode_description(text, where)
+    room = Room(env.connection.limits or DEFAULT)
     try:
         limit, notes = value["max_episode_steps"], value["notes"]
         return Description(
-            from_json(value["action_space"], f"{where}: action_space"),
-            from_json(value["observation_space"], f"{where}: observation_space"),
+            from_json(value["action_space"], f"{where}: action_space", room),
+            from_json(value["observation_space"], f"{where}: observation_space", room),
             dict(values.from_jsonable(value["metadata"], where)),
             value["render_mode"],
             None if limit is None else int(limit),

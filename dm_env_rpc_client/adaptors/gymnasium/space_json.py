@@ -16,21 +16,28 @@ dtype, and `bounded_below` and `bounded_above` say so. It samples otherwise ther
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client.adaptors.gymnasium.boxes import (
+    Room,
+    WideBox,
+    multi_binary,
+    one_bound,
+    uniform_box,
+)
 from dm_env_rpc_client.adaptors.gymnasium.values import from_jsonable, to_jsonable
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
+from dm_env_rpc_client.tensors.limits import DEFAULT
 
 __all__ = ["from_json", "to_json"]
-
-_MAX_ELEMENTS = 1 << 25
-"""Elements of the bounds of a space, all its parts together."""
 
 _TEXT_LENGTH = 4096
 """The length of the longest text of a space that has texts, but is not a Text."""
@@ -65,25 +72,29 @@ def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, 
     return to_json(near, name, notes)
 
 
-def from_json(value: Any, where: str) -> spaces.Space[Any]:
+def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[Any]:
     """Returns the space of a JSON value.
 
     Args:
       value: what `to_json` returned.
       where: what it is called in errors.
+      room: what this and other spaces may take, and their elements; None for the space of an
+        environment of this process.
 
     Raises:
-      ProtocolError: it does not describe a space, or a very large one.
+      ProtocolError: it does not describe a space, one whose elements no message can have, or very
+        many spaces.
     """
     try:
-        if _elements(value) > _MAX_ELEMENTS:
-            raise ValueError(f"more than {_MAX_ELEMENTS} elements")
-        return _read(value, where)
+        count = _count(value)
+        if count > DEFAULT.specs:
+            raise ValueError(f"{count} spaces; at most {DEFAULT.specs} are read")
+        return _read(value, where, room or Room())
     except ProtocolError:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        raise ProtocolError(f"{where}: invalid space {str(value)[:60]}: {text}") from error
+        raise ProtocolError(f"{where}: invalid space {arguments.shown(value)}: {text}") from error
 
 
 def _is_own(space: spaces.Space[Any]) -> bool:
@@ -118,11 +129,12 @@ def _write_box(space: spaces.Box, name: str, notes: list[str]) -> dict[str, Any]
     value = {
         "shape": list(space.shape),
         "dtype": np.dtype(space.dtype).name,
-        "low": _bound(space.low),
-        "high": _bound(space.high),
+        "low": _bound(one_bound(space, "low")),
+        "high": _bound(one_bound(space, "high")),
     }
     if np.dtype(space.dtype).kind == "i":
-        value |= {side: _bound(mask) for side in _SIDES if not (mask := getattr(space, side)).all()}
+        masks = {side: one_bound(space, side) for side in _SIDES}
+        value |= {side: _bound(mask) for side, mask in masks.items() if not mask.all()}
     return value
 
 
@@ -199,78 +211,116 @@ _WRITERS: dict[type[spaces.Space[Any]], Callable[[Any, str, list[str]], dict[str
 }
 
 
-def _elements(value: Any) -> int:
-    """An upper bound of the elements of all parts, without making any of them."""
-    if isinstance(value, list):
-        return sum(map(_elements, value))
-    if not isinstance(value, Mapping):
-        return 1
-    shape = value.get("shape")
-    if value.get("type") == "MultiBinary":
-        shape = value["n"] if isinstance(value["n"], list) else [value["n"]]
-    own = math.prod(abs(int(size)) for size in shape) if isinstance(shape, list) else 1
-    return own + sum(_elements(part) for part in value.values())
+def _count(value: Any) -> int:
+    """The number of spaces of a description."""
+    if not isinstance(value, list | Mapping):
+        return 0
+    parts = value.values() if isinstance(value, Mapping) else value
+    is_space = isinstance(value, Mapping) and "type" in value
+    return is_space + sum(map(_count, parts))
 
 
-def _read(value: Any, where: str) -> spaces.Space[Any]:
+def _read(value: Any, where: str, room: Room) -> spaces.Space[Any]:
     if not isinstance(value, Mapping) or value.get("type") not in _READERS:
-        raise ProtocolError(f'{where}: expected an object with the "type" of a space, got {value}')
-    return _READERS[value["type"]](value, where)
+        shown = arguments.shown(value)
+        raise ProtocolError(f'{where}: expected an object with the "type" of a space, got {shown}')
+    return _READERS[value["type"]](value, where, room)
 
 
-def _read_box(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:
+def _read_box(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
     dtype: Any = np.dtype(value["dtype"])
     shape = tuple(int(size) for size in value["shape"])
-    bounds = []
-    for key in ("low", "high"):
-        bound = np.asarray(from_jsonable(value[key], where), dtype)
-        if bound.shape not in ((), shape):
-            raise ValueError(f"{key} has shape {bound.shape}")
-        bounds.append(np.array(np.broadcast_to(bound, shape)))
-    box = spaces.Box(bounds[0], bounds[1], dtype=dtype.type)
+    if any(size < 0 for size in shape) or len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"shape {shape}")
+    room.check_element(shape, dtype, where)
+    low, high = (_bounds(value[key], shape, dtype, where, room) for key in ("low", "high"))
+    masks = {}
     for side in _SIDES:
         if dtype.kind == "i" and side in value:
-            mask = np.asarray(from_jsonable(value[side], where))
-            if mask.dtype != np.bool_ or mask.shape not in ((), shape):
-                raise ValueError(f"{side} is {mask.dtype} {mask.shape}")
-            setattr(box, side, np.array(np.broadcast_to(mask, shape)))
+            masks[side] = np.asarray(from_jsonable(value[side], where))
+            if masks[side].dtype != np.bool_ or masks[side].shape not in ((), shape):
+                raise ValueError(f"{side} is {masks[side].dtype} {masks[side].shape}")
+    if not any(array.ndim for array in (low, high, *masks.values())):
+        box = uniform_box(low.item(), high.item(), shape, dtype, room, exact=False)
+    else:
+        box = spaces.Box(_filled(low, shape), _filled(high, shape), dtype=dtype.type)
+    for side, mask in masks.items():
+        if isinstance(box, WideBox):
+            box.bound_by(side, bool(mask))
+        else:
+            setattr(box, side, _filled(mask, shape))
     return box
 
 
-def _read_multi_discrete(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:
+def _bounds(
+    bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, room: Room
+) -> npt.NDArray[Any]:
+    """Returns a bound of shape (), or that of a Box."""
+    read = from_jsonable(bound, where)
+    if isinstance(read, np.ndarray):
+        room.expand(max(0, read.size * (dtype.itemsize - read.itemsize)))
+    array = np.asarray(read, dtype)
+    if array.shape not in ((), shape):
+        raise ValueError(f"a bound has shape {array.shape}")
+    return array
+
+
+def _filled(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    return array if array.shape == shape else np.array(np.broadcast_to(array, shape))
+
+
+def _read_multi_binary(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
+    sizes = value["n"] if isinstance(value["n"], list) else [value["n"]]
+    if len(sizes) > MAX_DIMENSIONS:
+        raise ValueError(f"{len(sizes)} dimensions")
+    shape = tuple(int(size) for size in sizes)
+    room.check_element(shape, np.dtype(np.int8), where)
+    return multi_binary(value["n"], shape, room)
+
+
+def _read_multi_discrete(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
     dtype: Any = np.dtype(value["dtype"])
-    nvec, start = (from_jsonable(value[key], where) for key in ("nvec", "start"))
+    nvec, start = (np.asarray(from_jsonable(value[key], where)) for key in ("nvec", "start"))
+    room.check_element(nvec.shape, dtype, where)
+    room.expand(max(0, nvec.size * (2 * dtype.itemsize - nvec.itemsize - start.itemsize)))
     return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
 
 
-def _read_text(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:
+def _read_text(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
+    room.take_characters(len(value["charset"]))
     return spaces.Text(
         value["max_length"], min_length=value["min_length"], charset=value["charset"]
     )
 
 
-def _read_dict(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:
-    pairs = [(from_jsonable(key, where), _read(part, where)) for key, part in value["spaces"]]
+def _read_dict(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
+    pairs = [(from_jsonable(key, where), _read(part, where, room)) for key, part in value["spaces"]]
     return spaces.Dict(pairs)  # Pairs keep their order, in which the parts are seeded.
 
 
-def _read_graph(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:
-    nodes: Any = _read(value["node_space"], where)
-    edges: Any = None if value["edge_space"] is None else _read(value["edge_space"], where)
-    return spaces.Graph(nodes, edges)
+def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces.Space[Any]]:
+    return [_read(part, where, room) for part in value["spaces"]]
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any], str], spaces.Space[Any]]] = {
+def _read_graph(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
+    edges = value["edge_space"]
+    return spaces.Graph(
+        cast("Any", _read(value["node_space"], where, room)),
+        None if edges is None else cast("Any", _read(edges, where, room)),
+    )
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], str, Room], spaces.Space[Any]]] = {
     "Box": _read_box,
-    "Discrete": lambda value, where: _discrete(value),
-    "MultiBinary": lambda value, where: spaces.MultiBinary(value["n"]),
+    "Discrete": lambda value, where, room: _discrete(value),
+    "MultiBinary": _read_multi_binary,
     "MultiDiscrete": _read_multi_discrete,
     "Text": _read_text,
     "Dict": _read_dict,
-    "Tuple": lambda value, where: spaces.Tuple([_read(part, where) for part in value["spaces"]]),
-    "OneOf": lambda value, where: spaces.OneOf([_read(part, where) for part in value["spaces"]]),
-    "Sequence": lambda value, where: spaces.Sequence(
-        _read(value["space"], where), stack=value["stack"]
+    "Tuple": lambda value, where, room: spaces.Tuple(_read_parts(value, where, room)),
+    "OneOf": lambda value, where, room: spaces.OneOf(_read_parts(value, where, room)),
+    "Sequence": lambda value, where, room: spaces.Sequence(
+        _read(value["space"], where, room), stack=value["stack"]
     ),
     "Graph": _read_graph,
 }

@@ -18,46 +18,23 @@ change it is an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space, iterate
 
+from dm_env_rpc_client.adaptors.gymnasium.boxes import ExactBox, Room, multi_binary, uniform_box
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting
 
-__all__ = ["AnyText", "ExactBox", "from_space", "spec_to_space", "to_space"]
+__all__ = ["AnyText", "from_space", "spec_to_space", "to_space"]
 
 _TEXT_LENGTH = 64
 """The length of the longest sample; other texts may be longer."""
 
 _INT64_MAX = 2**63 - 1
-
-
-class ExactBox(spaces.Box):
-    """A Box of integers that samples integers.
-
-    A Box samples floats and rounds them down. That misses large numbers, may exceed the upper
-    bound, and makes a NumPy scalar of a sample without dimensions, which the Box then does not
-    accept as an element.
-    """
-
-    def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
-        """Draws integers uniformly from the whole range; a Box has no masks."""
-        low, high, dtype = (cast("Any", value) for value in (self.low, self.high, self.dtype))
-        return np.asarray(self.np_random.integers(low, high, dtype=dtype, endpoint=True))
-
-
-@batch_space.register(ExactBox)
-def _batch_exact_box(space: ExactBox, n: int = 1) -> ExactBox:
-    low, high = (np.repeat(bound[np.newaxis], n, axis=0) for bound in (space.low, space.high))
-    return ExactBox(low, high, dtype=space.dtype.type)
-
-
-iterate.register(ExactBox, iterate.dispatch(spaces.Box))
 
 
 class AnyText(spaces.Text):
@@ -71,25 +48,27 @@ class AnyText(spaces.Text):
         return isinstance(x, str)
 
 
-def spec_to_space(spec: Any, name: str) -> spaces.Space[Any]:
+def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Space[Any]:
     """Returns the space of a spec, or of a structure of them.
 
     Args:
       spec: the spec.
       name: how error messages name it.
+      room: what the bounds of this and other spaces may take as arrays; None for this one alone.
 
     Raises:
       SpecError: no space has its values: messages, complex numbers, arrays of variable
         length along another axis than the first.
     """
+    room = room or Room()
     if isinstance(spec, Mapping):
         # Pairs keep their order; a mapping would be sorted.
         return spaces.Dict(
-            [(key, spec_to_space(part, f"{name}.{key}")) for key, part in spec.items()]
+            [(key, spec_to_space(part, f"{name}.{key}", room)) for key, part in spec.items()]
         )
     if isinstance(spec, list | tuple):
         return spaces.Tuple(
-            tuple(spec_to_space(part, f"{name}.{index}") for index, part in enumerate(spec))
+            tuple(spec_to_space(part, f"{name}.{index}", room) for index, part in enumerate(spec))
         )
     shape = tuple(spec.shape)
     if any(size < 0 for size in shape):
@@ -99,10 +78,10 @@ def spec_to_space(spec: Any, name: str) -> spaces.Space[Any]:
                 "the first axis only: leave it out with requested_observations"
             )
         # Bounds of an array of variable length are scalars.
-        element = _array_space(spec, shape[1:], name)
+        element = _array_space(spec, shape[1:], name, room)
         is_stacked = len(shape) > 1 and not isinstance(element, spaces.Tuple)
         return spaces.Sequence(element, stack=is_stacked)
-    return _array_space(spec, shape, name)
+    return _array_space(spec, shape, name, room)
 
 
 def to_space(space: spaces.Space[Any], value: Any) -> Any:
@@ -150,18 +129,20 @@ def from_space(spec: Any, value: Any, name: str) -> Any:
     return casting.exact_cast(casting.as_array(value, repr(name)), dtype, repr(name))
 
 
-def _array_space(spec: specs.Array, shape: tuple[int, ...], name: str) -> spaces.Space[Any]:
+def _array_space(
+    spec: specs.Array, shape: tuple[int, ...], name: str, room: Room
+) -> spaces.Space[Any]:
     kind = spec.dtype.kind
     if isinstance(spec, specs.StringArray) and spec.string_type is str and 0 not in shape:
         return _text(shape)
     if kind == "b" and 0 in shape:
         return spaces.Box(0, 1, shape, np.int8)  # A MultiBinary cannot be empty.
     if kind == "b":
-        return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
+        return multi_binary(shape, shape, room) if shape else spaces.Discrete(2)
     if kind in "iu":
-        return _integers(spec, shape)
+        return _integers(spec, shape, room)
     if kind == "f":
-        return _floats(spec, shape)
+        return _floats(spec, shape, room)
     raise SpecError(
         f"{name!r} is an array of {spec.dtype} with shape {list(shape)}, for which Gymnasium has "
         "no space: leave it out with requested_observations"
@@ -174,7 +155,7 @@ def _text(shape: tuple[int, ...]) -> spaces.Space[Any]:
     return spaces.Tuple(tuple(_text(shape[1:]) for _ in range(shape[0])))
 
 
-def _integers(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Space[Any]:
+def _integers(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.Space[Any]:
     info = np.iinfo(spec.dtype)
     is_bounded = isinstance(spec, specs.BoundedArray)
     low, high = (
@@ -185,6 +166,8 @@ def _integers(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Space[Any]:
         start, count = int(low), int(high) - int(low) + 1
         if count <= _INT64_MAX and start + count - 1 <= _INT64_MAX:
             return spaces.Discrete(count, start=start)
+    if np.size(low) == np.size(high) == 1:
+        return uniform_box(low.item(), high.item(), shape, spec.dtype, room, exact=True)
     return ExactBox(
         np.array(np.broadcast_to(low, shape), spec.dtype),
         np.array(np.broadcast_to(high, shape), spec.dtype),
@@ -192,7 +175,7 @@ def _integers(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Space[Any]:
     )
 
 
-def _floats(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Box:
+def _floats(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.Box:
     low, high = (
         (spec.minimum, spec.maximum) if isinstance(spec, specs.BoundedArray) else (-np.inf, np.inf)
     )
@@ -201,6 +184,8 @@ def _floats(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Box:
     largest = np.finfo(spec.dtype).max / 2
     low = np.where(low < -largest, -np.inf, low)
     high = np.where(high > largest, np.inf, high)
+    if np.size(low) == np.size(high) == 1:
+        return uniform_box(low.item(), high.item(), shape, spec.dtype, room, exact=False)
     return spaces.Box(
         np.array(np.broadcast_to(low, shape), spec.dtype),
         np.array(np.broadcast_to(high, shape), spec.dtype),

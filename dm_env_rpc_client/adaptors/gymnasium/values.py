@@ -17,7 +17,8 @@ has itself is written as it is; anything else is an object whose key `$` names i
 | mapping that has other keys than strings, or the key `$` | `dict` | `items`: pairs |
 
 What is a single value and not an array of shape () has `scalar`, true. A value of any other type
-becomes its `repr`, and so does one more than eight levels deep.
+becomes its `repr`, and so does one more than eight levels deep. One that contains itself is
+refused.
 
 Types that look alike are told apart by further keys, which former readers pass over: `char`, the
 code of a scalar's type, since a long long is an int64, too; `order`, ">" for big-endian numbers;
@@ -38,8 +39,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors.endless import text_of_deep
 
 __all__ = [
     "INFO_LEVELS",
@@ -47,6 +50,7 @@ __all__ = [
     "decode",
     "decode_description",
     "encode",
+    "encode_extras",
     "from_jsonable",
     "snapshot",
     "text_of",
@@ -66,6 +70,9 @@ _AS, _SCALAR, _MASK, _FILL = "as", "scalar", "mask", "fill_value"
 _CHAR, _ORDER = "char", "order"
 
 _MAX_VALUES = 1 << 20
+
+_MAX_CONTAINERS = 1 << 18
+"""Lists and objects of one text: an empty one takes 70 bytes here, and as much again as JSON."""
 
 _MOST_DTYPES = 64
 """How many are remembered, of those that a peer names."""
@@ -95,7 +102,7 @@ _MAX_LEVELS = INFO_LEVELS + 1
 
 
 def encode(value: Any, is_exact: bool = False) -> str:
-    """Returns the JSON text of a value; see the table above.
+    """Returns the JSON text of a value; see the table above. SpecError if it contains itself.
 
     Args:
       value: the value.
@@ -107,6 +114,22 @@ def encode(value: Any, is_exact: bool = False) -> str:
 def text_of(jsonable: Any) -> str:
     """Returns the text of a JSON value."""
     return bounded_json.encode(jsonable, "a value").decode("ascii")
+
+
+def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
+    """Returns the JSON text of infos that an environment has returned; "" for none.
+
+    Args:
+      extras: the infos.
+      is_exact: as for `encode`.
+
+    Raises:
+      RuntimeError: one of them contains itself.
+    """
+    try:
+        return encode(extras, is_exact) if extras else ""
+    except SpecError as error:
+        raise RuntimeError(f"an info of the environment cannot be sent: {error}") from error
 
 
 def decode(text: str, where: str) -> Any:
@@ -159,7 +182,7 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
     if isinstance(value, np.generic | bytes | str | complex):
         return value
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
-        return repr(value)
+        return text_of_deep(value)
     if isinstance(value, Mapping):
         parts = {key: snapshot(part, levels - 1) for key, part in value.items()}
         return parts if isinstance(value, dict) else MappingProxyType(parts)
@@ -190,6 +213,12 @@ def _json(text: str, where: str) -> Any:
         encoded = text.encode()
     except UnicodeEncodeError as error:
         raise ProtocolError(f"{where}: not UTF-8: {error}") from None
+    containers = encoded.count(b"[") + encoded.count(b"{")
+    if containers > _MAX_CONTAINERS:
+        raise ProtocolError(
+            f"{where}: JSON of {len(encoded)} bytes with about {containers} lists and objects; at "
+            f"most {_MAX_CONTAINERS} are allowed"
+        )
     return bounded_json.decode(encoded, where, _MAX_VALUES)
 
 
@@ -221,7 +250,7 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
     if kind is complex:
         return {**_array(np.asarray(value), levels, is_exact), _AS: "complex", _SCALAR: True}
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
-        return repr(value)
+        return text_of_deep(value)
     if isinstance(value, dict | Mapping):
         if KIND not in value and all(type(key) is str for key in value):
             return {key: to_jsonable(part, levels - 1, is_exact) for key, part in value.items()}
@@ -252,7 +281,7 @@ def from_jsonable(value: Any, where: str) -> Any:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        raise ProtocolError(f"{where}: invalid {str(value)[:60]}: {text}") from error
+        raise ProtocolError(f"{where}: invalid {arguments.shown(value)}: {text}") from error
 
 
 def _array(array: np.ndarray[Any, Any], levels: int, is_exact: bool) -> Any:
@@ -263,7 +292,7 @@ def _array(array: np.ndarray[Any, Any], levels: int, is_exact: bool) -> Any:
         return {**_array(numbers, levels, is_exact), _AS: name}
     if array.dtype.kind not in "biuf":
         if levels == 0 or array.dtype.kind not in "OU":
-            return repr(array)
+            return text_of_deep(array)
         is_text = array.dtype.kind == "U"
         items = [to_jsonable(item, levels - 1, is_exact) for item in array.ravel().tolist()]
         dtype = {_AS: array.dtype.str.lstrip("<>=")} if is_text else {"dtype": "object"}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
+from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json, to_json
 from dm_env_rpc_client.adaptors.gymnasium.values import (
     VERSION,
@@ -16,6 +17,7 @@ from dm_env_rpc_client.adaptors.gymnasium.values import (
 )
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors.limits import Limits
 
 DESCRIPTION = "pettingzoo"
 """The property with the agents, their spaces and the metadata, as JSON."""
@@ -52,33 +54,38 @@ class Description(NamedTuple):
     notes: Sequence[str]
 
     @classmethod
-    def read(cls, text: str, agents: Sequence[Hashable] = ()) -> Description:
+    def read(
+        cls, text: str, agents: Sequence[Hashable] = (), limits: Limits | None = None
+    ) -> Description:
         """Returns what `describe` has written.
 
         Args:
           text: the JSON, which a server sent.
           agents: the agents, where they are known.
+          limits: of the messages with the elements; None for an environment of this process.
 
         Raises:
           ProtocolError: the text is invalid.
         """
         where = f"property {DESCRIPTION!r}"
         value = decode_description(text, where)
+        room = Room(limits)
         try:
             items = value["agents"]
             agents = agents or [from_jsonable(item["agent"], where) for item in items]
             each = dict(zip(agents, items, strict=True))
             state_space = value["state_space"]
+            actions, observations = (
+                {agent: from_json(item[name], where, room) for agent, item in each.items()}
+                for name in ("action_space", "observation_space")
+            )
             return cls(
                 list(each),
-                {agent: from_json(item["action_space"], where) for agent, item in each.items()},
-                {
-                    agent: from_json(item["observation_space"], where)
-                    for agent, item in each.items()
-                },
+                actions,
+                observations,
                 dict(from_jsonable(value["metadata"], where)),
                 value["render_mode"],
-                None if state_space is None else from_json(state_space, where),
+                None if state_space is None else from_json(state_space, where, room),
                 [str(note) for note in value["notes"]],
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -219,7 +219,7 @@ class PettingZooGame(Game):
         observation = self._observed[player]
         if self._has_extras[player]:
             extras = self._extras.get(player)
-            text = values.encode(extras) if extras else ""
+            text = values.encode_extras(extras or {})
             observation = {OBSERVATION: observation, EXTRAS: text}
         return timestep._replace(observation=observation)
 

@@ -41,6 +41,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.tensors.limits import DEFAULT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -469,4 +470,6 @@ def _describe(env: DmEnvAdaptor) -> Description | None:
         text = PropertiesExtension(env.connection).read(DESCRIPTION)
     except (DmEnvRpcError, ConnectionLostError):
         return None
-    return Description.read(text) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        return None
+    return Description.read(text, limits=env.connection.limits or DEFAULT)

@@ -901,7 +901,7 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
             found["order"] = ">" if sys.byteorder == "little" else "<"
         return found if isinstance(value, np.ndarray) else dict(found, scalar=True)
     if levels == 0:
-        return repr(value)
+        return _text_of_deep(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
         items = [_jsonable(item, levels - 1, exact) for item in value.ravel().tolist()]
         is_text = value.dtype.kind == "U"
@@ -917,6 +917,38 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
     items = [_jsonable(part, levels - 1, exact) for part in value]
     kind = "graph" if type(value).__name__ == "GraphInstance" else "tuple"
     return items if isinstance(value, list) else {"$": kind, "items": items}
+
+
+def _text_of_deep(value: Any) -> str:
+    """Returns the text of a value below the last level; RuntimeError if it contains itself."""
+    above: Set[int] = set()
+    done: Set[int] = set()
+    left = [(value, False)]
+    while left:
+        part, is_done = left.pop()
+        if is_done:
+            above.discard(id(part))
+            done.add(id(part))
+        elif id(part) in above:
+            raise RuntimeError(
+                "a value of the environment contains itself; give a copy without that"
+            )
+        elif id(part) not in done and (isinstance(part, _CONTAINERS) or _is_of_objects(part)):
+            above.add(id(part))
+            left.append((part, True))
+            parts = part.values() if isinstance(part, Mapping) else part
+            left += [(each, False) for each in (part.flat if _is_of_objects(part) else parts)]
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} of thousands of levels"
+
+
+_CONTAINERS = (Mapping, list, tuple)
+
+
+def _is_of_objects(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "O"
 
 
 def _numbers_of(array: Any) -> Tuple[Any, str]:
@@ -1022,7 +1054,7 @@ def _encode(value: Any, exact: bool = False) -> str:
 
 def _decode(text: str) -> Any:
     try:
-        if sum(map(text.count, "[{,:")) > 1 << 20:
+        if sum(map(text.count, "[{,:")) > 1 << 20 or sum(map(text.count, "[{")) > 1 << 18:
             raise ValueError("too many values")
         return _unjsonable(json.loads(text))
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -15,9 +15,9 @@ from hypothesis.extra import numpy as npst
 
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.adaptors.gymnasium.batches import ActionBatch, ObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium.boxes import ExactBox
 from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     AnyText,
-    ExactBox,
     from_space,
     spec_to_space,
     to_space,

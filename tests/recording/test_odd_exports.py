@@ -1,0 +1,400 @@
+"""What is exported of values of every kind: right, or a RecordingError that names it, and no rest.
+
+A recording may be anybody's, so that its specs are not only those of environments known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from dm_env import specs
+from google.protobuf import any_pb2
+
+pytest.importorskip("pyarrow")
+import pyarrow.parquet
+
+from dm_env_rpc_client import dm_env_rpc_pb2, pack_tensor
+from dm_env_rpc_client.errors import RecordingError, SpecError
+from dm_env_rpc_client.recording import Recorder, read
+from dm_env_rpc_client.recording.parquet import export_parquet
+from dm_env_rpc_client.tensors.spec_manager import TensorField
+from dm_env_rpc_client.tensors.specs import named_tensor_spec
+from dm_env_rpc_client.tensors.variable_specs import (
+    VariableArray,
+    VariableBoundedArray,
+    VariableStringArray,
+)
+from tests.recording.sessions import record, recorded
+from tests.recording.test_file_bombs import CHANNELS, chunk, message, recording
+from tests.support.environments import Constant
+from tests.support.forks import run_command
+
+F4, F8 = np.float32, np.float64
+LIMITS = np.finfo(F8)
+
+
+class Odd(NamedTuple):
+    """A spec, a value of it, and what becomes of both.
+
+    Attributes:
+      spec: of an observation or an action.
+      value: of it.
+      minari: what the error of Minari says; "" if it has the value.
+      parquet: the same of Parquet.
+    """
+
+    spec: specs.Array
+    value: Any
+    minari: str = ""
+    parquet: str = ""
+
+
+NONE = "an array without elements"
+LENGTH = "of variable length"
+TEXT = "Minari has no space for it"
+
+ODD: dict[str, Odd] = {
+    "no elements": Odd(specs.Array((0,), F4), np.empty(0, F4), NONE),
+    "no rows": Odd(specs.Array((0, 3), F4), np.empty((0, 3), F4), NONE),
+    "no columns": Odd(specs.Array((2, 0), F4), np.empty((2, 0), F4), NONE),
+    "bounds of no elements": Odd(
+        specs.BoundedArray((0,), np.int32, -1, 1), np.empty(0, np.int32), NONE
+    ),
+    "no flags": Odd(specs.Array((0,), bool), np.empty(0, bool), NONE),
+    "no texts": Odd(specs.StringArray((0,)), np.empty(0, object), NONE),
+    "any length": Odd(VariableArray((-1,), F4), np.ones(3, F4), LENGTH),
+    "any length with bounds": Odd(VariableBoundedArray((-1, 2), F8, 0, 2), np.ones((3, 2)), LENGTH),
+    "any length, none": Odd(VariableArray((-1,), F4), np.empty(0, F4), LENGTH),
+    "any length in the middle": Odd(VariableArray((2, -1), F4), np.ones((2, 3), F4), LENGTH),
+    "any number of texts": Odd(VariableStringArray((-1,)), np.array(["a"], object), LENGTH),
+    "a text": Odd(specs.StringArray(()), "a", TEXT),
+    "texts": Odd(specs.StringArray((2,)), np.array(["a", "é"], object), TEXT),
+    "a message": Odd(specs.Array((), object), any_pb2.Any(), TEXT, "has no type in Parquet"),
+    "messages": Odd(
+        specs.Array((2,), object),
+        np.array([any_pb2.Any(), any_pb2.Any()], object),
+        TEXT,
+        "has no type in Parquet",
+    ),
+    "a flag": Odd(specs.Array((), bool), np.bool_(True)),
+    "flags": Odd(specs.Array((2,), bool), np.array([True, False])),
+    "int8": Odd(specs.DiscreteArray(5, np.int8), np.int8(3)),
+    "one value": Odd(specs.DiscreteArray(1), np.int64(0)),
+    "int64": Odd(specs.Array((), np.int64), np.int64(-(2**63))),
+    "int64s": Odd(specs.Array((2,), np.int64), np.array([2**63 - 1, -(2**63)])),
+    "uint64": Odd(specs.BoundedArray((), np.uint64, 0, 2**64 - 1), np.uint64(2**64 - 1)),
+    "uint64s": Odd(specs.Array((2,), np.uint64), np.array([2**64 - 1, 0], np.uint64)),
+    "infinite bounds": Odd(
+        specs.BoundedArray((2,), F8, -np.inf, np.inf), np.array([LIMITS.max, LIMITS.min])
+    ),
+    "bounds of the dtype": Odd(
+        specs.BoundedArray((2,), F8, LIMITS.min, LIMITS.max), np.array([LIMITS.max, LIMITS.min])
+    ),
+    "a float": Odd(specs.Array((), F8), F8(0.1)),
+    "a bounded float": Odd(specs.BoundedArray((), F4, 0, 1), F4(0.1)),
+    "an image": Odd(
+        specs.BoundedArray((4, 3, 3), np.uint8, 0, 255),
+        np.arange(36, dtype=np.uint8).reshape(4, 3, 3),
+    ),
+    "many dimensions": Odd(specs.Array((1,) * 32, F4), np.ones((1,) * 32, F4)),
+}
+
+Export = Callable[[Path, str], int]
+
+
+def left(folder: Path) -> list[str]:
+    """What is in a folder, without files of namespaces that were there."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def recorded_twice(path: Path, odd: Odd, place: str) -> None:
+    """Records two episodes of one step, with a value as an action or an observation."""
+    request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
+    own, other = (
+        ({1: spec}, {1: TensorField(1, spec, "value").pack(value)})
+        for spec, value in (
+            (named_tensor_spec(odd.spec, "x"), odd.value),
+            (named_tensor_spec(specs.DiscreteArray(3), "y"), 1),
+        )
+    )
+    observations, actions = (own, other) if place == "observation" else (other, own)
+    reward = {2: named_tensor_spec(specs.Array((), np.float64), "reward")}
+    made = {"observations": {**observations[0], **reward}, "actions": actions[0]}
+    observed = {**observations[1], 2: pack_tensor(1.0)}
+    begin = (
+        request(step={}),
+        answer(step={"state": dm_env_rpc_pb2.RUNNING, "observations": observed}),
+    )
+    end = (
+        request(step={"actions": actions[1]}),
+        answer(step={"state": dm_env_rpc_pb2.TERMINATED, "observations": observed}),
+    )
+    exchanges = [
+        (request(create_world={}), answer(create_world={"world_name": "w"})),
+        (request(join_world={}), answer(join_world={"specs": made})),
+        *(begin, end, begin, end),
+    ]
+    record(path, *((sent.SerializeToString(), got.SerializeToString()) for sent, got in exchanges))
+
+
+@pytest.mark.parametrize("place", ["observation", "action"])
+@pytest.mark.parametrize("name", ODD)
+def test_values_of_every_kind_in_minari(
+    name: str, place: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
+) -> None:
+    import minari
+
+    odd = ODD[name]
+    recorded_twice(path, odd, place)
+    if odd.minari:
+        with pytest.raises(RecordingError, match=f"{place} 'x' is .*{odd.minari}"):
+            export_minari(path, "odd/value-v0")
+        assert left(tmp_path / "data") == []
+        return
+    assert export_minari(path, "odd/value-v0") == 2
+    for episode in minari.load_dataset("odd/value-v0").iterate_episodes():
+        found = (episode.observations if place == "observation" else episode.actions)[-1]
+        np.testing.assert_array_equal(found, odd.value)
+
+
+@pytest.mark.parametrize("place", ["observation", "action"])
+@pytest.mark.parametrize("name", ODD)
+def test_values_of_every_kind_in_parquet(name: str, place: str, path: Path) -> None:
+    odd, out = ODD[name], path.with_name("run.parquet")
+    recorded_twice(path, odd, place)
+    if odd.parquet:
+        with pytest.raises(RecordingError, match=f"{place} 'x' {odd.parquet}"):
+            export_parquet(path, out)
+        assert not out.exists()
+        return
+    assert export_parquet(path, out) == 2
+    column = pyarrow.parquet.read_table(out).column(f"{place}.x")
+    found = column.to_pylist()[-1]
+    expected = np.asarray(odd.value, object if isinstance(odd.value, str) else None)
+    is_tensor = isinstance(column.type, pyarrow.FixedShapeTensorType)
+    assert found == (expected.ravel() if is_tensor else expected).tolist()
+
+
+@pytest.mark.parametrize("place", ["observation", "action"])
+@pytest.mark.parametrize("name", ODD)
+def test_values_of_every_kind_are_read_and_shown(name: str, place: str, path: Path) -> None:
+    odd = ODD[name]
+    recorded_twice(path, odd, place)
+    for episode in read(path).episodes:
+        assert repr(episode).endswith("1 steps, return 1.0, terminated>")
+        stacked = episode.actions["x"] if place == "action" else episode.timesteps.observation["x"]
+        np.testing.assert_array_equal(stacked[-1], odd.value)
+
+
+@pytest.mark.parametrize("name", ["no elements", "no columns", "an image", "a message"])
+def test_the_command_shows_values_of_every_kind(name: str, path: Path) -> None:
+    recorded_twice(path, ODD[name], "observation")
+    shown = run_command("inspect", str(path))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "2 episodes, 2 steps" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["no elements", "any length", "a text"])
+def test_the_command_says_what_cannot_be_exported(
+    name: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
+) -> None:
+    recorded_twice(path, ODD[name], "observation")
+    data = tmp_path / "data"
+    ended = run_command(
+        "export", str(path), "--to", "minari", "odd/value-v0",
+        environment={"MINARI_DATASETS_PATH": str(data)},
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr
+    said = " ".join(ended.stderr.split())
+    assert "observation 'x' is" in said
+    assert "Parquet takes" in said
+    assert "defect" not in said
+
+
+def test_actions_of_an_episode_without_steps_are_stacked(path: Path) -> None:
+    odd = ODD["any length"]
+    actions = {"x": odd.spec, "y": ODD["no texts"].spec}
+    with recorded(path, lambda: Constant({"o": specs.DiscreteArray(2)}, actions=actions)) as env:
+        env.reset()
+    (episode,) = read(path).episodes
+    stacked = episode.actions
+    assert (stacked["x"].shape, stacked["x"].dtype) == ((0, 0), F4)
+    assert stacked["y"].shape == (0, 0)
+
+
+def test_actions_of_different_lengths_are_an_error_that_names_them(path: Path) -> None:
+    actions = {"x": VariableArray((-1,), F4)}
+    with recorded(path, lambda: Constant({"o": specs.DiscreteArray(2)}, actions=actions)) as env:
+        env.reset()
+        env.step({"x": np.ones(2, F4)})
+    (episode,) = read(path).episodes
+    assert episode.actions["x"].shape == (1, 2)
+    episode.flat_actions.append({"x": np.ones(3, F4)})
+    with pytest.raises(SpecError, match=r"action 'x'.*shapes \[2\] and \[3\].*flat_actions"):
+        _ = episode.actions
+
+
+def session(*, reward: Any, action: str = "a") -> list[bytes]:
+    """The messages of two steps with a reward of some kind, which strangers may write."""
+    request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
+    tensor = pack_tensor(reward)
+    number = dm_env_rpc_pb2.TensorSpec(name="o", dtype=dm_env_rpc_pb2.INT64)
+    paid = dm_env_rpc_pb2.TensorSpec(
+        name="reward",
+        dtype=dm_env_rpc_pb2.DataType.Value(tensor.WhichOneof("payload")[:-1].upper()),
+        shape=tensor.shape,
+    )
+    taken = dm_env_rpc_pb2.TensorSpec(name=action, dtype=dm_env_rpc_pb2.INT64)
+    observed = {1: pack_tensor(1), 2: tensor}
+    specs_of = {"observations": {1: number, 2: paid}, "actions": {1: taken}}
+    answers = [
+        answer(create_world={"world_name": "w"}),
+        answer(join_world={"specs": specs_of}),
+        *(answer(step={"state": dm_env_rpc_pb2.RUNNING, "observations": observed}),) * 3,
+    ]
+    requests: list[Any] = [request(create_world={}), request(join_world={}), request(step={})]
+    requests += [request(step={"actions": {1: pack_tensor(2)}})] * 2
+    return [
+        each.SerializeToString()
+        for pair in zip(requests, answers, strict=True)
+        for each in pair
+    ]  # fmt: skip
+
+
+def write(path: Path, messages: list[bytes]) -> None:
+    record(path, *zip(messages[::2], messages[1::2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("reward", "found"),
+    [("one", r"<U3 \[\]"), (np.ones(2), r"float64 \[2\]"), (np.empty(0), r"float64 \[0\]")],
+    ids=["a text", "two", "none"],
+)
+def test_rewards_that_are_no_numbers(
+    reward: Any, found: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
+) -> None:
+    write(path, session(reward=reward))
+    with pytest.raises(RecordingError, match=f"the rewards of episode 1 are .*{found}.*numbers"):
+        export_minari(path, "reward-v0")
+    assert left(tmp_path / "data") == []
+    out = path.with_name("run.parquet")
+    assert export_parquet(path, out) == 1
+    rewards = pyarrow.parquet.read_table(out).column("reward").to_pylist()
+    assert rewards == [None] + [np.asarray(reward).tolist()] * 2
+    shown = run_command("inspect", str(path))
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+def test_an_action_may_have_the_name_of_the_reward(
+    path: Path, export_minari: Callable[..., int]
+) -> None:
+    import minari
+
+    write(path, session(reward=1.0, action="reward"))
+    assert export_minari(path, "named-v0") == 1
+    (episode,) = minari.load_dataset("named-v0").iterate_episodes()
+    assert episode.actions.tolist() == [2, 2]
+
+
+def test_a_time_beyond_those_of_parquet_is_an_error(path: Path) -> None:
+    parts = []
+    for index, each in enumerate(session(reward=1.0)):
+        written = message(each, 1 + index % 2)
+        head = struct.calcsize("<BQHI")
+        parts.append(written[:head] + (2**64 - 1).to_bytes(8, "little") + written[head + 8 :])
+    path.write_bytes(recording(CHANNELS, chunk("zstd", b"".join(parts))))
+    assert read(path).episodes[0].nanoseconds[0] == 2**64 - 1
+    out = path.with_name("run.parquet")
+    with pytest.raises(RecordingError, match=r"cannot export episode 1 of .*run\.mcap to"):
+        export_parquet(path, out)
+    assert not out.exists()
+
+
+def test_a_recording_without_episodes_or_with_first_steps_alone(
+    path: Path, export_minari: Callable[..., int], tmp_path: Path
+) -> None:
+    Recorder(path).close()
+    with pytest.raises(RecordingError, match="has no episodes"):
+        export_minari(path, "none/none-v0")
+    single = path.with_name("single.mcap")
+    with recorded(single, lambda: Constant({"o": specs.DiscreteArray(2)})) as env:
+        env.reset()
+    with pytest.raises(RecordingError, match="has no episodes"):
+        export_minari(single, "none/none-v0")
+    assert left(tmp_path / "data") == []
+    assert export_parquet(single, path.with_name("run.parquet")) == 1
+
+
+@pytest.mark.parametrize("dataset_id", ["no version", "../up-v0", "a//b-v0", "-v0"])
+def test_ids_that_minari_does_not_take(
+    dataset_id: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
+) -> None:
+    recorded_twice(path, ODD["a float"], "observation")
+    before = left(tmp_path)
+    with pytest.raises(RecordingError, match="cannot export to Minari"):
+        export_minari(path, dataset_id)
+    assert [name for name in left(tmp_path) if name != "data"] == before
+
+
+def test_a_disk_that_is_full_leaves_no_part_of_a_data_set(
+    path: Path,
+    export_minari: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from minari.dataset.minari_storage import MinariStorage
+
+    recorded_twice(path, ODD["a float"], "observation")
+
+    def be_full(*args: Any, **kwargs: Any) -> None:
+        assert left(tmp_path / "data")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MinariStorage, "update_metadata", be_full)
+    with pytest.raises(RecordingError, match=r"OSError.*No space left"):
+        export_minari(path, "of/many/names-v0")
+    assert left(tmp_path / "data") == []
+    monkeypatch.undo()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
+    assert export_minari(path, "of/many/names-v0") == 2
+    before = left(tmp_path / "data")
+    monkeypatch.setattr(MinariStorage, "update_metadata", be_full)
+    with pytest.raises(RecordingError, match="No space left"):
+        export_minari(path, "of/many/others-v0")
+    assert left(tmp_path / "data") == before
+
+
+def test_a_disk_that_is_full_leaves_no_part_of_a_parquet_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded_twice(path, ODD["a float"], "observation")
+    before = left(tmp_path)
+
+    def be_full(self: Any, *args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetWriter, "close", be_full)
+    with pytest.raises(RecordingError, match=r"cannot export the end to .*No space left"):
+        export_parquet(path, tmp_path / "run.parquet")
+    assert left(tmp_path) == before
+    monkeypatch.undo()
+    with pytest.raises(RecordingError, match=r"cannot export to .*No such file"):
+        export_parquet(path, tmp_path / "nowhere" / "run.parquet")
+
+
+def test_an_interrupt_leaves_nothing(path: Path, tmp_path: Path) -> None:
+    recorded_twice(path, ODD["a float"], "observation")
+    before = left(tmp_path)
+
+    def interrupt(episode: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_parquet(path, tmp_path / "run.parquet", on_episode=interrupt)
+    assert left(tmp_path) == before
