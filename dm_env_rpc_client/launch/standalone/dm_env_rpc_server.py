@@ -486,7 +486,8 @@ def _reward_of(value: Any, where: str) -> float:
     """Returns a reward as a float; TypeError if it is not one number."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     is_number = kind in "biufO" and hasattr(value, "__float__") and not np.ndim(value)
-    if isinstance(value, complex) or not is_number:  # It has a `__float__` until Python 3.9.
+    # Complex numbers have a `__float__` until Python 3.9, and a masked one is NaN.
+    if isinstance(value, complex) or not is_number or np.ma.is_masked(value):
         text = f"{where} returned a reward that is no number: got {_described(value)}"
         raise TypeError(f"{text}; expected a float")
     return float(value)
@@ -541,6 +542,8 @@ class _Field:
         """Returns a value as an array of the dtype and shape of the spec; ValueError."""
         array = value
         if type(value) is not np.ndarray or value.dtype != self.dtype or self.kind >= _STRING:
+            if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+                raise ValueError(f"{self.label}: has masked elements")
             array = _exact(_as_array(value), self.dtype, self.label)
         self._check_shape(array.shape)
         if self.kind == _STRING and not all(isinstance(text, str) for text in array.flat):
@@ -779,22 +782,36 @@ def _space_spec(space: Any) -> Any:
     return BoundedArray(low.shape, dtype, low, low + (counts - 1))
 
 
-def _to_wire(space: Any, element: Any) -> Any:
-    """Returns an element of a space as a value of its spec."""
+def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
+    """Returns an element of a space as a value of its spec; RuntimeError."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
-        values = {name: _to_wire(part, element[key]) for key, name, part in _members(space)}
-        return values if kind == "Dict" else tuple(values.values())
+        members = _members(space)
+        keys = [key for key, _, _ in members]
+        is_dict = kind == "Dict"
+        if not isinstance(element, Mapping if is_dict else (tuple, list)):
+            found = _described(element)
+        elif set(element) != set(keys) if is_dict else len(element) != len(keys):
+            found = f"the keys {list(element)}" if is_dict else f"{len(element)} values"
+        else:
+            parts = [(name, part, element[key]) for key, name, part in members]
+            values = {name: _to_wire(p, value, f"{where}.{name}") for name, p, value in parts}
+            return values if is_dict else tuple(values.values())
+        expected = f"a mapping with keys {keys}" if is_dict else f"a tuple of {len(keys)} values"
+        raise RuntimeError(
+            f"it violates its own space: {where!r}: expected {expected}, got {found}"
+        )
     if items is not None:
         none = np.empty((0, *items.shape), _wire_dtype(items))
         return np.asarray(element) if len(element) else none
     if kind == "Text" and not isinstance(element, str):
-        raise RuntimeError(f"it violates its own space: expected a str, got {_described(element)}")
+        found = _described(element)
+        raise RuntimeError(f"it violates its own space: {where!r}: expected a str, got {found}")
     return element if kind in _ARRAYS or kind == "Text" else _encode(element)
 
 
 def _sampled_type(space: Any) -> Any:
-    """Returns the type of the samples of a Discrete: an int of Python until Gymnasium."""
+    """Returns the type of the samples of a space: until Gymnasium, a Discrete's are of Python."""
     kind = space.__dict__.get(_SAMPLED)
     if kind is None:
         # A copy, so that the samples that the environment draws stay the same.
@@ -811,7 +828,8 @@ def _from_wire(space: Any, value: Any) -> Any:
     if kind in ("Dict", "Tuple"):
         by_key = kind == "Dict"
         parts = [(k, _from_wire(p, value[n if by_key else k])) for k, n, p in _members(space)]
-        return collections.OrderedDict(parts) if by_key else tuple(part for _, part in parts)
+        # An OrderedDict until Gymnasium 1.0.
+        return _sampled_type(space)(parts) if by_key else tuple(part for _, part in parts)
     if kind == "Discrete":
         return _sampled_type(space)(value)
     if kind in _ARRAYS:
@@ -893,7 +911,8 @@ def _jsonable(value: Any, levels: int = 8) -> Any:
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
         items = [_jsonable(item, levels - 1) for item in value.ravel().tolist()]
-        return {"$": "objects", "shape": list(value.shape), "items": items}
+        found = {"$": "objects", "shape": list(value.shape), "items": items}
+        return dict(found, dtype="object") if value.dtype.kind == "O" else found
     if isinstance(value, Mapping):
         if "$" not in value and all(type(key) is str for key in value):
             return {key: _jsonable(part, levels - 1) for key, part in value.items()}
@@ -979,7 +998,11 @@ def _unjsonable(value: Any) -> Any:
         array[:] = items
         sizes = [len(item) if type(item) is str else math.inf for item in items] or [0]
         # Each text of an array of texts takes as much as the longest.
-        if len(sizes) * max(sizes) <= 2 * sum(sizes) + 64 and max(sizes) < math.inf:
+        if (
+            "dtype" not in value
+            and len(sizes) * max(sizes) <= 2 * sum(sizes) + 64
+            and max(sizes) < math.inf
+        ):
             array = np.array(items)
         return _with_mask(value, array.reshape(value["shape"]))
     return dict(items) if kind == "dict" else tuple(items)
@@ -1012,7 +1035,11 @@ class _Gymnasium:
 
     def __init__(self, env: Any):
         self._env, self._settings, self._has_infos = env, {}, False  # type: Any, Dict[str, Any], bool
-        self._reset_takes = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
+        takes = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
+        self._reset_takes = set(takes)
+        has_others = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+        if has_others and not callable(getattr(env, "seed", None)):  # A method until gym 0.25.
+            self._reset_takes.update(("seed", "options"))
         metadata = dict(getattr(env, "metadata", None) or {})
         if "render.modes" in metadata:  # Until gym 0.21; later ones have the key render_modes.
             metadata["render_modes"] = list(metadata["render.modes"])
