@@ -129,7 +129,7 @@ class EnvironmentRows:
         try:
             for place, (column, value) in enumerate(zip(columns, values, strict=True)):
                 if type(value) is np.ndarray:  # `Column.taken`, without the call.
-                    if value.dtype != column.dtype or value.shape != column.shape:
+                    if value.dtype != column.known_dtype or value.shape != column.shape:
                         values[place] = column.fitted(value)
                 elif type(value) is not column.type:
                     values[place] = column.fitted(value)

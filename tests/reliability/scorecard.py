@@ -193,6 +193,11 @@ _ROWS = [
     Row(59, "JSON that asks for memory, at both ends and in the server in one file: one long text "
         "among thousands of short ones, void scalars",
         "refused, or peak memory at most 4x the message + 64 MiB", ""),
+    Row(61, "environments that misbehave or surprise, by every way of travelling: make, Remote-v0, "
+        "streams, a batch, make of a batch, a served VectorEnv, Stable-Baselines3, PettingZoo, the "
+        "server in one file, a recording and its replay, both transports, several processes",
+        "the same as in process, the same error, or a sentence of a guide that says what is "
+        "different", ""),
     Row(62, "a child forked by a client (a data loader) lives while environments, launched "
         "servers and recordings are closed, 50 times",
         "closed within 2 s; in the child an error within 2 s, or it works", "hangs"),

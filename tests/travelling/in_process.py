@@ -132,7 +132,7 @@ def sent(tale: Tale) -> Tale:
 def _sent(space: spaces.Space[Any], event: Any) -> Event:
     if not isinstance(event, Told):
         return event  # type: ignore[no-any-return]
-    observation, info = _element(space, event.observation), _info(event.info, _LEVELS)
+    observation, info = element(space, event.observation), _info(event.info, _LEVELS)
     if event.reward is None:
         return Told(observation, info)
     flags = bool(event.terminated), bool(event.truncated)
@@ -144,20 +144,20 @@ def by_place(tale: Tale) -> Tale:
     return [e._replace(details=()) if isinstance(e, Failed) else e for e in tale]
 
 
-def _element(space: Any, value: Any) -> Any:
+def element(space: Any, value: Any) -> Any:
     """An element of a space in the types of the space."""
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         return np.asarray(value).astype(space.dtype)
     if isinstance(space, spaces.Discrete):
         return int(value)
     if isinstance(space, spaces.Dict):
-        return {key: _element(part, value[key]) for key, part in space.spaces.items()}
+        return {key: element(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(map(_element, space.spaces, value))
+        return tuple(map(element, space.spaces, value))
     if isinstance(space, spaces.Sequence) and space.stack:
         return value
     if isinstance(space, spaces.Sequence):
-        return tuple(_element(space.feature_space, part) for part in value)
+        return tuple(element(space.feature_space, part) for part in value)
     return value
 
 
@@ -177,10 +177,14 @@ def _info(value: Any, levels: int) -> Any:
 # Vector environments.
 
 
-def in_vectors(tales: Sequence[Tale]) -> list[Tale]:
+def in_vectors(tales: Sequence[Tale], has_own_infos: bool = False) -> list[Tale]:
     """The tales of all rows, as vector environments of Gymnasium put them together.
 
     A row whose neighbour has failed in a call has been told nothing of that call.
+
+    Args:
+      tales: those of the rows alone.
+      has_own_infos: whether the info of each row stays as it is.
     """
     if isinstance(tales[0][0], Failed):
         return list(tales)
@@ -188,7 +192,9 @@ def in_vectors(tales: Sequence[Tale]) -> list[Tale]:
     rows = [_batched(opened)] * len(tales)
     told: list[Tale] = [[row] for row in rows]
     for events in zip(*(tale[1:] for tale in tales), strict=True):
-        for tale, event in zip(told, at_once(opened.observations, events), strict=True):
+        for tale, event in zip(
+            told, at_once(opened.observations, events, has_own_infos), strict=True
+        ):
             tale.append(event)
     return told
 
@@ -197,14 +203,16 @@ def _batched(opened: Opened) -> Opened:
     return Opened(batch_space(opened.actions, len(ROWS)), opened.observations)
 
 
-def at_once(space: spaces.Space[Any], events: Sequence[Any]) -> list[Event]:
+def at_once(
+    space: spaces.Space[Any], events: Sequence[Any], has_own_infos: bool = False
+) -> list[Event]:
     """What all rows are told of one call."""
     events = list(events)
     infos: dict[str, Any] = {}
     own = gymnasium.vector.VectorEnv()
     own.num_envs = len(events)
     for row, event in enumerate(events):
-        if isinstance(event, Told) and event.info:
+        if isinstance(event, Told) and event.info and not has_own_infos:
             try:
                 infos = own._add_info(infos, event.info, row)
             except Exception:
@@ -222,7 +230,7 @@ def at_once(space: spaces.Space[Any], events: Sequence[Any]) -> list[Event]:
     )
     told: list[Event] = []
     for row, (event, observation) in enumerate(zip(events, observations, strict=True)):
-        info = row_of_infos(infos, row)
+        info = event.info if has_own_infos else row_of_infos(infos, row)
         if event.reward is None:
             told.append(Told(observation, info))
         else:

@@ -127,7 +127,7 @@ def _as_nested(structure: Any, action: Any) -> Any:
         value = action
         for level in name.split("."):
             value = value[level]
-        flat[name] = np.asarray(value, spec.dtype)
+        flat[name] = np.asarray(value, spec.dtype)[()]
     leaves = iter(flat.values())
     return _filled(structure, lambda spec: next(leaves))
 
@@ -233,7 +233,7 @@ def _filled(structure: Any, value: Callable[[Any], Any]) -> Any:
 
 def _value(spec: specs.Array, number: int) -> Any:
     if isinstance(spec, specs.StringArray):
-        return np.full(spec.shape, "x" * (number % 3), object)
+        return np.full(spec.shape, "x" * (number % 3), object)[()]
     low = np.asarray(getattr(spec, "minimum", 0))
     high = np.asarray(getattr(spec, "maximum", 10))
     if spec.dtype.kind == "f":
@@ -241,7 +241,7 @@ def _value(spec: specs.Array, number: int) -> Any:
         value = low + (high - low) * (number % 4) / 4
     else:
         value = low + number % (np.minimum(high - low, 10) + 1)
-    return np.broadcast_to(value, spec.shape).astype(spec.dtype)
+    return np.broadcast_to(value, spec.shape).astype(spec.dtype)[()]
 
 
 def action_by_name(structure: Any, position: int, row: int) -> dict[str, Any]:

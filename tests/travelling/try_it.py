@@ -8,6 +8,7 @@ warnings.simplefilter("ignore")
 from tests.travelling.told import difference
 from tests.travelling.environments.all import HABITS
 from tests.travelling.ways.all import WAYS
+from tests.travelling.documented import expected_in
 from tests.travelling.ways.places import Places
 
 stack = contextlib.ExitStack()
@@ -24,7 +25,7 @@ for way, each in WAYS.items():
         faulthandler.dump_traceback_later(1200, exit=True)
         t = time.process_time()
         try:
-            exp = each.expected(habit)
+            exp = expected_in(way, name, each.expected(habit), habit.calls)
             found = each.play(places, name, habit.calls)
         except Exception as e:
             import traceback

@@ -91,7 +91,7 @@ HABITS: dict[str, Habit] = {
     "-1 in a byte at first": _unfit(_BYTES, np.array([-1, 3], np.int8), "reset", "-1, which uint8"),
     "-1 in a byte at the end": _unfit(_BYTES, [-1, 3], "end", "-1, which uint8 cannot hold"),
     "what follows an end that did not fit": _unfit(_BYTES, [-1, 3], "end")._replace(
-        calls="RsssrsRs"
+        calls="Rsssr"
     ),
     "a fraction in an integer": _unfit(_INTEGERS, [0.0, 1.7], "end", "1.7, which is not an int"),
     "NaN in an integer": _unfit(_INTEGERS, [np.nan, 1], "step", "nan, which int32 cannot hold"),

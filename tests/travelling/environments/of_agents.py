@@ -159,6 +159,8 @@ HABITS: dict[str, Habit] = {
     "a value that does not fit": Habit(
         lambda row: Unfit(), {1: Refused(("violates its own", "'observation.z'"))}, "RsRs"
     ),
-    "raises in a step": Habit(lambda row: Raising(), {2: Refused(("OSError: no device",))}, "RssRs"),
+    "raises in a step": Habit(
+        lambda row: Raising(), {2: Refused(("OSError: no device",))}, "RssRs"
+    ),
 }  # fmt: skip
 """By name."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from tests.travelling.environments.usual import Habit
-from tests.travelling.in_process import action_of
+from tests.travelling.in_process import action_of, element
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told, kept
 from tests.travelling.ways.gymnasium_clients import failed
 
@@ -25,8 +25,22 @@ def agents_alone(habit: Habit) -> list[Tale]:
         event: Event = Lost()
         with contextlib.suppress(OSError):
             event = copy.deepcopy(_called(env, call, position))
+            if refused is None:
+                event = _sent(env, event)
         tale.append(event if refused is None else Failed("INTERNAL", "", *refused))
     return [tale]
+
+
+def _sent(env: Any, event: Any) -> Told:
+    agents, observations = event.observation
+    seen = {
+        agent: element(env.observation_space(agent), each) for agent, each in observations.items()
+    }
+    told: Told = event._replace(observation=(agents, seen))
+    if event.reward is None:
+        return told
+    rewards = {agent: float(each) for agent, each in event.reward.items()}
+    return told._replace(reward=rewards)
 
 
 def play_parallel(address: str, habit: str, calls: Sequence[Call], **options: Any) -> list[Tale]:

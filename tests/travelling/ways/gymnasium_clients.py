@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
@@ -23,7 +24,14 @@ from tests.travelling.in_process import (
 )
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told, kept
 
-__all__ = ["failed", "first_failure", "play_single", "play_vector", "rows_of_failure"]
+__all__ = [
+    "actions_of_rows",
+    "failed",
+    "first_failure",
+    "play_single",
+    "play_vector",
+    "rows_of_failure",
+]
 
 
 def failed(error: Exception) -> Failed:
@@ -38,6 +46,12 @@ def rows_of_failure(error: Exception) -> list[Event]:
         failures = error.failures
         return [failed(failures[row]) if row in failures else Lost() for row in ROWS]
     return [failed(error)] * len(ROWS)
+
+
+def actions_of_rows(space: spaces.Space[Any], position: int) -> Any:
+    """The actions of a call, of all rows."""
+    actions = [action_of(space, position, row) for row in ROWS]
+    return concatenate(space, actions, create_empty_array(space, len(ROWS)))
 
 
 def first_failure(error: Exception) -> Failed:
@@ -117,10 +131,8 @@ class _Vector:
             given = {"seed": seeds, "options": dict(OPTIONS)} if self._takes_seeds else {}
             observations, infos = kept(envs.reset(**given))
             return [Told(*each) for each in self._rows(observations, infos)]
-        space = envs.single_action_space
-        actions = [action_of(space, position, row) for row in ROWS]
-        together = concatenate(space, actions, create_empty_array(space, len(ROWS)))
-        observations, rewards, terminated, truncated, infos = kept(envs.step(together))
+        actions = actions_of_rows(envs.single_action_space, position)
+        observations, rewards, terminated, truncated, infos = kept(envs.step(actions))
         finals = infos
         if self._mode is AutoresetMode.SAME_STEP and (terminated | truncated).all():
             finals = {key: infos.pop(key) for key in _FINAL if key in infos}
