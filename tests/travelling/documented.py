@@ -59,7 +59,19 @@ def _has_failed(event: Event) -> bool:
     return isinstance(event, Failed)
 
 
+def _refused(*parts: str) -> Callable[[list[Tale], Sequence[Call]], list[Tale]]:
+    """It is not opened."""
+    return lambda tales, calls: [[Failed("INVALID_ARGUMENT", "", parts)] for _ in tales]
+
+
 DIFFERENT: Sequence[Different] = [
+    Different(
+        "how-to/batches.md",
+        "Arrays of variable length and games for several agents cannot be in a batch.",
+        ["served VectorEnv", "make of a batch"],
+        ["a Sequence", "a stacked Sequence"],
+        _refused("is of variable length"),
+    ),
     Different(
         "how-to/batches.md",
         "A stream cannot tell that: its next step is FAILED_PRECONDITION until a reset",
@@ -69,7 +81,30 @@ DIFFERENT: Sequence[Different] = [
     ),
 ]
 
-KNOWN: Mapping[tuple[str, str], str] = {}
+_INFOS = "the infos of all rows are put together at the server, and are not each row's own"
+
+KNOWN: Mapping[tuple[str, str], str] = {
+    **{
+        (way, habit): _INFOS
+        for way in ("batch", "batch, SAME_STEP", "batch, processes")
+        for habit in (
+            "complex numbers",
+            "integers of 2**63",
+            "deep",
+            "3 beside None",
+            "a dict beside None",
+            "arrays of different length",
+        )
+    },
+    **{
+        (way, "agents: a value that does not fit"): "an error of the environment ends all streams"
+        for way in (
+            "RemoteParallelEnv",
+            "RemoteParallelEnv, grpc",
+            "RemoteParallelEnv, processes",
+        )
+    },
+}
 """Faults, by way and habit: these cells have to fail."""
 
 SB3_KNOWN: Mapping[str, str] = {}

@@ -273,15 +273,32 @@ def row_of_infos(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
     return found
 
 
-def in_same_step(tales: Sequence[Tale], calls: Sequence[Call]) -> list[Tale]:
+def in_same_step(tales: Sequence[Tale], alone: Sequence[Tale], calls: Sequence[Call]) -> list[Tale]:
     """Tales in which the step that ends an episode begins the next.
 
-    If that fails, the error is that of the step; the next call begins an episode.
+    The last observation is that of the environment itself, and not one of a vector environment.
+
+    Args:
+      tales: as vector environments tell them.
+      alone: those of the rows alone.
+      calls: what was called.
     """
     changed = [list(tale) for tale in tales]
-    for tale in changed:
-        for place in range(len(tale) - 1, 1, -1):
-            begins = calls[place - 1] == "r" and not isinstance(tale[place - 1], Failed | Lost)
-            if begins and isinstance(tale[place], Failed | Lost):
-                tale[place - 1] = tale.pop(place)
+    for tale, own in zip(changed, alone, strict=True):
+        for place in range(2, len(tale)):
+            event, last = tale[place - 1], own[place - 1]
+            if calls[place - 1] == "r" and isinstance(event, Told) and isinstance(last, Told):
+                tale[place - 1] = event._replace(observation=last.observation)
     return changed
+
+
+def whole(tales: Sequence[Tale]) -> list[Tale]:
+    """Tales of a vector environment, which raises what one of its rows raises."""
+    told: list[Tale] = [[] for _ in tales]
+    for events in zip(*tales, strict=True):
+        failure = next((event for event in events if isinstance(event, Failed)), None)
+        if failure is not None and failure.code == "SpecError":
+            failure = Failed("INTERNAL")  # Gymnasium's own error about infos.
+        for tale, event in zip(told, events, strict=True):
+            tale.append(event if failure is None else failure)
+    return told

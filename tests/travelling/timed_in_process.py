@@ -164,7 +164,10 @@ def _facts(spec: specs.Array) -> Any:
     bounds = [getattr(spec, side, None) for side in ("minimum", "maximum")]
     if isinstance(spec, specs.BoundedArray) and not (np.isfinite(bounds).any()):
         bounds = [None, None]
-    told = [None if bound is None else np.asarray(bound).tolist() for bound in bounds]
+    # One bound for all is that of each; how clients get it, other tests see.
+    shape = () if min(spec.shape, default=0) < 0 else spec.shape
+    shaped = (None if bound is None else np.broadcast_to(bound, shape) for bound in bounds)
+    told = [None if bound is None else bound.tolist() for bound in shaped]
     dtype = _WIDER.get(spec.dtype.name, spec.dtype)
     return (spec.shape, dtype.name, *told)
 

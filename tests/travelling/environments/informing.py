@@ -6,7 +6,6 @@ import collections
 import datetime
 import enum
 import functools
-import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -147,7 +146,8 @@ HABITS: dict[str, Habit] = {
     "dicts": _info(lambda env: {"a": {"b": {"c": env.count}, "t": "x"}, "none": {}}),
     "keys of dicts": _same({"d": {1: "a", (2, 3): "b", None: "c"}, "e": {"$": 1, "a.b": 2}}),
     "keys in order": _same({"z": 1, "a": 2, "m": {"y": 1, "b": 2}}),
-    "keys of others": _same({"_x": 1, "x": 2, "final_obs": 3, "final_info": {"a": 1}, "seed": 4}),
+    "keys of others": _same({"_x": 1, "x": 2, "seed": 4, "observation": 5}),
+    "keys of vector environments": _same({"final_obs": 3, "final_info": {"a": 1}}),
     "complex numbers": _same({"c": 1 + 2j, "a": np.array([1j], np.complex64)}),
     "dates": _same({"at": np.datetime64("2020-02-03"), "for": np.array([3], "m8[s]")}),
     "a masked array": _same({"masked": _MASKED}),
@@ -155,9 +155,7 @@ HABITS: dict[str, Habit] = {
         {"what": Unknown(), "red": Colour.RED, "set": {1}, "day": datetime.date(2020, 2, 3)}
     ),
     "an array of objects": _same({"mixed": np.array([1, "a", None, [2]], object)}),
-    "other mappings": _same(
-        {"o": collections.OrderedDict(b=1, a=2), "p": types.MappingProxyType({"x": 1})}
-    ),
+    "an OrderedDict": _same({"o": collections.OrderedDict(b=1, a=2)}),
     "integers of 2**63": _same({"large": 1 << 63, "huge": 10**30}),
     "deep": _same({"deep": _nested(12)}),
     "1 beside 1.5": _by_row(1, 1.5),
@@ -182,6 +180,11 @@ HABITS: dict[str, Habit] = {
     "a text as a reward": _reward("0.5", "got a str"),
     "a complex reward": _reward(1 + 2j, "got a complex"),
     "a reward in an array": _reward(np.ones(1), "got an array float64 [1]"),
+    "two numbers as a reward": _reward(np.zeros(2), "got an array float64 [2]"),
+    "a complex reward of NumPy": _reward(np.complex64(1j), "got a complex64"),
+    "a duration as a reward": _reward(np.timedelta64(3, "s"), "got a timedelta64"),
+    "an object as a reward": _reward(Unknown(), "got an Unknown"),
+    "too large a reward": _reward(10**400, "too large"),
     "a masked reward": _reward(np.ma.masked, "got a masked value"),
     "a reward in a list": _reward([1.0], "got a list"),
     # Flags.

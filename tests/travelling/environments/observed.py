@@ -99,6 +99,13 @@ HABITS: dict[str, Habit] = {
     "complex": _unfit(_FLOATS, np.array([0, 1 + 2j]), "step", "NumPy dtype complex128"),
     "a text for numbers": _unfit(_FLOATS, ["0.5", "1"], "reset", "expected float32, got strings"),
     "one number for all": _unfit(_FLOATS, np.zeros(1, np.float32), "step", "shape [1]"),
+    "just beyond float32": _unfit(_FLOATS, np.array([-3.5e38, 0]), "end", "-3.5e+38, which"),
+    "a number": _unfit(_FLOATS, 1.0, "reset", "shape []"),
+    "two numbers for a Discrete": _unfit(
+        spaces.Discrete(3), np.zeros(2, np.int64), "end", "shape [2]"
+    ),
+    "a list for a Discrete": _unfit(spaces.Discrete(3), [1], "step", "shape [1]"),
+    "no text": _unfit(spaces.Text(9), 5, "end", "expected a str, got an int"),
     "a row too many": _unfit(_FLOATS, np.zeros((2, 2), np.float32), "end", "shape [2, 2]"),
     "None": _unfit(_FLOATS, None, "step", "None"),
     "a masked observation": _unfit(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -35,22 +36,20 @@ class Stacked(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         seeds = [seed] * self.num_envs if seed is None else list(range(seed, seed + self.num_envs))
-        returned = [
-            env.reset(seed=own, options=options) for env, own in zip(self._envs, seeds, strict=True)
-        ]
+        returned = _all(
+            functools.partial(env.reset, seed=own, options=options)
+            for env, own in zip(self._envs, seeds, strict=True)
+        )
         self._is_over = [False] * self.num_envs
         observations, infos = zip(*returned, strict=True)
         return stacked(self.single_observation_space, observations), self._together(infos)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         rows = zip(self._envs, iterate(self.action_space, actions), self._is_over, strict=True)
-        returned = [
-            (*_begun(env), {}) if was_over else env.step(action) for env, action, was_over in rows
-        ]
-        for row, was_over in enumerate(self._is_over):
-            if was_over:
-                observation, info, _ = returned[row]
-                returned[row] = (observation, 0.0, False, False, info)
+        returned = _all(
+            functools.partial(_begun, env) if was_over else functools.partial(env.step, action)
+            for env, action, was_over in rows
+        )
         observations, rewards, terminated, truncated, infos = zip(*returned, strict=True)
         self._is_over = [bool(a or b) for a, b in zip(terminated, truncated, strict=True)]
         return (
@@ -72,9 +71,22 @@ class Stacked(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return found
 
 
-def _begun(env: Any) -> tuple[Any, Any]:
+def _begun(env: Any) -> tuple[Any, float, bool, bool, Any]:
     observation, info = env.reset()
-    return observation, info
+    return observation, 0.0, False, False, info
+
+
+def _all(calls: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Makes all calls, and raises the first error."""
+    returned, errors = [], []
+    for call in calls:
+        try:
+            returned.append(call())
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return returned
 
 
 def stacked(space: Any, values: Sequence[Any]) -> Any:
@@ -86,5 +98,6 @@ def stacked(space: Any, values: Sequence[Any]) -> Any:
         parts = zip(space.spaces, *values, strict=True)
         return tuple(stacked(part, rows) for part, *rows in parts)
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
-        return np.stack([np.asarray(each) for each in values])
+        is_masked = any(isinstance(each, np.ma.MaskedArray) for each in values)
+        return (np.ma if is_masked else np).stack([np.asanyarray(each) for each in values])
     return tuple(values)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gymnasium.vector import AutoresetMode
+
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.recording import replay
 from tests.travelling.environments.all import AGENTS, DM_ENV, GYMNASIUM
 from tests.travelling.environments.usual import Habit
-from tests.travelling.in_process import ROWS, alone, by_place, in_same_step, in_vectors, sent
+from tests.travelling.in_process import ROWS, alone, by_place, in_same_step, in_vectors, sent, whole
 from tests.travelling.timed_in_process import Named, timed_alone, timed_in_rows
 from tests.travelling.told import Call, Failed, Tale, Timed
 from tests.travelling.ways.agents import agents_alone, play_parallel
@@ -24,7 +26,7 @@ from tests.travelling.ways.dm_env_clients import (
 from tests.travelling.ways.gymnasium_clients import play_single, play_vector
 from tests.travelling.ways.places import Places
 
-__all__ = ["WAYS", "Way", "cells"]
+__all__ = ["IN_SAME_STEP", "WAYS", "Way", "cells"]
 
 Play = Callable[[Places, str, Sequence[Call]], list[Tale]]
 
@@ -61,7 +63,12 @@ def _vector(habit: Habit) -> list[Tale]:
 
 
 def _same_step(habit: Habit) -> list[Tale]:
-    return in_same_step(_vector(habit), habit.calls)
+    rows = [sent(alone(habit, row)) for row in ROWS]
+    return in_same_step(in_vectors(rows), rows, habit.calls)
+
+
+def _stacked(habit: Habit) -> list[Tale]:
+    return [by_place(tale) for tale in whole(_vector(habit))]
 
 
 def _timed(habit: Habit) -> list[Tale]:
@@ -169,6 +176,19 @@ def _parallel(place: str = "own", **options: Any) -> Play:
     )
 
 
+# Values of Tuples that are no tuples cannot be stacked.
+_STACKED = {
+    name: habit for name, habit in GYMNASIUM.items() if "Tuple of another length" not in name
+}
+
+IN_SAME_STEP = {
+    name: habit
+    for name, habit in GYMNASIUM.items()
+    # Gymnasium itself has these keys then; and the calls would be others.
+    if name not in ("keys of vector environments", "raises in the next reset")
+}
+"""The environments of Gymnasium that are played in the autoreset mode SAME_STEP."""
+
 _OF_BOTH = {**GYMNASIUM, **DM_ENV}
 
 WAYS: Mapping[str, Way] = {
@@ -176,15 +196,20 @@ WAYS: Mapping[str, Way] = {
     "Remote-v0": Way(_remote(), _single, GYMNASIUM),
     "streams": Way(_rows(num_batches=0), _vector, GYMNASIUM),
     "batch": Way(_rows(), _vector, GYMNASIUM),
-    "batch, SAME_STEP": Way(_rows(autoreset_mode="SAME_STEP"), _same_step, GYMNASIUM),
-    "served VectorEnv": Way(_rows("vector"), _by_place(_vector), GYMNASIUM),
+    "batch, SAME_STEP": Way(
+        _rows(autoreset_mode=AutoresetMode.SAME_STEP), _same_step, IN_SAME_STEP
+    ),
+    "served VectorEnv": Way(_rows("vector"), _stacked, _STACKED),
     "one file, Remote-v0": Way(_remote("one_file"), _by_place(_single), GYMNASIUM),
     "Remote-v0, replayed": Way(_replayed(play_single), _single, GYMNASIUM, False),
     "Remote-v0, grpc": Way(_remote("grpc", transport="grpc"), _single, GYMNASIUM, False),
     "Remote-v0, processes": Way(_remote("processes"), _single, GYMNASIUM, False),
     "batch, processes": Way(_rows("processes"), _vector, GYMNASIUM, False),
     "streams, SAME_STEP": Way(
-        _rows(autoreset_mode="SAME_STEP", num_batches=0), _same_step, GYMNASIUM, False
+        _rows(autoreset_mode=AutoresetMode.SAME_STEP, num_batches=0),
+        _same_step,
+        IN_SAME_STEP,
+        False,
     ),
     # Clients of Gymnasium, environments of dm_env.
     "Remote-v0 of dm_env": Way(_remote(), _adapted_single, DM_ENV),

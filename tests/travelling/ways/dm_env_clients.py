@@ -151,7 +151,7 @@ def _row_spec(spec: Any) -> Any:
     changed: dict[str, Any] = {"shape": spec.shape[1:]}
     for side in ("minimum", "maximum"):
         bound = getattr(spec, side, None)
-        if np.ndim(bound) == len(spec.shape):
+        if bound is not None and spec.shape and np.ndim(bound) == len(spec.shape):
             assert (bound == bound[:1]).all()
             changed[side] = bound[0]
     return spec.replace(**changed) if spec.shape else spec
