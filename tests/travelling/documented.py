@@ -55,6 +55,12 @@ def _until_a_reset(tales: list[Tale], calls: Sequence[Call]) -> list[Tale]:
     return changed
 
 
+def _taken_as_of_gym(tales: list[Tale], calls: Sequence[Call]) -> list[Tale]:
+    """Old environments of gym return as many values: it is these that do not fit."""
+    unfit = Failed("INTERNAL", "", ("violates its own specs", "'observation'"))
+    return [[unfit if _has_failed(event) else event for event in tale] for tale in tales]
+
+
 def _has_failed(event: Event) -> bool:
     return isinstance(event, Failed)
 
@@ -79,6 +85,13 @@ DIFFERENT: Sequence[Different] = [
         ["what follows an end that did not fit"],
         _until_a_reset,
     ),
+    Different(
+        "how-to/old-simulators.md",
+        "environments of gym and Gymnasium of any age",
+        ["one file, Remote-v0"],
+        ["returns four values", "returns an observation alone"],
+        _taken_as_of_gym,
+    ),
 ]
 
 _INFOS = "the infos of all rows are put together at the server, and are not each row's own"
@@ -96,6 +109,8 @@ KNOWN: Mapping[tuple[str, str], str] = {
             "arrays of different length",
         )
     },
+    ("served VectorEnv", "deep"): _INFOS,
+    ("served VectorEnv", "a dict beside None"): _INFOS,
     **{
         (way, "agents: a value that does not fit"): "an error of the environment ends all streams"
         for way in (
@@ -107,7 +122,23 @@ KNOWN: Mapping[tuple[str, str], str] = {
 }
 """Faults, by way and habit: these cells have to fail."""
 
-SB3_KNOWN: Mapping[str, str] = {}
+SB3_KNOWN: Mapping[str, str] = dict.fromkeys(
+    (
+        "arrays",
+        "keys of dicts",
+        "keys of others",
+        "complex numbers",
+        "a masked array",
+        "integers of 2**63",
+        "deep",
+        "1 beside 1.5",
+        "True beside 7",
+        "3 beside None",
+        "a dict beside None",
+        "arrays of different length",
+    ),
+    _INFOS,
+)
 """The same of `RemoteSb3VecEnv`, by habit."""
 
 

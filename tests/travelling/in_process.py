@@ -292,6 +292,10 @@ def in_same_step(tales: Sequence[Tale], alone: Sequence[Tale], calls: Sequence[C
     return changed
 
 
+_OF_ARRAYS = ("returned a reward that is no number", "returned rewards that are")
+"""What is said of a reward, and of an array of them."""
+
+
 def whole(tales: Sequence[Tale]) -> list[Tale]:
     """Tales of a vector environment, which raises what one of its rows raises."""
     told: list[Tale] = [[] for _ in tales]
@@ -299,6 +303,9 @@ def whole(tales: Sequence[Tale]) -> list[Tale]:
         failure = next((event for event in events if isinstance(event, Failed)), None)
         if failure is not None and failure.code == "SpecError":
             failure = Failed("INTERNAL")  # Gymnasium's own error about infos.
+        if failure is not None:
+            parts = (each.replace(*_OF_ARRAYS) for each in failure.parts)
+            failure = failure._replace(parts=tuple(parts))
         for tale, event in zip(told, events, strict=True):
             tale.append(event if failure is None else failure)
     return told

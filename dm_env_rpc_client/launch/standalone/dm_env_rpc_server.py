@@ -487,10 +487,11 @@ def _reward_of(value: Any, where: str) -> float:
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     is_number = kind in "biufO" and hasattr(value, "__float__") and not np.ndim(value)
     # Complex numbers have a `__float__` until Python 3.9, and a masked one is NaN.
-    if isinstance(value, complex) or not is_number or np.ma.is_masked(value):
-        text = f"{where} returned a reward that is no number: got {_described(value)}"
-        raise TypeError(f"{text}; expected a float")
-    return float(value)
+    if not isinstance(value, complex) and is_number and not np.ma.is_masked(value):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    text = f"{where} returned a reward that is no number: got {_described(value)}"
+    raise TypeError(f"{text}; expected a float")
 
 
 class _Field:
@@ -670,14 +671,15 @@ def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
 
 
 def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
-    """Returns the parts of a nested value in the order of `_named_specs`; ValueError."""
+    """Returns the parts of a nested value in the order of `_named_specs`; RuntimeError."""
     if structure is None or _is_leaf(structure):
         return [] if structure is None else [value]
     expected = _parts_of(structure)
     parts = _by_name(value) if _by_name(structure) is not None else _parts_of(value)
     if parts is None or len(parts) != len(expected) or any(key not in parts for key in expected):
         found = _described(value) if parts is None else f"the parts {list(parts)}"
-        raise ValueError(f"{where} has {found}; its spec has {list(expected)}")
+        text = f"{where!r} has {found}; its spec has {list(expected)}"
+        raise RuntimeError(f"it violates its own specs: {text}")
     leaves: List[Any] = []
     for key, part in expected.items():
         is_leaf = _is_leaf(part)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.travelling.environments.usual import Habit, Refused, Usual
 
-__all__ = ["HABITS"]
+__all__ = ["HABITS", "INFOS"]
 
 
 class Informing(Usual):
@@ -124,8 +124,7 @@ def _reward(value: Any, *text: str) -> Habit:
     )
 
 
-HABITS: dict[str, Habit] = {
-    # Infos.
+INFOS: dict[str, Habit] = {
     "numbers": _info(
         lambda env: {
             "int": env.count, "float": env.count / 8, "bool": env.steps == 1, "large": 1 << 62,
@@ -168,6 +167,11 @@ HABITS: dict[str, Habit] = {
     "infos of some steps": _info(lambda env: {f"step {env.steps}": env.count}),
     "one info": Habit(Reusing),
     "one info for all": Habit(Sharing),
+}  # fmt: skip
+"""Those that surprise by their infos, by name."""
+
+HABITS: dict[str, Habit] = {
+    **INFOS,
     # Rewards.
     "an int": _reward(3),
     "True": _reward(True),

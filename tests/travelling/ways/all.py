@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.recording import replay
+from tests.travelling.environments import informing
 from tests.travelling.environments.all import AGENTS, DM_ENV, GYMNASIUM
 from tests.travelling.environments.usual import Habit
 from tests.travelling.in_process import ROWS, alone, by_place, in_same_step, in_vectors, sent, whole
@@ -176,10 +177,14 @@ def _parallel(place: str = "own", **options: Any) -> Play:
     )
 
 
-# Values of Tuples that are no tuples cannot be stacked.
-_STACKED = {
-    name: habit for name, habit in GYMNASIUM.items() if "Tuple of another length" not in name
-}
+_UNSTACKED = (
+    # What these return cannot be stacked at all, or is something else then.
+    "a list for a Tuple of another length", "a masked reward", "returns four values",
+    "returns an observation alone", "returns None",
+    # Gymnasium cannot put these infos together.
+    "integers of 2**63", "3 beside None", "arrays of different length", "one info for all",
+)  # fmt: skip
+_STACKED = {name: habit for name, habit in GYMNASIUM.items() if name not in _UNSTACKED}
 
 IN_SAME_STEP = {
     name: habit
@@ -189,7 +194,11 @@ IN_SAME_STEP = {
 }
 """The environments of Gymnasium that are played in the autoreset mode SAME_STEP."""
 
-_OF_BOTH = {**GYMNASIUM, **DM_ENV}
+# Clients of dm_env see no infos.
+_OF_BOTH = {
+    **{name: habit for name, habit in GYMNASIUM.items() if name not in informing.INFOS},
+    **DM_ENV,
+}
 
 WAYS: Mapping[str, Way] = {
     # Environments and clients of Gymnasium.
@@ -197,7 +206,7 @@ WAYS: Mapping[str, Way] = {
     "streams": Way(_rows(num_batches=0), _vector, GYMNASIUM),
     "batch": Way(_rows(), _vector, GYMNASIUM),
     "batch, SAME_STEP": Way(
-        _rows(autoreset_mode=AutoresetMode.SAME_STEP), _same_step, IN_SAME_STEP
+        _rows(autoreset_mode=AutoresetMode.SAME_STEP), _same_step, IN_SAME_STEP, False
     ),
     "served VectorEnv": Way(_rows("vector"), _stacked, _STACKED),
     "one file, Remote-v0": Way(_remote("one_file"), _by_place(_single), GYMNASIUM),
