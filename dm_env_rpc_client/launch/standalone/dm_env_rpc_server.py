@@ -1098,8 +1098,10 @@ class _Gymnasium:
         found = self._env.reset(**{k: v for k, v in settings.items() if k in self._reset_takes})
         info: Any = {}  # Until gym 0.25 there is none.
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict):
-            is_element = _space_kind(self._env.observation_space) == "Tuple"
-            if not (is_element and self._env.observation_space.contains(found)):
+            space = self._env.observation_space
+            parts = space.spaces if _space_kind(space) == "Tuple" else ()
+            may_be_element = len(parts) == 2 and _space_kind(parts[1]) == "Dict"
+            if not (may_be_element and space.contains(found)):
                 found, info = found
         return TimeStep(FIRST, None, None, self._observed(found, info, False))
 
