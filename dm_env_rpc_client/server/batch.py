@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import dm_env
 import numpy as np
 import numpy.typing as npt
-import tree
 from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
@@ -410,11 +409,8 @@ def _close_all(environments: Iterable[dm_env.Environment]) -> Exception | None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    try:
-        tree.assert_same_structure(one, other)
-    except (TypeError, ValueError):
-        return False
-    return all(a == b for a, b in zip(leaves(one), leaves(other), strict=True))
+    """Whether two structures have the same specs under the same keys, in the same order."""
+    return structures.leaves_with_path(one) == structures.leaves_with_path(other)
 
 
 def _check(environment: dm_env.Environment, index: int, expected: Specs) -> None:

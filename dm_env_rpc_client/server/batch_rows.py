@@ -9,7 +9,6 @@ from typing import Any
 import dm_env
 import numpy as np
 import numpy.typing as npt
-import tree
 from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
@@ -133,7 +132,7 @@ class EnvironmentRows:
         try:
             for place, (column, value) in enumerate(zip(columns, values, strict=True)):
                 if type(value) is np.ndarray:  # `Column.taken`, without the call.
-                    if value.dtype != column.dtype or value.shape != column.shape:
+                    if value.dtype != column.known_dtype or value.shape != column.shape:
                         values[place] = column.fitted(value)
                 elif type(value) is not column.type:
                     values[place] = column.fitted(value)
@@ -163,7 +162,9 @@ def batched(structure: Any, count: int) -> Any:
     """Returns a structure of the specs of one row as that of `count` rows."""
     if structure is None:
         return None
-    return tree.map_structure(lambda spec: batch_spec(spec, count), structure)
+    # Its keys may be of types that cannot be sorted, as dm-tree would sort them.
+    rows = (batch_spec(spec, count) for spec in leaves(structure))
+    return structures.nester(structure)(rows)
 
 
 def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]) -> Any:

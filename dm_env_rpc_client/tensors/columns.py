@@ -35,6 +35,8 @@ class Column:
     Attributes:
       array: the rows, of the shape of the rows and that of one row; zeros, empty texts or messages.
       dtype: of the array.
+      known_dtype: the dtype of the arrays that a row takes as they are. No array has that of a
+        column of objects, whose elements have to be looked at.
       shape: of one row.
       type: the type of the scalars that a row takes as they are; None if it takes arrays alone.
 
@@ -42,7 +44,7 @@ class Column:
       SpecError: values with this spec cannot be sent.
     """
 
-    __slots__ = ("_codec", "_label", "_may_round", "array", "dtype", "shape", "type")
+    __slots__ = ("_codec", "_label", "_may_round", "array", "dtype", "known_dtype", "shape", "type")
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class Column:
             is_text = self._codec.data_type == dm_env_rpc_pb2.STRING
             for place in range(math.prod(self.array.shape)):
                 self.array.flat[place] = "" if is_text else any_pb2.Any()
+        self.known_dtype = _NO_DTYPE if self.dtype.kind == "O" else self.dtype
         self._may_round = self.dtype == np.float32
         self.type: type | None = None
         if not self.shape and self.dtype.kind in "biuf":
@@ -72,7 +75,7 @@ class Column:
         """
         if type(value) is np.ndarray:
             if value.shape == self.shape:
-                if value.dtype == self.dtype:
+                if value.dtype == self.known_dtype:
                     return value
                 if self._may_round and value.dtype is _DOUBLE and _is_small(value):
                     return value
@@ -100,6 +103,8 @@ class Column:
             packing.pack_array(array, codec, label)
         return array if self.shape else array[()]
 
+
+_NO_DTYPE = np.dtype([("no array has this dtype", np.void, 1)])
 
 _DOUBLE = np.dtype(np.float64)
 

@@ -197,6 +197,11 @@ _ROWS = [
     Row(60, "the threads that call one environment, from its constructor to close: steps of 0, 2, "
         "3 and 6 ms and of 2 s; alone, in streams, in a batch, in worker processes, in the main "
         "thread; both transports; the server in one file", "one", ""),
+    Row(61, "environments that misbehave or surprise, by every way of travelling: make, Remote-v0, "
+        "streams, a batch, make of a batch, a served VectorEnv, Stable-Baselines3, PettingZoo, the "
+        "server in one file, a recording and its replay, both transports, several processes",
+        "the same as in process, the same error, or a sentence of a guide that says what is "
+        "different", ""),
     Row(62, "a child forked by a client (a data loader) lives while environments, launched "
         "servers and recordings are closed, 50 times",
         "closed within 2 s; in the child an error within 2 s, or it works", "hangs"),

@@ -20,7 +20,8 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, INFOS, OWN, STAC
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import environment_error
+from dm_env_rpc_client.server.request_errors import RequestError, environment_error
+from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST
 from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
@@ -87,6 +88,8 @@ class GymnasiumEnvironment(dm_env.Environment):
             space_json.from_json(value, name) for name, value in self.spaces_json.items()
         )
         self._is_running = False
+        # Whether nobody was told of the end of the episode, because its last step was refused.
+        self._was_end_lost = False
         self._calls = ServedCalls()
         self._info: Mapping[str, Any] = {}
 
@@ -141,6 +144,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Begins an episode."""
         observation, self._info = self.begin()
         self._is_running = True
+        self._was_end_lost = False
         return dm_env.restart(self._observed(observation, False))
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
@@ -169,6 +173,8 @@ class GymnasiumEnvironment(dm_env.Environment):
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins an episode if none is running."""
         if not self._is_running:
+            if self._was_end_lost:
+                raise RequestError.not_now(SEQUENCE_LOST)
             return self.reset()
         element = elements.from_structure(self.action_space, action, "action", as_sampled=True)
         try:
@@ -177,9 +183,13 @@ class GymnasiumEnvironment(dm_env.Environment):
             explain(self.gymnasium, "step", error)
             raise
         self._is_running = not (terminated or truncated)
-        if type(reward) is not float:  # So that most rewards take no call.
-            reward = as_reward(self.gymnasium, reward)
-        observed = self._observed(observation, bool(terminated and truncated))
+        try:
+            if type(reward) is not float:  # So that most rewards take no call.
+                reward = as_reward(self.gymnasium, reward)
+            observed = self._observed(observation, bool(terminated and truncated))
+        except BaseException:
+            self._was_end_lost = not self._is_running
+            raise
         if terminated:
             return dm_env.termination(reward, observed)
         if truncated:

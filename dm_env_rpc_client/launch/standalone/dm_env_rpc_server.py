@@ -487,10 +487,12 @@ def _reward_of(value: Any, where: str) -> float:
     """Returns a reward as a float; TypeError if it is not one number."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     is_number = kind in "biufO" and hasattr(value, "__float__") and not np.ndim(value)
-    if isinstance(value, complex) or not is_number:  # It has a `__float__` until Python 3.9.
-        text = f"{where} returned a reward that is no number: got {_described(value)}"
-        raise TypeError(f"{text}; expected a float")
-    return float(value)
+    # Complex numbers have a `__float__` until Python 3.9, and a masked one is NaN.
+    if not isinstance(value, complex) and is_number and not np.ma.is_masked(value):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    text = f"{where} returned a reward that is no number: got {_described(value)}"
+    raise TypeError(f"{text}; expected a float")
 
 
 class _Field:
@@ -542,6 +544,8 @@ class _Field:
         """Returns a value as an array of the dtype and shape of the spec; ValueError."""
         array = value
         if type(value) is not np.ndarray or value.dtype != self.dtype or self.kind >= _STRING:
+            if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+                raise ValueError(f"{self.label}: has masked elements")
             array = _exact(_as_array(value), self.dtype, self.label)
         self._check_shape(array.shape)
         if self.kind == _STRING and not all(isinstance(text, str) for text in array.flat):
@@ -668,14 +672,15 @@ def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
 
 
 def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
-    """Returns the parts of a nested value in the order of `_named_specs`; ValueError."""
+    """Returns the parts of a nested value in the order of `_named_specs`; RuntimeError."""
     if structure is None or _is_leaf(structure):
         return [] if structure is None else [value]
     expected = _parts_of(structure)
     parts = _by_name(value) if _by_name(structure) is not None else _parts_of(value)
     if parts is None or len(parts) != len(expected) or any(key not in parts for key in expected):
         found = _described(value) if parts is None else f"the parts {list(parts)}"
-        raise ValueError(f"{where} has {found}; its spec has {list(expected)}")
+        text = f"{where!r} has {found}; its spec has {list(expected)}"
+        raise RuntimeError(f"it violates its own specs: {text}")
     leaves: List[Any] = []
     for key, part in expected.items():
         is_leaf = _is_leaf(part)
@@ -780,22 +785,36 @@ def _space_spec(space: Any) -> Any:
     return BoundedArray(low.shape, dtype, low, low + (counts - 1))
 
 
-def _to_wire(space: Any, element: Any) -> Any:
-    """Returns an element of a space as a value of its spec."""
+def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
+    """Returns an element of a space as a value of its spec; RuntimeError."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
-        values = {name: _to_wire(part, element[key]) for key, name, part in _members(space)}
-        return values if kind == "Dict" else tuple(values.values())
+        members = _members(space)
+        keys = [key for key, _, _ in members]
+        is_dict = kind == "Dict"
+        if not isinstance(element, Mapping if is_dict else (tuple, list)):
+            found = _described(element)
+        elif set(element) != set(keys) if is_dict else len(element) != len(keys):
+            found = f"the keys {list(element)}" if is_dict else f"{len(element)} values"
+        else:
+            parts = [(name, part, element[key]) for key, name, part in members]
+            values = {name: _to_wire(p, value, f"{where}.{name}") for name, p, value in parts}
+            return values if is_dict else tuple(values.values())
+        expected = f"a mapping with keys {keys}" if is_dict else f"a tuple of {len(keys)} values"
+        raise RuntimeError(
+            f"it violates its own space: {where!r}: expected {expected}, got {found}"
+        )
     if items is not None:
         none = np.empty((0, *items.shape), _wire_dtype(items))
         return np.asarray(element) if len(element) else none
     if kind == "Text" and not isinstance(element, str):
-        raise RuntimeError(f"it violates its own space: expected a str, got {_described(element)}")
+        found = _described(element)
+        raise RuntimeError(f"it violates its own space: {where!r}: expected a str, got {found}")
     return element if kind in _ARRAYS or kind == "Text" else _encode(element)
 
 
 def _sampled_type(space: Any) -> Any:
-    """Returns the type of the samples of a Discrete: an int of Python until Gymnasium."""
+    """Returns the type of the samples of a space: until Gymnasium, a Discrete's are of Python."""
     kind = space.__dict__.get(_SAMPLED)
     if kind is None:
         # A copy, so that the samples that the environment draws stay the same.
@@ -812,7 +831,8 @@ def _from_wire(space: Any, value: Any) -> Any:
     if kind in ("Dict", "Tuple"):
         by_key = kind == "Dict"
         parts = [(k, _from_wire(p, value[n if by_key else k])) for k, n, p in _members(space)]
-        return collections.OrderedDict(parts) if by_key else tuple(part for _, part in parts)
+        # An OrderedDict until Gymnasium 1.0.
+        return _sampled_type(space)(parts) if by_key else tuple(part for _, part in parts)
     if kind == "Discrete":
         return _sampled_type(space)(value)
     if kind in _ARRAYS:
@@ -1070,7 +1090,11 @@ class _Gymnasium:
         self._env = env
         self._settings: Dict[str, Any] = {}
         self._infos: Any = False  # Whether the client wants them, or "own": with exact types.
-        self._reset_takes = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
+        takes = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
+        self._reset_takes = set(takes)
+        has_others = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+        if has_others and not callable(getattr(env, "seed", None)):  # A method until gym 0.25.
+            self._reset_takes.update(("seed", "options"))
         metadata = dict(getattr(env, "metadata", None) or {})
         if "render.modes" in metadata:  # Until gym 0.21; later ones have the key render_modes.
             metadata["render_modes"] = list(metadata["render.modes"])
@@ -1128,8 +1152,10 @@ class _Gymnasium:
         found = self._env.reset(**{k: v for k, v in settings.items() if k in self._reset_takes})
         info: Any = {}  # Until gym 0.25 there is none.
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict):
-            is_element = _space_kind(self._env.observation_space) == "Tuple"
-            if not (is_element and self._env.observation_space.contains(found)):
+            space = self._env.observation_space
+            parts = space.spaces if _space_kind(space) == "Tuple" else ()
+            may_be_element = len(parts) == 2 and _space_kind(parts[1]) == "Dict"
+            if not (may_be_element and space.contains(found)):
                 found, info = found
         return TimeStep(FIRST, None, None, self._observed(found, info, False))
 

@@ -13,11 +13,10 @@ from gymnasium.vector import AutoresetMode
 from dm_env_rpc_client import DmEnvAdaptor, make
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.errors import DmEnvRpcError, EnvironmentsFailedError
 from dm_env_rpc_client.protocol.batches import ROW_ERRORS, row_errors
 from dm_env_rpc_client.server import serve
 
-__all__ = ["NEXT", "SAME", "WAYS", "Seen", "failure", "playing"]
+__all__ = ["NEXT", "SAME", "WAYS", "Seen", "playing"]
 
 ROWS = 2
 
@@ -118,19 +117,6 @@ def playing(way: str, environment: Callable[[], gymnasium.Env[Any, Any]]) -> Ite
             yield env
         finally:
             env.close()
-
-
-def failure(act: Callable[[], object]) -> str:
-    """Returns what the server says of an environment that has failed."""
-    try:
-        act()
-    except (DmEnvRpcError, RowFailedError) as error:
-        return str(error)
-    except EnvironmentsFailedError as failed:
-        if all(isinstance(each, DmEnvRpcError) for each in failed.failures.values()):
-            return str(failed)
-        raise
-    raise AssertionError("it was taken")
 
 
 def _row(values: Any) -> Any:

@@ -1,0 +1,150 @@
+"""What the guides say is different, and faults that are known.
+
+A sentence is in `docs/`, word by word. `in_process.py` and `timed_in_process.py` apply those about
+every environment; `DIFFERENT` has those about some cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tests.travelling.told import Call, Event, Failed, Tale
+
+__all__ = ["DIFFERENT", "EVERYWHERE", "KNOWN", "SB3_KNOWN", "Different", "expected_in"]
+
+EVERYWHERE: Mapping[str, Sequence[str]] = {
+    "how-to/gymnasium.md": [
+        "observed elements of a Discrete are `int`, where some environments have NumPy's integers",
+        "a Dict that is observed has the order of its space",
+        "rewards are `float`",
+        "anything else as its `repr`",
+    ],
+    "how-to/batches.md": [
+        "A row refuses the values that an environment of its own refuses, with the same text",
+        "nothing is wrapped, parsed, broadcast or cut off",
+        "What rounds is float64 in place of float32.",
+        "The TimeStep that `reset` of an environment returns is FIRST",
+    ],
+}
+"""By guide."""
+
+
+class Different(NamedTuple):
+    """Cells that are different as a guide says."""
+
+    guide: str
+    sentence: str
+    ways: Sequence[str]
+    habits: Sequence[str]
+    changed: Callable[[list[Tale], Sequence[Call]], list[Tale]]
+    """What is expected in place of the tales."""
+
+
+def _until_a_reset(tales: list[Tale], calls: Sequence[Call]) -> list[Tale]:
+    """After an end that was refused, each call but a reset is refused."""
+    changed = []
+    for tale in tales:
+        told = list(tale)
+        is_lost = False
+        for place, call in enumerate(calls, 1):
+            is_lost = call != "R" and (is_lost or (call == "r" and _has_failed(tale[place - 1])))
+            if is_lost:
+                told[place] = Failed("FAILED_PRECONDITION", "send a Reset to begin a new one")
+        changed.append(told)
+    return changed
+
+
+def _taken_as_of_gym(tales: list[Tale], calls: Sequence[Call]) -> list[Tale]:
+    """Old environments of gym return as many values: it is these that do not fit."""
+    unfit = Failed("INTERNAL", "", ("violates its own specs", "'observation'"))
+    return [[unfit if _has_failed(event) else event for event in tale] for tale in tales]
+
+
+def _has_failed(event: Event) -> bool:
+    return isinstance(event, Failed)
+
+
+def _refused(*parts: str) -> Callable[[list[Tale], Sequence[Call]], list[Tale]]:
+    """It is not opened."""
+    return lambda tales, calls: [[Failed("INVALID_ARGUMENT", "", parts)] for _ in tales]
+
+
+DIFFERENT: Sequence[Different] = [
+    Different(
+        "how-to/batches.md",
+        "Arrays of variable length and games for several agents cannot be in a batch.",
+        ["served VectorEnv", "make of a batch"],
+        ["a Sequence", "a stacked Sequence"],
+        _refused("is of variable length"),
+    ),
+    Different(
+        "how-to/batches.md",
+        "A stream cannot tell that: its next step is FAILED_PRECONDITION until a reset",
+        ["streams", "make", "make_async", "make, grpc"],
+        ["what follows an end that did not fit"],
+        _until_a_reset,
+    ),
+    Different(
+        "how-to/old-simulators.md",
+        "environments of gym and Gymnasium of any age",
+        ["one file, Remote-v0"],
+        ["returns four values", "returns an observation alone"],
+        _taken_as_of_gym,
+    ),
+]
+
+_INFOS = "the infos of all rows are put together at the server, and are not each row's own"
+
+KNOWN: Mapping[tuple[str, str], str] = {
+    **{
+        (way, habit): _INFOS
+        for way in ("batch", "batch, SAME_STEP", "batch, processes")
+        for habit in (
+            "complex numbers",
+            "integers of 2**63",
+            "deep",
+            "3 beside None",
+            "a dict beside None",
+            "arrays of different length",
+        )
+    },
+    ("served VectorEnv", "deep"): _INFOS,
+    ("served VectorEnv", "a dict beside None"): _INFOS,
+    **{
+        (way, "agents: a value that does not fit"): "an error of the environment ends all streams"
+        for way in (
+            "RemoteParallelEnv",
+            "RemoteParallelEnv, grpc",
+            "RemoteParallelEnv, processes",
+        )
+    },
+}
+"""Faults, by way and habit: these cells have to fail."""
+
+SB3_KNOWN: Mapping[str, str] = dict.fromkeys(
+    (
+        "arrays",
+        "keys of dicts",
+        "keys of others",
+        "complex numbers",
+        "a masked array",
+        "integers of 2**63",
+        "deep",
+        "1 beside 1.5",
+        "True beside 7",
+        "3 beside None",
+        "a dict beside None",
+        "arrays of different length",
+    ),
+    _INFOS,
+)
+"""The same of `RemoteSb3VecEnv`, by habit."""
+
+
+def expected_in(way: str, habit: str, tales: list[Tale], calls: Sequence[Call]) -> list[Tale]:
+    """Returns what is expected in a cell."""
+    for each in DIFFERENT:
+        if way in each.ways and habit in each.habits:
+            tales = each.changed(tales, calls)
+    return tales

@@ -1,0 +1,1 @@
+"""Environments with a habit each, by name."""

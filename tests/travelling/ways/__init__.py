@@ -1,0 +1,1 @@
+"""What plays an environment in each way, and notes what it is told."""
