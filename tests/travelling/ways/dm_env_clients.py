@@ -77,8 +77,7 @@ def _nested_action(env: Any, position: int, row: int) -> dict[str, Any]:
 
 def _timed(timestep: dm_env.TimeStep) -> Timed:
     step_type, reward, discount, observation = timestep
-    numbers = [None if each is None else written(each) for each in (reward, discount)]
-    return Timed(int(step_type), *numbers, _written(observation))
+    return Timed(int(step_type), _array(reward), _array(discount), _written(observation))
 
 
 def _written(observation: Any) -> Any:
