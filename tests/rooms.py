@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "system", "tensors", "transports", "version",
     },
     "notebook": {
-        "arguments", "environment", "errors", "extensions", "extras", "server", "tensors",
+        "arguments", "environment", "errors", "extensions", "extras", "server", "system",
+        "tensors",
     },
     "gymnasium": {"extras"},
     "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "testing": {
         "arguments", "client", "compliance", "environment", "errors", "protocol", "server",
-        "transports",
+        "system", "transports",
     },
     "compliance": {
         "_proto", "arguments", "errors", "plain_text", "protocol", "system", "tensors",
@@ -66,7 +67,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"arguments", "client", "errors", "extras", "system"},
     "client": {"arguments", "errors", "protocol", "recording", "system", "tensors", "transports"},
     "recording": {
-        "arguments", "errors", "extras", "protocol", "tensors", "transports", "version",
+        "arguments", "errors", "extras", "protocol", "system", "tensors", "transports",
+        "version",
     },
     "bridges": {"arguments", "errors", "extras", "system", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},

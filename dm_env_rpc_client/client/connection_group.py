@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.endpoint import Incoming
 from dm_env_rpc_client.transports.opening import StreamGroup
 
@@ -41,7 +41,7 @@ class ConnectionGroup:
     ):
         self._endpoint = options.endpoint(address)
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._spare: Connection | None = None
         # One context for all: the streams of a connection have their metadata in common.
         traced = self._endpoint.with_metadata(telemetry.context())

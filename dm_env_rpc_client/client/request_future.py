@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.system.locks import make_lock, make_rlock
 
 __all__ = ["FuturesThread", "RequestFuture"]
 
@@ -165,10 +166,10 @@ class FuturesThread:
 
     def __init__(self, name: str):
         # One thread may come twice: what a signal handler asks of another future.
-        self.preparing = threading.RLock()
+        self.preparing = make_rlock()
         self._name = name
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._starting = make_lock()
         self._is_over = False
         # What waits for a request; None only wakes the thread.
         self._waits: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()

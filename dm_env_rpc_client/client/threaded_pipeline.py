@@ -37,6 +37,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system import forking, locks
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 
 __all__ = ["ThreadedPipeline"]
@@ -73,11 +74,11 @@ class ThreadedPipeline:
     def _prepare(self) -> None:
         self._pid = os.getpid()
         # Held while a request is pushed and written, so that both happen in one order.
-        self._write_lock = threading.Lock()
+        self._write_lock = make_lock()
         # Held briefly: protects the FIFO while it is poisoned, and the sleepers.
-        self._mutex = threading.Lock()
+        self._mutex = make_lock()
         # Held by the thread that reads.
-        self._reading = threading.Lock()
+        self._reading = make_lock()
         self._leader: int | None = None
         self._sleepers: dict[threading.Lock, None] = {}
         self._last_answered: Pending | None = None
@@ -330,7 +331,7 @@ class ThreadedPipeline:
             if self._sleepers:
                 self._wake_sleeper()
             return
-        asleep = threading.Lock()
+        asleep = make_lock()
         asleep.acquire()
         waiter = functools.partial(_release, asleep)
         pending.waiters.append(waiter)

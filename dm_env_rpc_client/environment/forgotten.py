@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from dm_env_rpc_client.system.locks import make_lock
+
 __all__ = ["EXIT_SECONDS", "at_exit", "in_background"]
 
 _log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ def in_background(action: Callable[[], None]) -> None:
         # `weakref`, which end the connections that threads of ours use.
         _is_first_at_exit = True
         atexit.register(_wait_for_background)
-    done = threading.Lock()
+    done = make_lock()
     done.acquire()
     _running[done] = os.getpid()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -19,6 +18,7 @@ from dm_env_rpc_client.launch.containers import Progress
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.launch.specs import Launcher, launcher_of
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Site(Generic[Target]):
         self.name = given if isinstance(given, str) else repr(given)
         self._make_target = target
         self._timeout = options.timeout
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._is_closed = False
         self._users = 0
         self._launch: Launch | None = None

@@ -20,16 +20,16 @@ import contextlib
 import os
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from dm_env_rpc_client.launch.descendants import descendants, processes
+from dm_env_rpc_client.system.locks import make_lock
 
 _IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE|errno 98|port .*in use", re.I)
 _LISTENING = "0A"
 
-_lock = threading.Lock()
+_lock = make_lock()
 _taken: set[int] = set()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.notebook.controls import checked_by, few_values
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors.displays import markup
 from dm_env_rpc_client.tensors.displays.leaves import named_leaves
 from dm_env_rpc_client.tensors.displays.values import in_short
@@ -128,7 +128,7 @@ class Keyboard:
         }
         self._press = press
         # Key events arrive in one thread, steps are taken in another.
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._held: dict[str, None] = {}
         self._tapped: dict[str, None] = {}
         general = {STEP: "step", RUN: "run or stop", RESET: "reset"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import dm_env
 import numpy as np
+
+from dm_env_rpc_client.system.locks import make_rlock
 
 Saw = Callable[[Any, dm_env.TimeStep], object]
 """Called with an action, and the TimeStep that it led to; with None for one that is FIRST."""
@@ -28,7 +29,7 @@ class Watch:
     """
 
     def __init__(self, env: dm_env.Environment, saw: Saw):
-        self.lock = threading.RLock()
+        self.lock = make_rlock()
         self._saw: Saw | None = saw
         self._depth = 0
         self._own = {"step": env.step, "reset": env.reset}

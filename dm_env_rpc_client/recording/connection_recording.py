@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.files.container import ANSWERS, REQUESTS, Container
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.streams import Buffer
 
 _log = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ class FileWriter:
         self.queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._container = container
         self._pid = os.getpid()
-        self._mutex = threading.Lock()
+        self._mutex = make_lock()
         self._waiting_bytes = 0
         # Times do not go back, and differences are right, if the clock is set.
         self.epoch = time.time_ns() - time.monotonic_ns()
@@ -210,7 +211,7 @@ class FileWriter:
     def settle(self) -> None:
         """Returns when the file has what was put into the queue; an error is logged."""
         # Not an Event: a signal at the wrong point of its `wait` raises RuntimeError.
-        unsettled = threading.Lock()
+        unsettled = make_lock()
         unsettled.acquire()
         self.queue.put(functools.partial(self._settle, unsettled))
         deadline = time.monotonic() + _SETTLE_SECONDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.connection_recording import ConnectionRecording, FileWriter
 from dm_env_rpc_client.recording.files.container import COMPRESSIONS, MAX_CONNECTIONS, Container
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.streams import AsyncStream, Stream
 from dm_env_rpc_client.version import __version__
@@ -20,13 +20,13 @@ from dm_env_rpc_client.version import __version__
 # The recorders by path that are not finished, so that connections that are opened one after the
 # other, as those of many environments are, have one file.
 _recorders: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
-_opening = threading.Lock()
+_opening = make_lock()
 
 
 def _begin_anew() -> None:
     """In a forked child: the recorders are the parent's, one of whose threads may hold the lock."""
     global _opening
-    _opening = threading.Lock()
+    _opening = make_lock()
     _recorders.clear()
 
 

@@ -10,7 +10,6 @@ import collections
 import functools
 import logging
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from dm_env_rpc_client.protocol.envelopes import (
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.recording.reading import Scan, check_reading
 from dm_env_rpc_client.recording.serving import Serving
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
@@ -142,7 +142,7 @@ class _Shelf:
         self.path = path
         self.limits = limits
         self.lenient = lenient
-        self._mutex = threading.Lock()
+        self._mutex = make_lock()
         self._firsts: dict[int, bytes] = {}
         scan = Scan(path, limits)
         for entry in scan:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import logging
-import threading
 import time
 from collections.abc import Iterable, Mapping, MutableSequence
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.error_log import Allowance
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors.limits import shortened
 
 # Refusals are in the log of failures; clients that come and go are not, and can be left out.
@@ -77,7 +77,7 @@ class Counts:
 
     def __init__(self, numbers: MutableSequence[int] | ctypes.Array[ctypes.c_int64] | None = None):
         self.numbers = [0] * len(COUNTED) if numbers is None else numbers
-        self.lock = threading.Lock()
+        self.lock = make_lock()
 
     def add(self, name: str) -> None:
         """Adds 1 to one of them."""
@@ -98,7 +98,7 @@ class Activity:
     def __init__(self, counts: Counts | None = None) -> None:
         self.counts = Counts() if counts is None else counts
         self._began = time.monotonic()
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._streams = 0
         self._connects = Allowance()
         self._refusals = Allowance()

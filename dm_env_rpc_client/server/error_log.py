@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import collections
 import logging
-import threading
 import time
+
+from dm_env_rpc_client.system.locks import make_lock
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -25,7 +26,7 @@ class Allowance:
     """Limits how many lines of one kind are logged. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._credit = float(_BURST)
         self._seen = time.monotonic()
         self._left_out = 0
@@ -60,7 +61,7 @@ class ErrorLog:
     def __init__(self) -> None:
         self.count = 0
         self._kept: collections.deque[BaseException] = collections.deque(maxlen=KEPT_ERRORS)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._allowance = Allowance()
 
     @property

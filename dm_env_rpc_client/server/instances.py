@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from dm_env_rpc_client.server.owned import OwnedEnvironment, OwnedGame
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.system.conversions import check_mode, converted, is_foreign
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import Owner, OwnerThread
 
 _PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or a function"
@@ -44,7 +44,7 @@ class Instance:
         self._reset_settings: tuple[str, ...] = ()
         self._autoreset_mode: str | None = None
         # Guards what follows.
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._is_lent = self._is_ending = False
 
     def take_mode(self, autoreset_mode: str | None) -> None:

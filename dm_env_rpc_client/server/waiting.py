@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from dm_env_rpc_client.system.locks import make_lock
+
 
 class CallerGoneError(Exception):
     """The client of the request that is being executed has disconnected."""
@@ -20,7 +22,7 @@ class Caller:
     """The client of one stream; a context in whose thread `wait` waits on its behalf."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._is_gone = False
         self._condition: threading.Condition | None = None
 

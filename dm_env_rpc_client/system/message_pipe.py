@@ -7,10 +7,10 @@ import os
 import select
 import socket
 import struct
-import threading
 from typing import Any, NamedTuple
 
 from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.system.locks import make_lock
 
 _LENGTH = struct.Struct("<Q")
 
@@ -36,7 +36,7 @@ class MessagePipe:
 
     def __init__(self, connected: socket.socket):
         self._socket = connected
-        self._sending = threading.Lock()
+        self._sending = make_lock()
         forking.register(self)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.system.locks import make_lock, make_rlock
 
 _T = TypeVar("_T")
 
@@ -51,7 +52,7 @@ class Owner:
         self.slow: set[Any] = set()
         # Guards that no call is queued behind the end, and what follows. Reentrant: the collector
         # may end an owner in the middle of a call to it.
-        self._lock = threading.RLock()
+        self._lock = make_rlock()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._ident: int | None = None
         self._is_over = False
@@ -173,7 +174,7 @@ class Owner:
 
     def after_fork_in_child(self) -> None:
         """Takes note that there is no such thread; called in a forked child."""
-        self._lock = threading.RLock()
+        self._lock = make_rlock()
         self._ident, self._is_over, self._bell = None, True, None
         _local.owner = None
 
@@ -265,10 +266,10 @@ class Call:
         self._arguments = arguments
         self._has_begun = has_begun
         # By the thread that makes the call, or that takes it back.
-        self._is_taken = None if has_begun is None else threading.Lock()
+        self._is_taken = None if has_begun is None else make_lock()
         self._result: Any = None
         self._error: BaseException | None = None
-        self._is_done = threading.Lock()
+        self._is_done = make_lock()
         self._is_done.acquire()
 
     def run(self) -> None:

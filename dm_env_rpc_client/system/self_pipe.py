@@ -7,7 +7,8 @@ only that the queue may hold an item.
 from __future__ import annotations
 
 import os
-import threading
+
+from dm_env_rpc_client.system.locks import make_lock
 
 
 class SelfPipe:
@@ -19,7 +20,7 @@ class SelfPipe:
     def __init__(self) -> None:
         # No byte may be written while the descriptors are closed: their numbers may belong to
         # other files then.
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._ends: tuple[int, int] | None = None
         self._is_closed = False
 
@@ -63,7 +64,7 @@ class SelfPipe:
 
     def abandon(self) -> None:
         """Closes a forked child's copy of the descriptors."""
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self.close()
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from dm_env_rpc_client.system.locks import make_lock
+
 PART_SECONDS = 0.5
 """The longest sleep, so the longest time until a signal's handler is called."""
 
@@ -72,7 +74,7 @@ class InterruptibleCondition:
         return wait_in_parts(functools.partial(self._sleep, is_met), timeout)
 
     def _sleep(self, is_met: Callable[[], bool], seconds: float) -> bool:
-        sleeper = threading.Lock()
+        sleeper = make_lock()
         sleeper.acquire()
         self._sleepers.append(sleeper)
         # After that: who changes it does both in the other order.

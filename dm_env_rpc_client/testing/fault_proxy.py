@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.target import Target
 
 Direction: TypeAlias = Literal["to_server", "to_client", "both"]
@@ -116,7 +117,7 @@ class FaultProxy:
         self.bytes_to_server = self.bytes_to_client = 0
         self._addresses = _resolve(address)
         self._random = random.Random(seed)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._links: dict[asyncio.Task[None], Sequence[_Flow]] = {}
         self._corruptions: dict[str, list[tuple[int, int]]] = {"to_server": [], "to_client": []}
         self._passable = {name: asyncio.Event() for name in self._corruptions}

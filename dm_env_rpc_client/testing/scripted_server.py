@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ from dm_env_rpc_client.protocol.envelopes import (
     EnvironmentResponse,
     answer_field,
 )
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.server import add_port
 from dm_env_rpc_client.transports.listening import listen
@@ -62,7 +62,7 @@ class ScriptedServer:
         self.errors: list[BaseException] = []
         self.open_streams = 0
         self._script = script
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._executor = concurrent.futures.ThreadPoolExecutor(_STREAMS)
         self._server = grpc.server(self._executor, options=[("grpc.so_reuseport", 0)])
         handler: Any = grpc.stream_stream_rpc_method_handler(self._process, Request.FromString)

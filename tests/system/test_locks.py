@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +48,7 @@ def take_it_in_time(lock: Any) -> None:
                 lock.release()
 
 
-KINDS = {
+KINDS: dict[str, Callable[[], Any]] = {
     "Lock": locks.make_lock,
     "RLock": locks.make_rlock,
     # What these are from Python 3.14 on, on any Python.
@@ -117,3 +119,15 @@ def test_a_condition_takes_it(kind: str) -> None:
         other.start()
         assert condition.wait_for(lambda: ready, 60)
     other.join()
+
+
+def test_locks_of_the_package_are_made_here() -> None:
+    package = Path(locks.__file__).parents[1]
+    # The server in one file stands alone.
+    own = (Path(locks.__file__), package / "launch" / "standalone" / "dm_env_rpc_server.py")
+    found = [
+        str(path)
+        for path in package.rglob("*.py")
+        if path not in own and re.search(r"threading\.R?Lock\(", path.read_text())
+    ]
+    assert found == []

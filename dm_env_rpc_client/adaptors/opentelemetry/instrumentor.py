@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from opentelemetry import context as contexts
@@ -27,6 +26,7 @@ from dm_env_rpc_client.adaptors.opentelemetry.reports import (
     harmless,
 )
 from dm_env_rpc_client.protocol import telemetry
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class _Telemetry:
         self._restarts = meter.create_counter(
             "dm_env_rpc.client.restarts", "{restart}", "Environments that were started again."
         )
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._worlds: list[Callable[[], int | None]] = []
         meter.create_observable_up_down_counter(
             "dm_env_rpc.server.worlds", [self._count_worlds], "{world}", "Worlds that exist."

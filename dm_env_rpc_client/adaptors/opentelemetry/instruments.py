@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import collections
 import functools
-import threading
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Observation
+
+from dm_env_rpc_client.system.locks import make_lock
 
 KIND = "dm_env_rpc.request"
 """The attribute with the kind of a request: those of a connection are messages of one call."""
@@ -51,7 +52,7 @@ class End:
     def __init__(self, name: str, meter: metrics.Meter, tracer: trace.Tracer, step_spans: bool):
         self.tracer = tracer
         self.step_spans = step_spans
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._open: set[Tally] = set()
         self._closed: collections.deque[Tally] = collections.deque()
         # Of the streams that have ended, by their attributes.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +26,7 @@ from dm_env_rpc_client.bridges.env_c_api.library_properties import (
 from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner
 from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.variable_specs import VariableStringArray
@@ -139,7 +139,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         self._events_observation = events_observation
         self._episodes = itertools.count(first_episode)
         self._seeds = _seeds(episode_seeds)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._limits = limits
         self._is_running = False
         self._failure: BaseException | None = None

@@ -7,7 +7,6 @@ is poisoned: every later call fails with the first cause chained.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from typing import Any
 
@@ -22,6 +21,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
 )
 from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.addresses import HostPort
 
 CLOSE_SECONDS = 1.0
@@ -60,7 +60,7 @@ class PacketConnection:
         self._request_timeout = request_timeout
         self._dialect = dialect
         self._limits = limits
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._is_waiting = False
         self._pid = os.getpid()
         self._stream = tcp.connect(address, timeout)

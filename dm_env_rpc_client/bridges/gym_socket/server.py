@@ -21,6 +21,7 @@ from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports import addresses
 
@@ -53,7 +54,7 @@ class Server:
         self._listener = listener
         self._factories = factories
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._sessions: dict[TcpStream, threading.Thread] = {}
         self._children: set[session_runner.SessionProcess] = set()
         self._stopped = InterruptibleEvent()

@@ -6,7 +6,6 @@ So a property has one value for all clients, and its getter and setter need not 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 
 
@@ -28,7 +28,7 @@ class AskedProperties(Properties):
     def __init__(self, pipe: MessagePipe):
         super().__init__()
         self._pipe = pipe
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
         tensor: dm_env_rpc_pb2.Tensor = self._ask("read", key)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
-import threading
 import time
 
 from dm_env_rpc_client.server.activity import COUNTED
 from dm_env_rpc_client.server.worlds.holding import Share
+from dm_env_rpc_client.system.locks import make_lock
 
 _EXPECTED_NANOSECONDS = 1_000_000_000
 """For how long a connection that was handed over is expected to open a stream."""
@@ -121,7 +121,7 @@ class Slot(Share):
     def __init__(self, board: Board, index: int):
         self.board = board
         self.row = board.rows[index]
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     def add(self, name: str, count: int) -> None:
         with self._lock:

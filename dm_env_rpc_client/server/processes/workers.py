@@ -27,6 +27,7 @@ from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.processes.worker_process import ADVICE, LOOK_SECONDS, WorkerProcess
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleCondition, InterruptibleEvent
 from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
 from dm_env_rpc_client.transports.server_streams import Peer
@@ -84,14 +85,14 @@ class Workers:
         self._serials = itertools.count(1)
         self._began = time.monotonic()
         # Protects the next, and counting errors together with keeping them.
-        self._hearing = threading.Lock()
+        self._hearing = make_lock()
         self._heard_errors = [0] * options.processes
         self._heard = InterruptibleCondition()
         self._last = 0
         # Protects `_workers`, and that none is started when all are to stop.
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         # Protects that nothing is counted as handed to a worker that the board has forgotten.
-        self._handing = threading.Lock()
+        self._handing = make_lock()
         self._stop_by = 0.0
         self._is_serving = False
         self._stopping = threading.Event()

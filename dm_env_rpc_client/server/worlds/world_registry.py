@@ -26,6 +26,7 @@ from dm_env_rpc_client.server.worlds.holding import Share, held_bytes
 from dm_env_rpc_client.server.worlds.making import Kind, hosting
 from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
 from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.main_owner import MainOwner
 from dm_env_rpc_client.system.owners import Call, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors.limits import listed
@@ -102,7 +103,7 @@ class WorldRegistry:
         self._prefix = prefix
         self._numbers = itertools.count(1)
         # Guards what follows; notified when fewer worlds are idle.
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._changed = threading.Condition(self._lock)
         self._entries: dict[str, _Entry] = {}
         self._idle_thread: threading.Thread | None = None

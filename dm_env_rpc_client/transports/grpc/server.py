@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import grpc
 
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.forked import check_works
@@ -165,7 +166,7 @@ class _Room:
     def __init__(self, options: ListenerOptions):
         self._options = options
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     def enter(self, client: str) -> None:
         """Counts a stream; StreamStatusError if there are too many."""

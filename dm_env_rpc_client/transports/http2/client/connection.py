@@ -25,6 +25,7 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
 from dm_env_rpc_client.system import busy_wait, locks
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
 from dm_env_rpc_client.transports.http2.client.request import Header
@@ -65,7 +66,7 @@ class ClientConnection:
     def __init__(self, connected: Any, half: ClientHalf, request: list[Header], most_streams: int):
         self.address = half.address
         self.most_streams = most_streams
-        self.lock = threading.Lock()
+        self.lock = make_lock()
         self.is_closed = self.is_corked = False
         self.sending = half.framing.sending
         self.alert: ssl.SSLError | None = None
@@ -81,7 +82,7 @@ class ClientConnection:
             look = struct.pack("ll", int(LOOK_SECONDS), int(LOOK_SECONDS % 1 * 1e6))
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
         # Held by the thread that receives.
-        self._receiving = threading.Lock()
+        self._receiving = make_lock()
         self._receiver = Receiver(connected, half.framing)
         self._waiters = 0
         self._busy_wait = busy_wait.BusyWait()
@@ -272,8 +273,8 @@ class ClientConnection:
 
     def abandon(self) -> None:
         """Closes a forked child's copy of the socket."""
-        self.lock = threading.Lock()
-        self._receiving = threading.Lock()
+        self.lock = make_lock()
+        self._receiving = make_lock()
         self.is_closed = True
         self._socket.close()  # Not shut down: that would end the connection of the parent.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
 from dm_env_rpc_client.transports.streams import Buffer, Stream
@@ -45,7 +45,7 @@ class Http2Stream(Stream):
         self._times_left = _TIMES
         # What may have to be sent again: all until the server has answered.
         self._unanswered: list[bytes] = [] if sent is None else [sent]
-        self._reopening = threading.Lock()
+        self._reopening = make_lock()
         self._is_closed = self._is_aborted = False
         self._use(connection, call)
 

@@ -24,6 +24,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.system.epoll import why_no_epoll
+from dm_env_rpc_client.system.locks import make_rlock
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
@@ -123,7 +124,7 @@ class IncomingSockets(AcceptingThread):
         self._last_refusal = ""
         self._warned_at = -math.inf
         # Protects what follows. One thread may come twice: a signal's handler that closes this.
-        self._lock = threading.RLock()
+        self._lock = make_rlock()
         self._changed = InterruptibleCondition()
         # By descriptor, in the order in which they came; those that wait have been welcomed.
         self._greeting: dict[int, _Dialing] = {}
@@ -203,7 +204,7 @@ class IncomingSockets(AcceptingThread):
 
     def after_fork_in_child(self) -> None:
         """Gives up what belongs to the parent; called in the only thread of a forked child."""
-        self._lock = threading.RLock()
+        self._lock = make_rlock()
         self._changed = InterruptibleCondition()
         self._is_closed = True
         super().after_fork_in_child()

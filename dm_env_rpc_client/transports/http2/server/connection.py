@@ -12,11 +12,11 @@ import select
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
 from dm_env_rpc_client.transports.http2.server.draining import DrainingConnections
 from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
@@ -62,7 +62,7 @@ class ServerConnection:
     def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
         self.address = address
         self.half = half
-        self.lock = threading.Lock()
+        self.lock = make_lock()
         self.is_open = True
         self._is_tls = isinstance(accepted, ssl.SSLSocket)
         self.is_encrypting = self._is_tls and accepted.version() is None

@@ -28,6 +28,7 @@ from typing import Any
 
 from dm_env_rpc_client.system import forking, owners
 from dm_env_rpc_client.system.busy_wait import BusyWait, at_work
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import Owner, OwnerThread
 from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
@@ -90,7 +91,7 @@ class Http2Listener(Listener):
         self._bell = SelfPipe()
         self._busy_wait = BusyWait()
         # Protects what follows; held briefly.
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._changed = InterruptibleCondition()
         self._leader = Leader(self._lock)
         self._is_ending = False
@@ -472,7 +473,7 @@ class Http2Listener(Listener):
 
     def after_fork_in_child(self) -> None:
         """Gives up what belongs to the parent; called in the only thread of a forked child."""
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._changed = InterruptibleCondition()
         self._clients.abandon()
         self._poll.close()

@@ -6,6 +6,7 @@ import collections
 import logging
 import threading
 
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import ElsewhereError
 from dm_env_rpc_client.transports.http2.protocol.pace import Pace
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
@@ -57,7 +58,7 @@ class ServedStream:
         self.call = call
         self._blocked = connection.half.framing.sending.blocked
         self.stream = stream
-        self.condition = threading.Condition(threading.Lock())
+        self.condition = threading.Condition(make_lock())
         self.waiting: collections.deque[bytearray | memoryview] = collections.deque()
         self.has_thread = self.has_ended = self.is_gone = self.is_closed = False
         self.is_unary = self.is_counted = self.stays = False

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.http2.protocol.pace import HICCUP_SECONDS, SLOW_SECONDS
@@ -61,7 +61,7 @@ class Streams:
         command: Callable[[Callable[[], None]], None],
     ):
         self.count = 0
-        self._counting = threading.Lock()
+        self._counting = make_lock()
         self.threads = StreamThreads(start, self._close, self._became_quick)
         self._options = options
         self._leader = leader
