@@ -28,7 +28,7 @@ from dm_env_rpc_client.environment.sites import Site
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.plain_text import printable
-from dm_env_rpc_client.protocol import lifecycle, timesteps
+from dm_env_rpc_client.protocol import batches, lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import MAX_REQUESTS_IN_FLIGHT
@@ -279,6 +279,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         self._observations = adopted.observations
         self._codec = adopted.codec
         self._hidden = adopted.hidden
+        self._num_rows = adopted.num_rows
         self._is_nested = adopted.is_nested
         self._reward_spec = adopted.reward_spec
         self._discount_spec = adopted.discount_spec
@@ -302,6 +303,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             type(answer) is UnreadStep
             and self._lifecycle.state is _RUNNING
             and self._lifecycle.previous is _RUNNING
+            and self._num_rows is None
         ):
             return answer
         return self._interpret_step(answer)
@@ -315,6 +317,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             state, observations = answer.read()  # Most steps; without a call.
         else:
             state, observations = self._codec.interpret(answer)
+        if self._num_rows is not None:
+            batches.check_step(observations, self._num_rows)
         reward = self.reward(state=state, step_type=step_type, observations=observations)
         discount = self.discount(state=state, step_type=step_type, observations=observations)
         for name in self._hidden:
@@ -347,6 +351,9 @@ class _Adopted:
     actions: SpecManager
     observations: SpecManager
     codec: StepCodec
+    num_rows: int | None
+    """That of a batched world; None for others."""
+
     hidden: set[str]
     """What is requested and is no observation of a TimeStep."""
 
@@ -401,6 +408,7 @@ def _adopt(
         actions,
         observations,
         StepCodec(actions, observations, uids, limits),
+        batches.num_rows(actions.specs_by_name, observations.specs_by_name),
         hidden,
         nested_tensors and any(nesting.SEPARATOR in name for name in (*visible, *actions.names())),
         by_name.get(REWARD),

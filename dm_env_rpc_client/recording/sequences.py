@@ -107,12 +107,14 @@ class RowSequences:
     Args:
       sequences: gets them.
       specs: of one row.
+      count: the number of rows.
       budget: what reading the file may still take.
     """
 
-    def __init__(self, sequences: Sequences, specs: Specs, budget: FileBudget):
+    def __init__(self, sequences: Sequences, specs: Specs, count: int, budget: FileBudget):
         self._sequences = sequences
         self._specs = specs
+        self._count = count
         self._budget = budget
         # The rows that have had a step; None before the first one of the world.
         self._seen: npt.NDArray[np.bool_] | None = None
@@ -129,25 +131,27 @@ class RowSequences:
         observations: SpecManager,
         budget: FileBudget,
     ) -> RowSequences | None:
-        """Returns those of a world with these specs; None if it is not batched."""
+        """Returns those of a world with these specs; None if it is not batched.
+
+        Raises:
+          SpecError: the specs break the rules for batches.
+        """
         found = observations.specs_by_name
-        if batches.STEP_TYPE not in found or REWARD not in found:
-            return None
-        shape = found[batches.STEP_TYPE].shape
-        if len(shape) != 1 or shape[0] < 1:
+        count = batches.num_rows(actions.specs_by_name, found)
+        if count is None:
             return None
         names = [n for n, spec in found.items() if n not in batches.OF_BATCH and spec.shape]
         names_of_actions = [n for n in actions.specs_by_name if n != batches.STEP_MASK]
 
         def of(manager: SpecManager, names: list[str]) -> dict[str, dm_env_specs.Array]:
-            rows = {n: row_tensor_spec(manager.name_to_spec(n), shape[0]) for n in names}
+            rows = {n: row_tensor_spec(manager.name_to_spec(n), count) for n in names}
             return {n: tensor_spec_to_dm_env_spec(spec) for n, spec in rows.items()}
 
         try:
             specs = Specs(of(actions, names_of_actions), of(observations, names))
         except SpecError:
             return None
-        return cls(sequences, specs, budget)
+        return cls(sequences, specs, count, budget)
 
     @property
     def spec_count(self) -> int:
@@ -164,10 +168,10 @@ class RowSequences:
             self._mask, self._has_reset = None, True
             return self._sequences.end_all()
         array = np.asarray(mask)
-        if array.dtype != np.bool_ or array.ndim != 1:
+        if array.dtype != np.bool_ or array.shape != (self._count,):
             raise ProtocolError(
                 f"the setting {batches.RESET_MASK!r} is {array.dtype} {list(array.shape)}; "
-                "expected a bool for each row"
+                f"expected bool [{self._count}], as there are rows"
             )
         if self._has_reset:
             mask = None if self._mask is None else self._mask | array
@@ -208,6 +212,7 @@ class RowSequences:
             raise ProtocolError(
                 f"it does not have the observation {batches.STEP_TYPE!r}, as the steps before had"
             )
+        batches.check_step(values, self._count)
         kinds = values[batches.STEP_TYPE]
         if self._seen is None:
             self._budget.hold(_ROW_BYTES * len(kinds))
@@ -222,7 +227,7 @@ class RowSequences:
         )
         ended: list[Episode] = []
         for row in map(int, np.flatnonzero(taken)):
-            kind = _step_type(row, kinds[row])
+            kind = dm_env.StepType(int(kinds[row]))
             if kind is _FIRST:
                 if row in self._sequences:
                     ended.append(self._sequences.end(row, "interrupted"))
@@ -249,20 +254,14 @@ class RowSequences:
         taken = np.ones(len(kinds), np.bool_)
         if is_first:
             if self._mask is not None:
-                if len(self._mask) != len(kinds):
-                    raise ProtocolError(
-                        f"the setting {batches.RESET_MASK!r} has {len(self._mask)} rows, the "
-                        f"observations {len(kinds)}"
-                    )
                 taken = self._mask | ~self._seen
             # No sequence has begun in a row of another kind.
             taken = taken & (kinds == _FIRST)
             self._mask, self._has_reset = None, False
         elif batches.STEP_MASK in action:
             taken = action[batches.STEP_MASK].copy()
-        for row in batches.row_errors(errors):
-            if row < len(taken):
-                taken[row] = False
+        for row in batches.row_errors(errors, self._count):
+            taken[row] = False
         return taken
 
     def _begin_at_last(self, row: int, world_name: str, kind: dm_env.StepType) -> None:
@@ -297,12 +296,3 @@ def _row(arrays: Mapping[str, Any], row: int, kind: dm_env.StepType) -> dm_env.T
 
 def _copy(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _step_type(row: int, number: Any) -> dm_env.StepType:
-    try:
-        return dm_env.StepType(int(number))
-    except ValueError:
-        raise ProtocolError(
-            f"the step of row {row} has the type {number}; expected 0 (FIRST), 1 or 2 (LAST)"
-        ) from None

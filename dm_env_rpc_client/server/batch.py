@@ -6,7 +6,6 @@ What its names mean for a client is written down in the guide "Serve a batch".
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,29 +14,28 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.batch_checks import (
+    MAX_ROWS,
+    Settings,
+    are_equal,
+    check_num_envs,
+    check_size,
+    check_specs,
+    settings_of_rows,
+)
 from dm_env_rpc_client.server.batch_rows import EnvironmentRows, named
+from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.request_errors import RequestError, environments_own, in_request
 from dm_env_rpc_client.server.turns import Turns, Waits
-from dm_env_rpc_client.server.worlds.spec_checks import METHODS, Specs, specs_of
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
+from dm_env_rpc_client.server.worlds.spec_checks import Specs, specs_of
 from dm_env_rpc_client.tensors import nesting, structures
-from dm_env_rpc_client.tensors.batch_specs import VARIABLE
-from dm_env_rpc_client.tensors.limits import DEFAULT
-from dm_env_rpc_client.tensors.structures import leaves
-
-MAX_ROWS = 16_384
-"""The most environments of one batch: each takes memory and a place in every message."""
-
-MAX_BYTES = DEFAULT.message_bytes
-"""What the observations of all rows may take: what a client takes in one message by default."""
 
 OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 """What every client of a server may read, so that it knows that there are batches."""
-
-Settings = Mapping[str, Any]
 
 
 class Rows(Protocol):
@@ -78,8 +76,13 @@ class Rows(Protocol):
     def step(self, index: int, environment: dm_env.Environment, actions: Any) -> None:
         """Takes a step, or begins a sequence if none is running; as `begin`."""
 
-    def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
-        """Returns the TimeStep of all rows, whose arrays may be overwritten by the next one."""
+    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
+        """Returns the TimeStep of all rows, whose arrays may be overwritten by the next one.
+
+        Args:
+          kind: its type.
+          failures: what rows have raised. What rows raise while it is made is added.
+        """
 
 
 class Batch(dm_env.Environment):
@@ -96,25 +99,35 @@ class Batch(dm_env.Environment):
       make: makes the environment of a row from its settings, by flat name.
       settings: those of the world, by flat name, with `num_envs`.
       waits: whether the environments are known to wait.
+      report: takes what rows have raised, and what closing environments raises beside the first
+        error.
 
     Attributes:
       reset_settings: None: it takes all settings of a Reset itself.
 
     Raises:
       RequestError: the number of rows, or settings of rows, are wrong.
-      SpecError: the environments have different specs, or ones of which no rows can be made.
+      SpecError: an environment has specs that cannot be sent.
+      RuntimeError: the environments have different specs, for no reason.
     """
 
     reset_settings = None
 
     def __init__(
-        self, make: Callable[[Settings], dm_env.Environment], settings: Settings, waits: Waits
+        self,
+        make: Callable[[Settings], dm_env.Environment],
+        settings: Settings,
+        waits: Waits,
+        report: Report = unreported,
     ):
         self._make = make
+        self._report = report
         own = dict(settings)
         self.num_envs = check_num_envs(own.pop(batches.NUM_ENVS))
         self._wish = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
         self._has_step_mask = bool(own.pop(batches.STEP_MASK, False))
+        prefix = batches.ROWS + nesting.SEPARATOR
+        has_row_settings = any(name.startswith(prefix) for name in own)
         self._settings = settings_of_rows(own, self.num_envs)
         self._turns = Turns(self.num_envs, waits)
         # The step mask of a step that names none.
@@ -129,9 +142,10 @@ class Batch(dm_env.Environment):
                 if index == 0:
                     self._specs, self._rows = self._new_rows(self._environments[0])
                 else:
-                    _check(self._environments[index], index, self._specs)
+                    environment = self._environments[index]
+                    check_specs(environment, index, self._specs, has_row_settings)
         except BaseException:
-            _close_all(self._environments)
+            self._close_all(self._environments)
             self._turns.close()
             raise
         # The rows in which the next reset begins a sequence; None for all.
@@ -195,7 +209,7 @@ class Batch(dm_env.Environment):
                 remaining = {n: value for n, value in own.items() if n not in own_names}
                 if remaining:
                     kept[index] = {**self._settings[index], **remaining}
-                    environment = self._turns.make(index, self._make, kept[index])
+                    environment = self._made(index, kept[index])
                     made[index] = changed[index] = environment
                 if own_names:
                     changed[index] = environment
@@ -208,7 +222,7 @@ class Batch(dm_env.Environment):
         except BaseException:
             for each in reversed(undo):
                 each()
-            _close_all(made.values())
+            self._close_all(made.values())
             raise
         for index, environment in made.items():
             self._replaced.append(self._environments[index])
@@ -234,7 +248,7 @@ class Batch(dm_env.Environment):
             lambda index, environment, _: rows.begin(index, environment),
             self._environments,
         )
-        return rows.timestep(dm_env.StepType.FIRST, failures)
+        return self._timestep(dm_env.StepType.FIRST, failures, "reset")
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Steps every row, or begins a sequence where none is running.
@@ -252,7 +266,7 @@ class Batch(dm_env.Environment):
         failures = self._turns.take(
             _indices(mask, self.num_envs), rows.step, self._environments, actions
         )
-        return rows.timestep(dm_env.StepType.MID, failures)
+        return self._timestep(dm_env.StepType.MID, failures, "step")
 
     def action_spec(self) -> Any:
         """Returns the specs of the actions, [N, ...] each."""
@@ -290,19 +304,49 @@ class Batch(dm_env.Environment):
         closed.
         """
         environments, self._replaced = self._replaced, []
-        failure = _close_all(environments)
-        if failure is not None:
-            raise failure
+        self._close_all(environments, raises=True)
+
+    def _close_all(self, environments: Iterable[dm_env.Environment], raises: bool = False) -> None:
+        """Closes environments, each once; `raises` the first error after that, or reports it."""
+        failures: list[Exception] = []
+        for environment in environments:
+            try:
+                environment.close()
+            except Exception as error:
+                failures.append(error)
+        for failure in failures[raises:]:
+            self._report(failure, "closing an environment of a batch failed")
+        if failures and raises:
+            raise failures[0]
+
+    def _timestep(
+        self, kind: dm_env.StepType, failures: dict[int, Exception], request: str
+    ) -> dm_env.TimeStep:
+        """Returns the TimeStep of all rows, and reports what they have raised."""
+        timestep = self._rows.timestep(kind, failures)
+        for row, error in failures.items():
+            self._report(error, f"row {row} of a batch failed in a {request} request")
+        return timestep
+
+    def _made(self, index: int, settings: Settings) -> dm_env.Environment:
+        """Makes the environment of a row again; what it cannot be is no fault of a setting."""
+        try:
+            return self._turns.make(index, self._make, settings)
+        except ValueError as error:
+            raise environments_own(error) from error
 
     def _new_rows(self, environment: dm_env.Environment) -> tuple[Specs, Rows]:
         found = specs_of(environment)
-        _check_size(found, self.num_envs)
-        make_rows = getattr(environment, "batch_rows", None)
-        # A client takes an action of this name for the mask, whether it asked for one or not.
-        named(found[0], "action", (batches.STEP_MASK,))
-        if make_rows is None:
-            return found, EnvironmentRows(environment, self.num_envs)
-        return found, make_rows(self.num_envs, self._wish)
+        with in_request():
+            check_size(found, self.num_envs)
+        FlatSpecs(*found, {})  # What cannot be served without rows either is no fault of a request.
+        with in_request():
+            # A client takes an action of this name for the mask, whether it asked for one or not.
+            named(found[0], "action", (batches.STEP_MASK,))
+            make_rows = getattr(environment, "batch_rows", None)
+            if make_rows is None:
+                return found, EnvironmentRows(environment, self.num_envs)
+            return found, make_rows(self.num_envs, self._wish)
 
     def _specs_and_rows_after(
         self, changed: Mapping[int, dm_env.Environment]
@@ -313,17 +357,17 @@ class Batch(dm_env.Environment):
           changed: the environments whose specs may be others now, by row.
 
         Raises:
-          SpecError: not all rows have the same specs.
+          RequestError: not all rows have the same specs.
         """
         after = self._specs, self._rows
         if len(changed) == self.num_envs and not (
-            _equal(specs_of(changed[0]), self._specs) and self._rows.fits(changed[0])
+            are_equal(specs_of(changed[0]), self._specs) and self._rows.fits(changed[0])
         ):
             after = self._new_rows(changed[0])
         for index, environment in changed.items():
-            _check(environment, index, after[0])
+            check_specs(environment, index, after[0], True)
             if not after[1].fits(environment):
-                raise SpecError(
+                raise RequestError.invalid(
                     f"row {index} of the batch would send its infos in another form than the other "
                     "rows; a Reset with the setting 'infos' is for all rows"
                 )
@@ -350,96 +394,6 @@ class Batch(dm_env.Environment):
         return array
 
 
-def check_num_envs(count: Any) -> int:
-    """Returns the number of rows that a client asks for; RequestError if it cannot be had."""
-    if isinstance(count, bool) or not isinstance(count, int | np.integer):
-        raise RequestError.invalid(
-            f"setting {batches.NUM_ENVS!r}: expected an integer, got {count!r}"
-        )
-    if not 1 <= count <= MAX_ROWS:
-        raise RequestError.invalid(
-            f"setting {batches.NUM_ENVS!r} is {count}; a batch has 1 to {MAX_ROWS} environments"
-        )
-    return int(count)
-
-
-def settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
-    """Returns the settings of each row.
-
-    Args:
-      settings: by flat name; those that begin with `rows.` have a value for each row.
-      count: the number of rows.
-
-    Raises:
-      RequestError: one has not as many values as there are rows.
-    """
-    prefix = batches.ROWS + nesting.SEPARATOR
-    shared = {name: value for name, value in settings.items() if not name.startswith(prefix)}
-    of_rows: list[dict[str, Any]] = [dict(shared) for _ in range(count)]
-    for name, values in settings.items():
-        if not name.startswith(prefix):
-            continue
-        array = np.asarray(values)
-        if array.ndim == 0 or len(array) != count:
-            raise RequestError.invalid(
-                f"setting {name!r} has the shape {list(array.shape)}; expected [{count}, ...], a "
-                "value for each row"
-            )
-        for own, value in zip(of_rows, array, strict=True):
-            # As settings of a single environment: int, float, bool and str of Python.
-            single = value.item() if isinstance(value, np.generic) else value
-            own[name.removeprefix(prefix)] = single
-    return of_rows
-
-
 def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
     """Returns the rows of a mask; all if there is none."""
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
-
-
-def _close_all(environments: Iterable[dm_env.Environment]) -> Exception | None:
-    """Closes environments, each once; returns the first error that one has raised."""
-    failure: Exception | None = None
-    for environment in environments:
-        try:
-            environment.close()
-        except Exception as error:
-            failure = failure or error
-    return failure
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two structures have the same specs under the same keys, in the same order."""
-    return structures.leaves_with_path(one) == structures.leaves_with_path(other)
-
-
-def _check(environment: dm_env.Environment, index: int, expected: Specs) -> None:
-    """Raises SpecError if the environment of a row has other specs than those expected."""
-    for kind, own, other in zip(METHODS, expected, specs_of(environment), strict=True):
-        if not _equal(own, other):
-            raise SpecError(
-                f"row {index} of the batch has another {kind}() than row 0: {other} instead of "
-                f"{own}; the environments of one batch have the same"
-            )
-
-
-def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
-    """Raises an error if no rows can be made of specs, or too large ones, before they are."""
-    for (kind, *path), spec in structures.leaves_with_path(all_specs):
-        if isinstance(spec, VARIABLE):
-            name = nesting.SEPARATOR.join(map(str, path)) or METHODS[kind].removesuffix("_spec")
-            raise SpecError(
-                f"{name!r} is of variable length, and rows of a batch have one shape; open a "
-                "world for each environment instead"
-            )
-    # What only the length of a str adds is not known.
-    size = count * sum(
-        math.prod(map(int, spec.shape)) * spec.dtype.itemsize
-        for spec in leaves(all_specs[1:])
-        if spec is not None
-    )
-    if size > MAX_BYTES:
-        raise RequestError.invalid(
-            f"the observations of {count} rows would take {size} bytes; a batch may have "
-            f"{MAX_BYTES}; ask for fewer rows"
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -148,12 +147,12 @@ class EnvironmentRows:
             self._discount[index] = kind is not _LAST if discount is None else discount
         self._step_type[index] = self._kinds[index] = kind
 
-    def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
+    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next `put` overwrites."""
         observation = {
             **self._values,
             batches.STEP_TYPE: self._step_type,
-            batches.ROW_ERRORS: json.dumps(failures) if failures else "",
+            batches.ROW_ERRORS: batches.row_errors_text(failures) if failures else "",
         }
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 

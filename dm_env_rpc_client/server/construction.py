@@ -13,7 +13,9 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
-from dm_env_rpc_client.server.batch import Batch, check_num_envs
+from dm_env_rpc_client.server.batch import Batch
+from dm_env_rpc_client.server.batch_checks import check_num_envs
+from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Waits
 from dm_env_rpc_client.server.worlds.game import Game
@@ -35,6 +37,7 @@ def construct(
     settings: Mapping[str, Any],
     autoreset_mode: str | None = None,
     waits: Waits | None = None,
+    report: Report = unreported,
 ) -> Any:
     """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
 
@@ -46,6 +49,7 @@ def construct(
       settings: values by flat name; names with periods become nested dictionaries.
       autoreset_mode: of vector environments that declare none.
       waits: what is known of rows of its batches; None for nothing.
+      report: takes what rows of a batch raise.
 
     Returns:
       See `construct_one`; or a `Batch`.
@@ -60,7 +64,7 @@ def construct(
         return construct_one(factory, own, autoreset_mode)
     try:
         make = functools.partial(_construct_row, factory, autoreset_mode, threading.get_ident())
-        return Batch(make, settings, waits or Waits())
+        return Batch(make, settings, waits or Waits(), report)
     except _HasRowsError as found:
         made = found.made
         if made is None:
@@ -138,7 +142,8 @@ def construct_one(
 
     Raises:
       RequestError: the factory does not take these settings. Exceptions other than
-        TypeError and ValueError are failures of the environment and pass through.
+        TypeError and ValueError are failures of the environment and pass through; so do these two
+        if there are no settings.
       SpecError: what it made cannot be served.
       TypeError: what it made is no environment.
     """
@@ -152,6 +157,8 @@ def construct_one(
     try:
         made = factory(**arguments)
     except (TypeError, ValueError) as error:
+        if not settings:
+            raise
         refusal = f"the environment does not take these settings: {error}"
         raise RequestError.invalid(refusal) from error
     made = converted(made, autoreset_mode)

@@ -8,10 +8,20 @@ from __future__ import annotations
 import collections
 import logging
 import time
+from collections.abc import Callable
+from typing import TypeAlias
 
 from dm_env_rpc_client.system.locks import make_lock
 
 _log = logging.getLogger("dm_env_rpc_client.server")
+
+Report: TypeAlias = Callable[[Exception, str], None]
+"""Takes what a row has raised, or another error that no request fails with, and what failed."""
+
+
+def unreported(error: Exception, text: str) -> None:
+    """Takes no notice: a `Report` where no server runs."""
+
 
 KEPT_ERRORS = 100
 """Exceptions that are kept, the last ones."""

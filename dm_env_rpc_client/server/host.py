@@ -17,6 +17,7 @@ from dm_env_rpc_client.server.batch import OF_BATCHES
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.options import Handler, ServeOptions
 from dm_env_rpc_client.server.properties.offered import Properties, answer_property_request
+from dm_env_rpc_client.server.request_errors import refusal_of
 from dm_env_rpc_client.server.worlds.holding import Share
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
@@ -67,8 +68,9 @@ class Host:
         self.options = options
         self.error_log = error_log
         self.main = MainOwner("the environments") if options.thread == "main" else None
-        self.worlds = WorldRegistry(options, error_log, share or Share(), prefix, self.main)
         self.activity = Activity(counts)
+        report = functools.partial(_report, error_log, self.activity)
+        self.worlds = WorldRegistry(options, error_log, share or Share(), prefix, self.main, report)
         takes_reports = telemetry.installed()
         if takes_reports is not None:
             takes_reports.serve(functools.partial(_count, weakref.ref(self.worlds)))
@@ -106,6 +108,14 @@ class Host:
                 raise
 
         return open_admitted
+
+
+def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str) -> None:
+    """Takes what a row of a batch has raised, as a session takes what its requests raise."""
+    if refusal_of(error) is None:
+        error_log.add(error, text)
+    else:
+        activity.refused("a client", "step", f"{text}: {error}")
 
 
 def _count(worlds: weakref.ref[WorldRegistry]) -> int | None:

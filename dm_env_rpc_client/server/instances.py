@@ -9,6 +9,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client.protocol.batches import NUM_ENVS
 from dm_env_rpc_client.server.construction import check_made, construct
+from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.owned import OwnedEnvironment, OwnedGame
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
@@ -61,13 +62,14 @@ class Instance:
         self.owner = owner
         owner.hold()
 
-    def construct(self, settings: Mapping[str, Any]) -> Any:
+    def construct(self, settings: Mapping[str, Any], report: Report = unreported) -> Any:
         """Returns what a world is made of, as `construction.construct` does for a factory.
 
         Called in the thread of the owner.
 
         Args:
           settings: of the CreateWorld. There may be `num_envs`, for as many rows as there are.
+          report: takes what rows of a batch raise.
 
         Raises:
           RequestError: a world has the environment; there are other settings, or other rows.
@@ -85,7 +87,7 @@ class Instance:
                 )
             self._is_lent = True
         try:
-            return self._construct(settings)
+            return self._construct(settings, report)
         except BaseException:
             self._give_back()
             raise
@@ -121,7 +123,7 @@ class Instance:
 
     # The owner's thread does what follows.
 
-    def _construct(self, settings: Mapping[str, Any]) -> Any:
+    def _construct(self, settings: Mapping[str, Any], report: Report) -> Any:
         # Anew for each world, so that a world knows nothing of the one before.
         environment = converted(self._environment, self._autoreset_mode)
         check_made(environment, f"the environment is {self.name}")
@@ -142,7 +144,7 @@ class Instance:
             lent.append(kind(environment, self.owner, self._give_back))
             return lent[0]
 
-        made = construct(lend, settings)
+        made = construct(lend, settings, report=report)
         if made is lent[0]:
             return made
         return OwnedEnvironment(made, self.owner, made.close)  # A batch of one row.

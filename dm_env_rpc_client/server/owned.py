@@ -15,6 +15,7 @@ import dm_env
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.server.properties.of_environment import properties_of
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game, Player
 from dm_env_rpc_client.system.owners import Owner
 from dm_env_rpc_client.system.wrong_returns import class_name
@@ -134,6 +135,9 @@ class OwnedGame(Game):
     ) -> list[dm_env.TimeStep | None]:
         """Takes a step, or begins a sequence if there are no actions at all, in one call.
 
+        Raises:
+          RequestError: the game says that an action is invalid. What else it raises passes through.
+
         Args:
           actions: as of `Game.step`; empty to leave the game as it is; None to begin a sequence.
           players: those whose TimeSteps are returned.
@@ -150,7 +154,10 @@ def _advance(
     if actions is None:
         game.reset()
     elif actions:
-        game.step(actions)
+        try:
+            game.step(actions)
+        except ValueError as error:
+            raise RequestError.invalid(str(error)) from error
     return [game.timestep(player) for player in players]
 
 

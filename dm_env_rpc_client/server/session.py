@@ -26,14 +26,19 @@ from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAs
 from dm_env_rpc_client.server import waiting
 from dm_env_rpc_client.server.activity import STEPS
 from dm_env_rpc_client.server.host import WAITING_FOR, Host
-from dm_env_rpc_client.server.request_errors import RequestError, environment_error
+from dm_env_rpc_client.server.request_errors import (
+    RequestError,
+    environment_error,
+    in_request,
+    refusal_of,
+)
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
 from dm_env_rpc_client.server.worlds.world import Agent
 from dm_env_rpc_client.server.worlds.world_registry import ENVIRONMENT
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
-from dm_env_rpc_client.tensors.limits import Budget, shortened
+from dm_env_rpc_client.tensors.limits import Budget, described, sendable
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
@@ -111,7 +116,7 @@ class Session(ServerStream):
         if field == "create_world":
             settings = request.create_world.settings
             chosen = {ENVIRONMENT: settings[ENVIRONMENT]} if ENVIRONMENT in settings else {}
-            with contextlib.suppress(SpecError, RequestError):
+            with contextlib.suppress(RequestError):
                 self._worlds.require_thread_to_create(self._unpack_settings(chosen))
         elif field == "join_world" or field == "destroy_world":
             self._worlds.require_thread_of(getattr(request, field).world_name)
@@ -187,20 +192,22 @@ class Session(ServerStream):
         """Returns the Status for an exception."""
         # What is refused may be a part of the text, and may be large.
         size = self._limits.error_bytes
-        if isinstance(error, RequestError | SpecError):
-            self._host.activity.refused(self._peer, field, str(error))
-            code = error.code if isinstance(error, RequestError) else code_pb2.INVALID_ARGUMENT
-            return status_pb2.Status(code=code, message=shortened(str(error), size))
+        refusal = refusal_of(error)
+        if refusal is not None:
+            self._host.activity.refused(self._peer, field, str(refusal))
+            return status_pb2.Status(code=refusal.code, message=sendable(str(refusal), size))
         self._host.error_log.add(error, f"a {field} request of {self._peer} failed")
-        text = f"the environment failed in a {field} request: {type(error).__name__}: {error}"
-        status = status_pb2.Status(code=code_pb2.INTERNAL, message=shortened(text, size))
+        text = f"the environment failed in a {field} request: {described(error)}"
+        status = status_pb2.Status(code=code_pb2.INTERNAL, message=sendable(text, size))
         sends_tracebacks = self._host.options.send_tracebacks
         if sends_tracebacks is None:
             sends_tracebacks = is_loopback(urllib.parse.unquote(self._peer))
         if sends_tracebacks:
             detail = error_details_pb2.DebugInfo(
-                stack_entries=traceback.format_tb(error.__traceback__),
-                detail=shortened(repr(error), size),
+                stack_entries=[
+                    sendable(entry, size) for entry in traceback.format_tb(error.__traceback__)
+                ],
+                detail=sendable(described(error, repr), size),
             )
             status.details.add().Pack(detail)
         return status
@@ -226,8 +233,7 @@ class Session(ServerStream):
     def _join_world(
         self, request: dm_env_rpc_pb2.JoinWorldRequest
     ) -> dm_env_rpc_pb2.JoinWorldResponse:
-        name = request.world_name
-        self._limits.check_name(name, "the world name")
+        name = self._world_named(request)
         agent, owner = self._worlds.join(name, self._unpack_settings(request.settings))
         self._agent, self._world_name = agent, name
         self.may_wait, self.owner = agent.may_wait, owner
@@ -239,15 +245,16 @@ class Session(ServerStream):
         return dm_env_rpc_pb2.JoinWorldResponse(specs=self._specs)
 
     def _step(self, request: dm_env_rpc_pb2.StepRequest) -> dm_env_rpc_pb2.StepResponse:
-        requested = [
-            self._observations.uid_to_name(uid)
-            for uid in dict.fromkeys(request.requested_observations)
-        ]
         actions = None
-        if self._lifecycle.state is State.RUNNING:
-            actions = self._actions.unpack(request.actions, Budget(self._limits))
-            for name, value in actions.items():
-                self._actions.field(name).conform(value)
+        with in_request():
+            requested = [
+                self._observations.uid_to_name(uid)
+                for uid in dict.fromkeys(request.requested_observations)
+            ]
+            if self._lifecycle.state is State.RUNNING:
+                actions = self._actions.unpack(request.actions, Budget(self._limits))
+                for name, value in actions.items():
+                    self._actions.field(name).conform(value)
         state, observations = self._joined_agent().step(actions, requested)
         assert self._codec is not None, "there is one while an agent is joined"
         try:
@@ -269,8 +276,7 @@ class Session(ServerStream):
     def _reset_world(
         self, request: dm_env_rpc_pb2.ResetWorldRequest
     ) -> dm_env_rpc_pb2.ResetWorldResponse:
-        name = request.world_name
-        self._limits.check_name(name, "the world name")
+        name = self._world_named(request)
         caller = self._agent if name == self._world_name else None
         self._worlds.reset(name, self._unpack_settings(request.settings), caller)
         return dm_env_rpc_pb2.ResetWorldResponse()
@@ -285,8 +291,7 @@ class Session(ServerStream):
     def _destroy_world(
         self, request: dm_env_rpc_pb2.DestroyWorldRequest
     ) -> dm_env_rpc_pb2.DestroyWorldResponse:
-        name = request.world_name
-        self._limits.check_name(name, "the world name")
+        name = self._world_named(request)
         if self._agent is not None and name == self._world_name:
             raise RequestError.not_now(
                 f"this connection is joined to world {name!r}; leave it first"
@@ -316,6 +321,13 @@ class Session(ServerStream):
         answer.Pack(handler(message, world))
         return answer
 
+    def _world_named(self, request: Any) -> str:
+        """Returns the name of a world in a request; RequestError if it is too long."""
+        name: str = request.world_name
+        with in_request():
+            self._limits.check_name(name, "the world name")
+        return name
+
     def _joined_agent(self) -> Agent:
         assert self._agent is not None, "the lifecycle table allows this request only if joined"
         return self._agent
@@ -342,16 +354,17 @@ class Session(ServerStream):
             self._worlds.left(self._world_name)
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpacks settings; SpecError if they would take more memory than the limits allow."""
+        """Unpacks settings; RequestError if one is invalid, or they would take too much memory."""
         budget = Budget(self._limits)
         unpacked = {}
-        for name, tensor in settings.items():
-            self._limits.check_name(name, "the name of setting")
-            where = f"setting {name!r}"
-            codec = codecs.codec_of_payload(tensor, where)
-            value = packing.unpack_payload(tensor, codec, tensor.shape, where, budget)
-            # Code of environments expects int, float and bool of Python, not NumPy scalars.
-            unpacked[name] = value.item() if isinstance(value, np.generic) else value
+        with in_request():
+            for name, tensor in settings.items():
+                self._limits.check_name(name, "the name of setting")
+                where = f"setting {name!r}"
+                codec = codecs.codec_of_payload(tensor, where)
+                value = packing.unpack_payload(tensor, codec, tensor.shape, where, budget)
+                # Code of environments expects int, float and bool of Python, not NumPy scalars.
+                unpacked[name] = value.item() if isinstance(value, np.generic) else value
         return unpacked
 
 

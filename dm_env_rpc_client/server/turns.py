@@ -7,7 +7,6 @@ thread of their batch: those that compute in Python do not gain from threads.
 
 from __future__ import annotations
 
-import logging
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +16,6 @@ import dm_env
 
 from dm_env_rpc_client.server.owned import OwnedEnvironment
 from dm_env_rpc_client.system.owners import Call, Owner, OwnerThread
-from dm_env_rpc_client.tensors.limits import shortened
-
-_log = logging.getLogger("dm_env_rpc_client.server")
-
-_ERROR_BYTES = 4096
-"""The size of the text of one row that has failed; the rest is cut off."""
 
 _THREADS = 256
 """Of one batch. If there are more rows, some share one."""
@@ -108,7 +101,7 @@ class Turns:
         act: Callable[[int, Any, Any], None],
         environments: Sequence[Any],
         actions: Any = None,
-    ) -> dict[int, str]:
+    ) -> dict[int, Exception]:
         """Has each row act.
 
         Args:
@@ -118,9 +111,9 @@ class Turns:
           actions: of all rows.
 
         Returns:
-          What rows have raised, as text, by row.
+          What rows have raised, by row.
         """
-        failures: dict[int, str] = {}
+        failures: dict[int, Exception] = {}
         if self._owners:
             return self._take_together(rows, act, environments, actions)
         computed, switches = 0.0, 0
@@ -131,7 +124,7 @@ class Turns:
             try:
                 act(row, environments[row], actions)
             except Exception as error:
-                failures[row] = failed(row, error)
+                failures[row] = error
         took = time.perf_counter() - began
         is_watched = self._to_watch > 0
         if took <= _WAITING_SECONDS:
@@ -158,18 +151,18 @@ class Turns:
         act: Callable[[int, Any, Any], None],
         environments: Sequence[Any],
         actions: Any,
-    ) -> dict[int, str]:
+    ) -> dict[int, Exception]:
         owners = self._owners
         calls: list[Call] = [
             owners[row % len(owners)].begin(act, row, environments[row], actions) for row in rows
         ]
-        failures: dict[int, str] = {}
+        failures: dict[int, Exception] = {}
         fatal: BaseException | None = None
         for row, call in zip(rows, calls, strict=True):
             try:
                 call.result()
             except Exception as error:
-                failures[row] = failed(row, error)
+                failures[row] = error
             except BaseException as error:
                 fatal = error  # When no row acts any more.
         if fatal is not None:
@@ -180,9 +173,3 @@ class Turns:
         """Ends the threads, after the environments were closed."""
         for owner in self._owners:
             owner.end()
-
-
-def failed(row: int, error: Exception) -> str:
-    """Logs what a row has raised, and returns its text, which is cut off if it is long."""
-    _log.warning("row %d of a batch failed", row, exc_info=error)
-    return shortened(f"{type(error).__name__}: {error}", _ERROR_BYTES)

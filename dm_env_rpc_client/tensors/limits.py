@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
@@ -195,6 +195,32 @@ def shortened(text: str, size: int) -> str:
     if len(encoded) <= size:
         return text
     return f"{encoded[:size].decode(errors='ignore')}... ({len(encoded)} bytes)"
+
+
+def sendable(text: str, size: int) -> str:
+    """Returns text that a message can have: `shortened`, and without surrogates.
+
+    Args:
+      text: the text.
+      size: bytes, in UTF-8.
+    """
+    short = shortened(text, size)
+    return short if short.isascii() else short.encode(errors="replace").decode()
+
+
+def described(error: BaseException, text_of: Callable[[BaseException], str] = str) -> str:
+    """Returns the name and the text of an error of foreign code, whose text may raise one, too.
+
+    Args:
+      error: the error.
+      text_of: returns its text; `repr` has the name already.
+    """
+    name = type(error).__name__
+    try:
+        text = text_of(error)
+    except Exception as failure:
+        return f"{name}: (its text raised {type(failure).__name__})"
+    return text if text_of is repr else f"{name}: {text}"
 
 
 def _too_many(where: str, limit: int, what: str, name: str) -> SpecError:

@@ -141,7 +141,7 @@ _ROWS = [
         "the worlds end after the grace; later clients are served", ""),
     Row(40, "1,000 silent sockets, 256 idle streams, clients that never read, one byte a second",
         "an honest client is served within 1 s; the silent are disconnected", ""),
-    Row(41, "100,000 steps that fail in the environment",
+    Row(41, "100,000 steps that fail in the environment, alone and in rows of batches",
         "`Server.errors` and the log are bounded; tracebacks go to clients on this machine only",
         ""),
     Row(42, "hostile HTTP/2 clients: 100,000 rapid resets, floods, header bombs, window games, "

@@ -6,10 +6,12 @@ import logging
 import os
 from typing import Literal
 
+import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
 from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make
+from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Properties, serve
 from dm_env_rpc_client.server.error_log import KEPT_ERRORS, ErrorLog
 from dm_env_rpc_client.server.host import Host
@@ -72,6 +74,45 @@ def test_row_41_steps_that_fail_in_the_environment(
         assert len(server.errors) == KEPT_ERRORS
     assert 10 <= len(caplog.records) <= 100 + count / 100
     # All of them would take hundreds.
+    assert grown < 32 << 20
+
+
+@pytest.mark.row(41)
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+@counts(1_600, 100_000)
+def test_row_41_rows_that_fail_in_the_environment(
+    transport: Literal["http2", "grpc"], count: int, caplog: pytest.LogCaptureFixture, seen: Seen
+) -> None:
+    rows = 16
+    failed = 0
+    with (
+        caplog.at_level(logging.DEBUG, "dm_env_rpc_client.server"),
+        serve(Broken, transport=transport) as server,
+        make(server.address, {"at": "step", "num_envs": rows}) as env,
+    ):
+        env.reset()
+        connecting = len(caplog.records)
+        action = {"a": np.ones(rows, np.int32)}
+        for first in range(0, count, rows):
+            errors = batches.row_errors(env.step(action).observation["row_errors"], rows)
+            assert errors.keys() == set(range(rows))
+            assert all("broken in step" in text for text in errors.values())
+            failed += len(errors)
+            if first == 0:
+                before = resident_bytes(os.getpid())
+        grown = resident_bytes(os.getpid()) - before
+        lines = len(caplog.records) - connecting
+        seen(
+            rows_that_fail=failed,
+            errors_that_are_kept=float(len(server.errors)),
+            lines_of_log=float(lines),
+            memory_mib=grown / (1 << 20),
+        )
+        assert server.stats().errors == failed == count
+        assert server.stats().refusals == 0
+        assert len(server.errors) == KEPT_ERRORS
+    assert 10 <= lines <= 100 + count / 100
+    assert "row 0 of a batch failed in a step request" in caplog.text
     assert grown < 32 << 20
 
 

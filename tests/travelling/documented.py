@@ -65,18 +65,25 @@ def _has_failed(event: Event) -> bool:
     return isinstance(event, Failed)
 
 
-def _refused(*parts: str) -> Callable[[list[Tale], Sequence[Call]], list[Tale]]:
+def _refused(code: str, *parts: str) -> Callable[[list[Tale], Sequence[Call]], list[Tale]]:
     """It is not opened."""
-    return lambda tales, calls: [[Failed("INVALID_ARGUMENT", "", parts)] for _ in tales]
+    return lambda tales, calls: [[Failed(code, "", parts)] for _ in tales]
 
 
 DIFFERENT: Sequence[Different] = [
     Different(
         "how-to/batches.md",
         "Arrays of variable length and games for several agents cannot be in a batch.",
-        ["served VectorEnv", "make of a batch"],
+        ["make of a batch"],
         ["a Sequence", "a stacked Sequence"],
-        _refused("is of variable length"),
+        _refused("INVALID_ARGUMENT", "is of variable length"),
+    ),
+    Different(
+        "how-to/batches.md",
+        "Arrays of variable length and games for several agents cannot be in a batch.",
+        ["served VectorEnv"],
+        ["a Sequence", "a stacked Sequence"],
+        _refused("INTERNAL", "is of variable length"),
     ),
     Different(
         "how-to/batches.md",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -24,12 +23,12 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     encoded_frames,
     row_specs,
 )
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import columns, named
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import environment_error
+from dm_env_rpc_client.server.request_errors import RequestError, environment_error
 from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.tensors.columns import Column
 
@@ -190,7 +189,10 @@ class GymnasiumRows:
             action = actions[index]
         else:
             row = tree.map_structure(lambda column: column[index], actions)
-            action = elements.from_structure(self._action_space, row, "action", as_sampled=True)
+            try:
+                action = elements.from_structure(self._action_space, row, "action", as_sampled=True)
+            except ProtocolError as error:  # JSON, as of a Graph.
+                raise RequestError.invalid(str(error)) from error
         try:
             observation, reward, terminated, truncated, info = environment.gymnasium.step(action)
         except (TypeError, ValueError) as error:
@@ -227,16 +229,16 @@ class GymnasiumRows:
             self._both[index] = bool(terminated and truncated)
             self._is_mid[index] = not is_last
 
-    def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
+    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next one overwrites."""
         if self._infos is None:
             observation: dict[str, Any] = {**named(self._observation, _OBSERVATION, ())}
         else:
             extras, unsent = self._infos.encoded(self._both)
-            failures = {**failures, **unsent} if unsent else failures
+            failures.update(unsent)
             observation = {_OBSERVATION: self._observation, EXTRAS: extras}
         observation[batches.STEP_TYPE] = self._step_type
-        observation[batches.ROW_ERRORS] = json.dumps(failures) if failures else ""
+        observation[batches.ROW_ERRORS] = batches.row_errors_text(failures) if failures else ""
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
 
     def _put(self, index: int, observation: Any) -> None:

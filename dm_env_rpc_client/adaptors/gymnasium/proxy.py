@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import dm_env
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
 from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
@@ -23,6 +25,7 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors.limits import DEFAULT
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "metadata_of",
     "observation_of",
     "read_frame",
+    "read_frames",
     "reset_settings",
     "restarted",
     "wire_action",
@@ -239,6 +243,7 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
     room = Room(env.connection.limits or DEFAULT)
     try:
         limit, notes = value["max_episode_steps"], value["notes"]
+        mode = value.get("autoreset_mode")
         return Description(
             from_json(value["action_space"], f"{where}: action_space", room),
             from_json(value["observation_space"], f"{where}: observation_space", room),
@@ -247,7 +252,7 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
             None if limit is None else int(limit),
             values.from_jsonable(value.get("reward_range"), where),
             [str(note) for note in notes],
-            value.get("autoreset_mode"),
+            None if mode is None else AutoresetMode(mode).value,
             [str(form) for form in value.get(INFOS, ())],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -333,6 +338,24 @@ def read_frame(env: DmEnvAdaptor) -> Any:
     """
     frame = PropertiesExtension(env.connection).read(FRAME)
     return values.decode(frame, FRAME) if isinstance(frame, str) else frame
+
+
+def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
+    """Returns what each row of a batched world renders now.
+
+    Args:
+      env: joined to the world; `begin` returned a render mode.
+      count: the number of rows.
+
+    Raises:
+      ProtocolError: there is not a frame for each row. Otherwise as `PropertyAccess.read`.
+    """
+    frames: Any = read_frame(env)
+    if not isinstance(frames, list | tuple | np.ndarray) or getattr(frames, "ndim", 1) == 0:
+        raise ProtocolError(f"property {FRAME!r}: expected {count} frames, got {described(frames)}")
+    if len(frames) != count:
+        raise ProtocolError(f"property {FRAME!r}: expected {count} frames, got {len(frames)}")
+    return list(frames)
 
 
 def observation_of(

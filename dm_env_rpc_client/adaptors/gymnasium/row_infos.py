@@ -18,7 +18,6 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import (
     encoded_stack,
 )
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.turns import failed
 from dm_env_rpc_client.system.wrong_returns import described
 
 __all__ = ["OwnInfos", "RowInfos", "StackedInfos"]
@@ -45,7 +44,7 @@ class RowInfos(Protocol):
     def put_final(self, index: int, final: Any) -> None:
         """Takes how an episode of a row has ended, before the info of the next one."""
 
-    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
         """Returns the text of what comes with the observations, and begins anew.
 
         Args:
@@ -81,19 +80,19 @@ class StackedInfos:
         """Takes how an episode of a row has ended."""
         self._infos.setdefault(index, []).append(final)
 
-    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
         """Returns the text; see `RowInfos`."""
         if not self._infos and not both.any():  # As in most steps of most environments.
             return "", {}
         of_rows, self._infos = self._infos, {}
         infos: dict[str, Any] = {}
-        failures: dict[int, str] = {}
+        failures: dict[int, Exception] = {}
         for index in sorted(of_rows):
             try:
                 for info in of_rows[index]:
                     infos = self._add_info(infos, info, index)
             except Exception as error:  # An info of another shape than those of other rows.
-                failures[index] = failed(index, error)
+                failures[index] = error
         return encoded_stack(infos, both, self._is_exact), failures
 
     # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
@@ -132,7 +131,7 @@ class OwnInfos:
         else:
             self._infos[index] = final
 
-    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, str]]:
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
         """Returns the text; see `RowInfos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
@@ -146,7 +145,7 @@ class OwnInfos:
                     errors[index] = error
             infos = {index: own for index, own in infos.items() if index not in errors}
             text = encoded_rows(infos, both)
-        return text, {index: failed(index, error) for index, error in errors.items()}
+        return text, errors
 
 
 def _jsonable(info: Any) -> Any:

@@ -176,7 +176,10 @@ class GymnasiumEnvironment(dm_env.Environment):
             if self._was_end_lost:
                 raise RequestError.not_now(SEQUENCE_LOST)
             return self.reset()
-        element = elements.from_structure(self.action_space, action, "action", as_sampled=True)
+        try:
+            element = elements.from_structure(self.action_space, action, "action", as_sampled=True)
+        except ProtocolError as error:  # JSON, as of a Graph.
+            raise RequestError.invalid(str(error)) from error
         try:
             observation, reward, terminated, truncated, self._info = self.gymnasium.step(element)
         except (TypeError, ValueError) as error:

@@ -30,6 +30,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     describe,
     metadata_of,
     read_frame,
+    read_frames,
     reset_settings,
 )
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION
@@ -38,7 +39,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     checked_mode,
 )
 from dm_env_rpc_client.adaptors.gymnasium.vector_rows import Results, VectorRows
-from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows
+from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows, check_world
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import check_ids
 from dm_env_rpc_client.environment.made_again import MadeByArguments
@@ -312,7 +313,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             return tuple(map(read_frame, self._worlds.pool.environments))
         frames: list[Any] = [None] * self.num_envs
         for environment, rows in zip(self._worlds.adaptors, self._worlds.groups, strict=True):
-            for row, frame in zip(rows, read_frame(environment), strict=True):
+            for row, frame in zip(rows, read_frames(environment, len(rows)), strict=True):
                 frames[row] = frame
         return tuple(frames)
 
@@ -408,6 +409,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         self._has_to_begin = is_batch and self._mode is AutoresetMode.SAME_STEP
         self._rows: VectorRows | WorldRows
         if self._description is not None and isinstance(worlds, BatchWorlds):
+            check_world(worlds.adaptors[0])
             self._rows = WorldRows(
                 self.single_observation_space,
                 own.observations,

@@ -30,11 +30,11 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     encoded_frames,
     row_specs,
 )
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import named
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import environment_error
+from dm_env_rpc_client.server.request_errors import RequestError, environment_error
 from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors import casting
 
@@ -220,7 +220,10 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""
-        actions = batch_elements.from_structure(self._action_space, action, "action")
+        try:
+            actions = batch_elements.from_structure(self._action_space, action, "action")
+        except ProtocolError as error:  # JSON, as of a Graph.
+            raise RequestError.invalid(str(error)) from error
         try:
             observation, reward, terminated, truncated, self._info = self._environment.step(actions)
         except (TypeError, ValueError) as error:

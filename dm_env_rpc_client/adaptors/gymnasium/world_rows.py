@@ -16,17 +16,20 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, RowInfo
 from dm_env_rpc_client.adaptors.gymnasium.lent_arrays import LentArrays
 from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION
+from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
 from dm_env_rpc_client.adaptors.gymnasium.world_infos import (
     OwnWorldInfos,
     StackedWorldInfos,
     WorldInfos,
     zeros,
 )
+from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["WorldRows"]
+__all__ = ["WorldRows", "check_world"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -197,3 +200,18 @@ class WorldRows:
     def each_info(self) -> list[RowInfo]:
         """Takes the infos that have come since the last time, of each row."""
         return self._infos.each()
+
+
+def check_world(world: BatchAdaptor) -> None:
+    """Raises SpecError if a batched world is not one of Gymnasium environments, as it says."""
+    discount = world.row_specs().discount
+    if EXTRAS not in world.observation_spec():
+        raise SpecError(
+            f"world {world.world_name!r} has the property {VECTOR_DESCRIPTION!r}, but not the "
+            f"observation {EXTRAS!r}, which it was asked for"
+        )
+    if discount.shape:
+        raise SpecError(
+            f"observation 'discount' of world {world.world_name!r} has the shape "
+            f"{list(discount.shape)} in each row; expected one number, as of Gymnasium environments"
+        )

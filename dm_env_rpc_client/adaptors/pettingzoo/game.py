@@ -34,7 +34,11 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
 )
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import environment_error
+from dm_env_rpc_client.server.request_errors import (
+    environment_error,
+    environments_own,
+    in_request,
+)
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.system.wrong_returns import class_name, described, explain_unpacking
 from dm_env_rpc_client.tensors import nesting
@@ -199,17 +203,24 @@ class PettingZooGame(Game):
             self._timesteps = {agent: dm_env.truncation(0.0, None) for agent in acting}
             self._extras = {}
             return
-        played = {
-            agent: elements.from_structure(
-                self._description.action_spaces[agent], actions[agent], "action", as_sampled=True
-            )
-            for agent in acting
-        }
+        with in_request():
+            played = {
+                agent: elements.from_structure(
+                    self._description.action_spaces[agent],
+                    actions[agent],
+                    f"action of {agent!r}",
+                    as_sampled=True,
+                )
+                for agent in acting
+            }
         try:
             observations, rewards, terminations, truncations, infos = self._env.step(played)
-        except (TypeError, ValueError) as error:
+        except TypeError as error:
             explain_unpacking(error, self._env.unwrapped, "step", _STEP, "pettingzoo")
             raise
+        except ValueError as error:
+            explain_unpacking(error, self._env.unwrapped, "step", _STEP, "pettingzoo")
+            raise environments_own(error) from error
         self._take(observations, rewards, terminations, truncations, infos, is_first=False)
 
     def timestep(self, player: Hashable) -> dm_env.TimeStep | None:

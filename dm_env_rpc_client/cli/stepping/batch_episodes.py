@@ -109,7 +109,8 @@ class BatchEpisodes:
 
     def _check(self, timestep: dm_env.TimeStep) -> None:
         """Raises EnvironmentsFailedError if rows have raised something."""
-        found = batches.row_errors(timestep.observation.get(batches.ROW_ERRORS, ""))
+        errors = timestep.observation.get(batches.ROW_ERRORS, "")
+        found = batches.row_errors(errors, len(self._lengths))
         if found:
             failures: dict[int, Exception] = {row: RuntimeError(e) for row, e in found.items()}
             address = self._env.connection.address

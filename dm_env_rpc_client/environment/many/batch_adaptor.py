@@ -33,17 +33,11 @@ def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
 
 
 def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
-    """Whether a world with these specs is a batch, with step types and rewards of as many rows."""
-    of = {spec.name: spec for spec in specs.observations.values()}
-    if batches.STEP_TYPE not in of or REWARD not in of:
-        return False
-    kinds, rewards = of[batches.STEP_TYPE], of[REWARD]
-    return (
-        kinds.dtype == dm_env_rpc_pb2.UINT8
-        and len(kinds.shape) == 1
-        and kinds.shape[0] > 0
-        and rewards.shape[:1] == kinds.shape
+    """Whether a world with these specs is a batch."""
+    actions, observations = (
+        {spec.name: spec for spec in each.values()} for each in (specs.actions, specs.observations)
     )
+    return batches.num_rows(actions, observations) is not None
 
 
 class RowSpecs(NamedTuple):
@@ -145,13 +139,12 @@ class BatchAdaptor(DmEnvAdaptor):
 
     def _read_rows(self) -> None:
         observations = self._observations
-        kinds = self._observation_specs.get(batches.STEP_TYPE)
-        if kinds is None or len(kinds.shape) != 1 or REWARD not in observations.names():
+        if self._num_rows is None or batches.STEP_TYPE not in self._observation_specs:
             raise SpecError(
-                f"world {self.world_name!r} is not batched: it has no observation "
-                f"{batches.STEP_TYPE!r} and {REWARD!r} with a value for each row"
+                f"world {self.world_name!r} is not batched: it has no observations "
+                f"{batches.STEP_TYPE!r}, UINT8, and {REWARD!r} with a value for each row"
             )
-        self.count = kinds.shape[0]
+        self.count = self._num_rows
 
         def of(manager: SpecManager, names: Iterable[str]) -> dict[str, dm_env_specs.Array]:
             found = {

@@ -413,8 +413,10 @@ class BatchWorlds:
             for row in sorted({*world.rows} - {*rows}):
                 self._owe(row, _rows_of(np.array([row]), world.places([row]), timestep))
         world.is_running = (kinds != _LAST) | self.follows_at_once
-        failed = _row_errors(timestep.observation.get(batches.ROW_ERRORS, ""))
-        return {world.rows[place]: error for place, error in failed.items() if place < len(kinds)}
+        text = timestep.observation.get(batches.ROW_ERRORS, "")
+        # The adaptor has checked it.
+        failed = batches.row_errors(text, len(kinds)) if text else {}
+        return {world.rows[place]: _row_error(error) for place, error in failed.items()}
 
     def _put_lost(self, world: World, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
         """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
@@ -468,16 +470,10 @@ def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
     )
 
 
-def _row_errors(text: Any) -> dict[int, Exception]:
-    """Returns what rows have raised, by their places."""
-    return {
-        place: DmEnvRpcError(
-            status_pb2.Status(
-                code=code_pb2.INTERNAL, message=f"the environment failed in a step request: {error}"
-            )
-        )
-        for place, error in batches.row_errors(text).items()
-    }
+def _row_error(text: str) -> DmEnvRpcError:
+    """Returns the error of a row, as an environment of its own would have it."""
+    message = f"the environment failed in a step request: {text}"
+    return DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))
 
 
 def _no_mid_steps(indices: list[int], steps: MidSteps) -> None:

@@ -24,13 +24,8 @@ def num_envs_of(env: dm_env.Environment) -> int | None:
     """Returns how many rows a batched world has that `make` has joined; None for all others."""
     if not isinstance(env, DmEnvAdaptor):
         return None
-    observations, reward = env.observation_spec(), env.reward_spec()
-    kinds = observations.get(batches.STEP_TYPE) if isinstance(observations, Mapping) else None
-    if not isinstance(kinds, specs.Array) or not isinstance(reward, specs.Array):
-        return None
-    if kinds.dtype != np.uint8 or len(kinds.shape) != 1 or reward.shape[:1] != kinds.shape:
-        return None
-    return int(kinds.shape[0])
+    # Rows cannot be shown without the types of their steps.
+    return env._num_rows if batches.STEP_TYPE in env._observation_specs else None
 
 
 class OneRow(dm_env.Environment):
@@ -144,7 +139,8 @@ class OneRow(dm_env.Environment):
 
     def _checked(self) -> dm_env.TimeStep:
         assert self._last is not None, "a step was taken"
-        text = batches.row_errors(self._last.observation.get(batches.ROW_ERRORS, "")).get(self.row)
+        errors = self._last.observation.get(batches.ROW_ERRORS, "")
+        text = batches.row_errors(errors, self.num_envs).get(self.row)
         if text is not None:
             message = f"row {self.row} failed: {text}"
             raise DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))

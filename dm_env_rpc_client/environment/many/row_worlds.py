@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 from google.rpc import code_pb2
@@ -365,7 +366,8 @@ def _max_num_envs(connection: Connection, pending: Any) -> int:
         answer = connection.wait(pending)
         if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
             return 0
-        return int(unpack_tensor(response.read_property.value))
+        most = unpack_tensor(response.read_property.value)
+        return int(most) if isinstance(most, np.integer | int) else 0
     # A server without this extension answers with an error, with nothing, or ends the stream.
     except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
         _log.debug("%s says nothing of batches: %s", connection.address, error)

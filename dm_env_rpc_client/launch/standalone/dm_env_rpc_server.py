@@ -1388,17 +1388,20 @@ class _World:
 
     def _make(self, settings: Dict[str, Any]) -> Tuple[Any, _Specs]:
         """Returns an environment and its specs; Refusal if it does not take the settings."""
+        refusal = "the environment does not take these settings: "
         try:
             arguments = _unflatten(settings)
-            try:
-                inspect.signature(self._factory).bind(**arguments)
-            except TypeError as error:
-                known = ", ".join(inspect.signature(self._factory).parameters) or "none"
-                raise ValueError(f"{error}; known settings: {known}") from None
+            inspect.signature(self._factory).bind(**arguments)
+        except (TypeError, ValueError) as error:
+            known = ", ".join(inspect.signature(self._factory).parameters) or "none"
+            text = f"{refusal}{error}; known settings: {known}"
+            raise Refusal(INVALID_ARGUMENT, text) from None
+        try:
             made = self._factory(**arguments)
         except (TypeError, ValueError) as error:
-            text = f"the environment does not take these settings: {error}"
-            raise Refusal(INVALID_ARGUMENT, text) from error
+            if not settings:
+                raise
+            raise Refusal(INVALID_ARGUMENT, f"{refusal}{error}") from error
         is_class = isinstance(made, type)
         if not is_class and not hasattr(made, "action_spec") and hasattr(made, "action_space"):
             made = _Gymnasium(made)
@@ -1591,8 +1594,7 @@ class _Session:
                 trace = traceback.format_tb(error.__traceback__)
                 lines = b"".join(_field(1, line.encode("utf-8", "replace")) for line in trace)
                 details = _field(1, b"type.googleapis.com/google.rpc.DebugInfo") + _field(2, lines)
-            text = f"the environment failed: {type(error).__name__}: {error}"
-            return _error(INTERNAL, text, details)
+            return _error(INTERNAL, f"the environment failed: {_shown(error)}", details)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
         """Waits for another stream; _StreamError if the client is gone meanwhile."""
@@ -1720,6 +1722,14 @@ class _Session:
         return _field(1, own_url) + _field(2, _field(number, answer))
 
 
+def _shown(error: BaseException) -> str:
+    """Returns the name and the text of an error, whose text may raise one, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as failure:
+        return f"{type(error).__name__}: (its text raised {type(failure).__name__})"
+
+
 def _error(code: int, text: str, details: bytes = b"") -> bytes:
     """Returns an EnvironmentResponse with an error."""
     shown = text.encode("utf-8", "replace")
@@ -1792,12 +1802,12 @@ def _property(environment: Any, request: int, key: str, tensor: Any, budget: _Bu
         value = _as_array(getter())
         return _field(1, _write_tensor(_kind_of(value, f"property {key!r}"), value))
     if request == 2:
+        field = None
+        if getter:  # If it fails, the client is not at fault.
+            now = _as_array(getter())
+            field = _Field(0, key, Array(now.shape, now.dtype), "property")
         try:
-            value = _read_tensor(tensor, budget, key)[1]
-            if getter:
-                now = _as_array(getter())
-                field = _Field(0, key, Array(now.shape, now.dtype), "property")
-                value = field.read(tensor, budget)
+            value = field.read(tensor, budget) if field else _read_tensor(tensor, budget, key)[1]
             setter(value.item() if isinstance(value, np.generic) else value)
         except (TypeError, ValueError) as error:
             text = f"invalid value for property {key!r}: {error}"

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.request_errors import refusal_of
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.tensors.limits import described
 
 
 class AskedProperties(Properties):
@@ -66,8 +66,6 @@ def answer_questions(properties: Properties, pipe: MessagePipe) -> None:
             refusal: Exception | None = None
             try:
                 answer = getattr(properties, method)(*arguments)
-            except (RequestError, SpecError) as error:
-                refusal = error
             except Exception as error:
-                refusal = RuntimeError(f"{type(error).__name__}: {error}")
+                refusal = refusal_of(error) or RuntimeError(described(error))
             say(pipe, answer, refusal)

@@ -31,6 +31,7 @@ from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.server.processes.routing import RoutedStream, world_prefix
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.tensors.limits import described
 from dm_env_rpc_client.transports.listeners import open_dialing, open_worker
 from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.server_streams import Listener, Peer, ServerStream, full_error
@@ -197,7 +198,7 @@ class _SentErrors(ErrorLog):
     def add(self, error: BaseException, text: str) -> None:
         self._counts.add("errors")
         where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        shown = f"{type(error).__name__}: {error}"
+        shown = described(error)
         try:
             pickled = pickle.dumps(error)
         except Exception:

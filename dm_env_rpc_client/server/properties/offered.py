@@ -133,8 +133,10 @@ class Properties:
         declared = self._find(key)
         if declared.setter is None:
             raise _denied(key, "writable")
+        # A getter that fails, or a value without a spec, is no fault of the client.
+        spec = self._tensor_spec(key, declared)
         try:
-            field = TensorField(0, self._tensor_spec(key, declared), "property")
+            field = TensorField(0, spec, "property")
             value = field.unpack(tensor)
             field.conform(value)
             declared.setter(value.item() if hasattr(value, "item") and not field.shape else value)

@@ -15,7 +15,7 @@ import numpy as np
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import PropertyError, PropertyNotFoundError
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.request_errors import RequestError, in_request
 from dm_env_rpc_client.tensors import packing
 
 
@@ -73,7 +73,8 @@ class StringProperties(Properties):
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
         """Changes a property; numbers and bools are converted to strings."""
-        value = packing.unpack_tensor(tensor)
+        with in_request():
+            value = packing.unpack_tensor(tensor)
         if np.ndim(value):
             raise RequestError.invalid(
                 f"property {key!r} takes a scalar, got shape {list(np.shape(value))}"

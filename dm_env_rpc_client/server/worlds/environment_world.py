@@ -234,15 +234,16 @@ class EnvironmentWorld(OwnedWorld):
         environment = (made or self._made).environment
         try:
             assert takes_settings(environment), "one factory makes one kind"
-            environment.configure(nesting.unflatten_dict(own, nesting.SEPARATOR))
-            flat_specs = self._flat_specs(environment)
-        except BaseException as error:
-            if made is not None:
-                made.environment.close()
-            if isinstance(error, ValueError):
+            try:
+                environment.configure(nesting.unflatten_dict(own, nesting.SEPARATOR))
+            except ValueError as error:
                 raise RequestError.invalid(
                     f"the environment does not take these settings: {error}"
                 ) from error
+            flat_specs = self._flat_specs(environment)
+        except BaseException:
+            if made is not None:
+                made.environment.close()
             raise
         return (made or self._made)._replace(flat_specs=flat_specs)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dm_env_rpc_client.server.construction import construct
+from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.factories import Factory
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import ServeOptions
@@ -42,13 +43,21 @@ class Kind:
       factory: makes environments, games or worlds; or is an `Instance`.
       options: has the default actions, and the timeout of steps in a game.
       main: the owner of all worlds; None if there is no such.
+      report: takes what rows of a batch raise.
 
     Attributes:
       is_slow: whether answers of its worlds take long.
     """
 
-    def __init__(self, factory: Factory, options: ServeOptions, main: MainOwner | None = None):
+    def __init__(
+        self,
+        factory: Factory,
+        options: ServeOptions,
+        main: MainOwner | None = None,
+        report: Report = unreported,
+    ):
         self._factory = factory
+        self._report = report
         self._options = options
         self._main = main
         self.is_slow = self._are_games = False
@@ -130,10 +139,14 @@ class Kind:
         owner.hold()
         try:
             if isinstance(factory, Instance):
-                made, make_again = factory.construct(settings), factory.refuse
+                made, make_again = factory.construct(settings, self._report), factory.refuse
             else:
                 make_again = functools.partial(
-                    construct, factory, autoreset_mode=options.autoreset_mode, waits=self._waits
+                    construct,
+                    factory,
+                    autoreset_mode=options.autoreset_mode,
+                    waits=self._waits,
+                    report=self._report,
                 )
                 made = make_again(settings)
             if isinstance(made, World | Game):

@@ -242,9 +242,6 @@ class SharedWorld(OwnedWorld):
             found = self._game.advance(actions, [each.player for each in self._agents])
             timesteps = dict(zip(self._agents, found, strict=True))
             are_out = self._which_are_out(timesteps)
-        except ValueError as error:
-            self._fail(takers, RequestError.invalid(str(error)))
-            return
         except Exception as error:
             self._fail(takers, error)
             return

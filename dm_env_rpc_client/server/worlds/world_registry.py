@@ -17,7 +17,7 @@ from typing import Any
 
 from google.rpc import code_pb2
 
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.error_log import ErrorLog, Report, unreported
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
 from dm_env_rpc_client.server.request_errors import RequestError
@@ -81,6 +81,7 @@ class WorldRegistry:
       share: told what the worlds take.
       prefix: what the names of worlds begin with.
       main: the owner of all worlds; None if each has the one that suits it.
+      report: takes what rows of a batch raise.
     """
 
     def __init__(
@@ -90,11 +91,14 @@ class WorldRegistry:
         share: Share,
         prefix: str,
         main: MainOwner | None = None,
+        report: Report = unreported,
     ):
         self._options = options
         self._main = main
         self._factories = options.factories()
-        self._kinds = {name: Kind(each, options, main) for name, each in self._factories.items()}
+        self._kinds = {
+            name: Kind(each, options, main, report) for name, each in self._factories.items()
+        }
         self._instances = [
             factory for factory in self._factories.values() if isinstance(factory, Instance)
         ]

@@ -70,6 +70,7 @@ class Plain:
     """`make` of a batch."""
 
     def __init__(self, address: str, count: int = ROWS):
+        self._count = count
         self._env: DmEnvAdaptor = make(address, {"num_envs": count}, unwrap_single=True)
         self.close = self._env.close
 
@@ -86,7 +87,7 @@ class Plain:
 
     def _seen(self, timestep: Any) -> Seen:
         observation = dict(timestep.observation)
-        for place, text in row_errors(observation.pop(ROW_ERRORS)).items():
+        for place, text in row_errors(observation.pop(ROW_ERRORS), self._count).items():
             raise RowFailedError(f"row {place}: {text}")
         observation.pop("step_type")
         if observation.keys() == {"observation"}:

@@ -121,8 +121,8 @@ def test_infos_at_a_client(
 
 
 def _read_row_errors(text: str, pipe: Any) -> None:
-    batches.row_errors('{"0":"fine"}')
-    _measured(lambda: batches.row_errors(text), pipe)
+    batches.row_errors('{"0":"fine"}', 4)
+    _measured(lambda: batches.row_errors(text, 4), pipe)
 
 
 @pytest.mark.parametrize("bomb", TEXTS)

@@ -49,7 +49,7 @@ def _of_single(env: DmEnvAdaptor, timestep: dm_env.TimeStep) -> Told:
 
 
 def _of_row(env: DmEnvAdaptor, timestep: dm_env.TimeStep) -> Told:
-    errors = row_errors(timestep.observation[ROW_ERRORS])
+    errors = row_errors(timestep.observation[ROW_ERRORS], 2)
     if errors:
         assert errors.keys() == {0, 1}
         assert errors[0] == errors[1]

@@ -170,7 +170,7 @@ def test_a_sequence_whose_last_step_does_not_conform_is_not_stepped_further() ->
         action = {"action": np.zeros(2, np.int32)}
         before = env.step(action).observation
         failed = env.step(action).observation
-        assert "which is not an integer" in row_errors(failed[ROW_ERRORS])[1]
+        assert "which is not an integer" in row_errors(failed[ROW_ERRORS], 2)[1]
         assert failed["count"].tolist() == before["count"].tolist() == [2, 2]
         assert failed[STEP_TYPE].tolist() == [1, 1]
         after = env.step(action).observation
@@ -201,7 +201,7 @@ def test_a_sequence_that_failed_to_begin_begins_with_the_next_step() -> None:
         env.reset()
         env.step(action)
         observation = env.reset({"reset_mask": [False, True]}).observation
-        assert row_errors(observation[ROW_ERRORS]) == {1: "OSError: no device"}
+        assert row_errors(observation[ROW_ERRORS], 2) == {1: "OSError: no device"}
         observation = env.step(action).observation
         assert observation["method"].tolist() == ["step", "reset"]
         assert observation[STEP_TYPE].tolist() == [1, 0]

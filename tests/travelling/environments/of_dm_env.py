@@ -96,12 +96,12 @@ def filled(spec: Any, start: int) -> Any:
     numbers = iter(range(start, start + 100))
 
     def fill(part: Any) -> Any:
-        kind: Any = type(part)
         if isinstance(part, Mapping):
-            return kind((key, fill(each)) for key, each in part.items())
+            return type(part)((key, fill(each)) for key, each in part.items())
+        if isinstance(part, list | tuple) and hasattr(part, "_fields"):
+            return type(part)(*map(fill, part))
         if isinstance(part, list | tuple):
-            parts = map(fill, part)
-            return kind(*parts) if hasattr(part, "_fields") else kind(parts)
+            return type(part)(map(fill, part))
         if isinstance(part, specs.StringArray):
             return np.full(part.shape, f"text {next(numbers)}", object)
         return np.full(part.shape, next(numbers)).astype(part.dtype)
@@ -136,7 +136,7 @@ class Reusing(Timed):
 
     def __init__(self, row: int):
         super().__init__(row, spec={"b": array(2), "a": array(2, dtype=np.int32)})
-        self._kept: dict[str, Any] = {"b": np.zeros(2), "a": np.zeros(2, np.int32)}
+        self._kept = {"b": np.zeros(2), "a": np.zeros(2, np.int32)}
 
     def _told(self) -> dm_env.TimeStep:
         for value in self._kept.values():

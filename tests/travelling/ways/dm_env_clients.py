@@ -77,7 +77,8 @@ def _nested_action(env: Any, position: int, row: int) -> dict[str, Any]:
 
 def _timed(timestep: dm_env.TimeStep) -> Timed:
     step_type, reward, discount, observation = timestep
-    return Timed(int(step_type), _array(reward), _array(discount), _written(observation))
+    numbers = [None if each is None else written(each) for each in (reward, discount)]
+    return Timed(int(step_type), *numbers, _written(observation))
 
 
 def _written(observation: Any) -> Any:
@@ -159,7 +160,7 @@ def _row_spec(spec: Any) -> Any:
 def _rows_of(timestep: dm_env.TimeStep) -> list[Event]:
     """What each row is told."""
     observation = dict(timestep.observation)
-    errors = row_errors(observation.pop(ROW_ERRORS, ""))
+    errors = row_errors(observation.pop(ROW_ERRORS, ""), len(ROWS))
     step_types = np.asarray(observation.pop(STEP_TYPE, timestep.step_type))
     if errors:
         return [Failed("INTERNAL", errors[row]) if row in errors else Lost() for row in ROWS]

@@ -51,8 +51,7 @@ def rows_of_failure(error: Exception) -> list[Event]:
 def actions_of_rows(space: spaces.Space[Any], position: int) -> Any:
     """The actions of a call, of all rows."""
     actions = [action_of(space, position, row) for row in ROWS]
-    empty: Any = create_empty_array(space, len(ROWS))
-    return concatenate(space, actions, empty)
+    return concatenate(space, actions, create_empty_array(space, len(ROWS)))
 
 
 def first_failure(error: Exception) -> Failed:
@@ -129,7 +128,7 @@ class _Vector:
             return begun
         if call == "R":
             seeds = [seed_of(row) for row in ROWS]
-            given: Any = {"seed": seeds, "options": dict(OPTIONS)} if self._takes_seeds else {}
+            given = {"seed": seeds, "options": dict(OPTIONS)} if self._takes_seeds else {}
             observations, infos = kept(envs.reset(**given))
             return [Told(*each) for each in self._rows(observations, infos)]
         actions = actions_of_rows(envs.single_action_space, position)

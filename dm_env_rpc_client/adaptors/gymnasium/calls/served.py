@@ -139,7 +139,7 @@ class OfVector(Callee):
 
     def _check_all(self, rows: Sequence[int] | None) -> None:
         if rows is not None:
-            raise ValueError("a vector environment is called in all rows, not in some")
+            raise RequestError.invalid("a vector environment is called in all rows, not in some")
 
 
 class ServedCalls:

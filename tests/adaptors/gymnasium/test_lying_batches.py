@@ -1,0 +1,160 @@
+"""A server whose batch of Gymnasium environments is not what its descriptions and infos say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from dm_env_rpc_client import BatchedEnvironment
+from dm_env_rpc_client.adaptors.gymnasium import space_json, values
+from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
+    VECTOR_DESCRIPTION,
+    describe_vector,
+)
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server import Properties, serve
+from tests.support.environments import Echo
+
+COUNT = 3
+
+
+class Described(gymnasium.Env[Any, Any]):
+    """What the batch says that each of its rows is."""
+
+    metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    render_mode = "rgb_array"
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-1, 1, (), np.float32)
+
+
+LIES: dict[str, tuple[Any, str]] = {
+    "infos without rows": ({"x": 5}, "expected infos of 3 rows"),
+    "infos of other rows": ({"x": np.zeros(2), "_x": np.ones(2, bool)}, "expected infos of 3 rows"),
+    "infos in infos": ({"x": {"y": {"z": "text"}}}, "expected infos of 3 rows"),
+}
+TEXTS: dict[str, tuple[str, str]] = {
+    "no JSON": ("{", "observation 'gymnasium': not UTF-8 JSON"),
+    "a list": ("[]", "expected infos of 3 rows"),
+    "flags of other rows": (values.encode({"truncated": np.ones(2, bool)}), "infos of 3 rows"),
+    "flags that are numbers": (values.encode({"truncated": np.ones(3)}), "infos of 3 rows"),
+    "flags that are texts": (values.encode({"truncated": ["a", "b", "c"]}), "infos of 3 rows"),
+    **{k: (values.encode({"info": infos}), text) for k, (infos, text) in LIES.items()},
+}
+
+
+class Lying(dm_env.Environment):
+    """A batch of three."""
+
+    reset_settings = ("infos",)
+
+    def __init__(self, num_envs: int = COUNT, lie: str = "", step_mask: bool = False):
+        self._lie = lie
+        names = ("action_space", "observation_space")
+        described = {n: space_json.to_json(getattr(Described, n), n, []) for n in names}
+        text = describe_vector(
+            Described(), num_envs, AutoresetMode.NEXT_STEP, described, [], ["stacked"]
+        )
+        if lie in ("a mode", "a mode that is a list"):
+            description = json.loads(text)
+            description["autoreset_mode"] = "Never" if lie == "a mode" else []
+            text = json.dumps(description)
+        frames = {"no frames": 5, "frames of other rows": np.zeros((2, 4, 4, 3), np.uint8)}
+        self.properties = {
+            batches.WORLD_NUM_ENVS: lambda: num_envs,
+            VECTOR_DESCRIPTION: lambda: text,
+            "gymnasium.frame": lambda: frames.get(lie, np.zeros((COUNT, 4, 4, 3), np.uint8)),
+        }
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        pass
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observed(0, ""))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        text = TEXTS[self._lie][0] if self._lie in TEXTS else ""
+        discount = np.ones((COUNT, 2) if self._lie == "discounts" else COUNT)
+        return dm_env.transition(np.ones(COUNT), self._observed(1, text), discount)
+
+    def _observed(self, kind: int, text: str) -> Any:
+        infos = {} if self._lie == "no infos" else {"gymnasium": text}
+        observation = np.zeros(COUNT, np.float32)
+        step_type = np.full(COUNT, kind, np.uint8)
+        return {"observation": observation, "step_type": step_type, "row_errors": "", **infos}
+
+    def action_spec(self) -> Any:
+        return {"action": specs.BoundedArray((COUNT,), np.int64, 0, 1, "action")}
+
+    def observation_spec(self) -> Any:
+        text = specs.StringArray((), name="gymnasium")
+        return {
+            "observation": specs.BoundedArray((COUNT,), np.float32, -1, 1, "observation"),
+            "step_type": specs.Array((COUNT,), np.uint8, "step_type"),
+            "row_errors": specs.StringArray((), name="row_errors"),
+            **({} if self._lie == "no infos" else {"gymnasium": text}),
+        }
+
+    def reward_spec(self) -> Any:
+        return specs.Array((COUNT,), np.float64, "reward")
+
+    def discount_spec(self) -> Any:
+        shape = (COUNT, 2) if self._lie == "discounts" else (COUNT,)
+        return specs.Array(shape, np.float64, "discount")
+
+
+def play(address: str, lie: str) -> None:
+    envs = RemoteVectorEnv(address, COUNT, {"lie": lie}, render_mode="rgb_array")
+    try:
+        envs.reset()
+        envs.step(np.zeros(COUNT, int))
+        frames = envs.render()
+        assert frames is not None
+        assert len(frames) == COUNT
+    finally:
+        envs.close()
+
+
+MISTAKES = {
+    "a mode": "'Never' is not a valid AutoresetMode",
+    "a mode that is a list": "is not a valid AutoresetMode",
+    "no infos": "not the observation 'gymnasium'",
+    "discounts": "'discount' of world 'world-1' has the shape [2] in each row",
+    "no frames": "expected 3 frames, got",
+    "frames of other rows": "expected 3 frames, got 2",
+    **{lie: expected for lie, (_, expected) in TEXTS.items()},
+}
+
+
+def test_a_batch_that_is_what_it_says_is_taken() -> None:
+    with serve(Lying) as server:
+        play(server.address, "")
+
+
+@pytest.mark.parametrize("lie", MISTAKES)
+def test_a_batch_that_is_not_what_it_says_is_a_public_error(lie: str) -> None:
+    with serve(Lying) as server, pytest.raises(DmEnvRpcClientError) as caught:
+        play(server.address, lie)
+    assert MISTAKES[lie] in str(caught.value)
+
+
+@pytest.mark.parametrize("most", [float("inf"), float("nan"), -5, "many", [4], 2.5])
+def test_what_is_no_number_of_rows_is_taken_for_no_batches(most: Any) -> None:
+    properties = Properties()
+    properties.add(batches.MAX_NUM_ENVS, lambda: most)
+    with (
+        serve(Echo, properties=properties) as server,
+        BatchedEnvironment(server.address, 2) as envs,
+    ):
+        envs.reset()
+        assert server.world_count == 2

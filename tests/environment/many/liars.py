@@ -1,0 +1,189 @@
+"""A batched world of a server that breaks the rules for batches, and the ways to a step of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client import BatchedEnvironment, make, make_async
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.environment.many.one_row import OneRow
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.recording import Recorder, read
+from tests.protocol.lies import COUNT, Lie, Values
+
+
+class Liar(dm_env.Environment):
+    """A batch whose third step is a lie; the steps before are MID."""
+
+    def __init__(self, num_envs: int, lie: str, lies: Mapping[str, Lie], mode: str):
+        self._count = num_envs
+        self._lie = lies[lie]
+        self._steps = 0
+        self.properties = {
+            batches.WORLD_NUM_ENVS: lambda: num_envs,
+            batches.WORLD_AUTORESET_MODE: lambda: mode,
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        self._steps = 0
+        return dm_env.restart(self._observed(dm_env.StepType.FIRST))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._steps += 1
+        observation = self._observed(dm_env.StepType.MID)
+        reward, discount = np.full(self._count, float(self._steps)), np.ones(self._count)
+        if self._steps == 3:
+            values = {**observation, "reward": reward, "discount": discount}
+            self._lie(values)
+            reward, discount = values.pop("reward"), values.pop("discount")
+            observation = values
+        return dm_env.transition(reward, observation, discount)
+
+    def _observed(self, kind: dm_env.StepType) -> Values:
+        return {
+            "value": np.full(self._count, self._steps, np.float32),
+            batches.STEP_TYPE: np.full(self._count, kind, np.uint8),
+            batches.ROW_ERRORS: "",
+        }
+
+    def action_spec(self) -> Any:
+        return {"move": specs.BoundedArray((self._count,), np.int32, 0, 3, "move")}
+
+    def observation_spec(self) -> Any:
+        return {
+            "value": specs.Array((self._count,), np.float32, "value"),
+            batches.STEP_TYPE: specs.Array((self._count,), np.uint8, batches.STEP_TYPE),
+            batches.ROW_ERRORS: specs.StringArray((), name=batches.ROW_ERRORS),
+        }
+
+    def reward_spec(self) -> Any:
+        return specs.Array((self._count,), np.float64, "reward")
+
+    def discount_spec(self) -> Any:
+        return specs.Array((self._count,), np.float64, "discount")
+
+
+def liars(lies: Mapping[str, Lie]) -> Callable[..., Liar]:
+    """Returns a factory of liars, for `serve`."""
+
+    def liar(num_envs: int = COUNT, lie: str = "none", autoreset_mode: str = "NEXT_STEP") -> Liar:
+        return Liar(num_envs, lie, lies, autoreset_mode)
+
+    return liar
+
+
+MOVES = np.zeros(COUNT, np.int32)
+
+Way = Callable[[str, str, Path], Iterator[Any]]
+"""Takes an address, the lie and a folder; yields after each of three steps."""
+
+
+def _steps(step: Callable[[], Any]) -> Iterator[Any]:
+    yield step()
+    yield step()
+    yield step()
+
+
+def by_make(address: str, lie: str, path: Path) -> Iterator[Any]:
+    with make(address, {"num_envs": COUNT, "lie": lie}) as env:
+        env.reset()
+        yield from _steps(lambda: env.step({"move": MOVES}))
+
+
+def by_unroll(address: str, lie: str, path: Path) -> Iterator[Any]:
+    """Steps that are sent ahead; those in the middle of a sequence are read together."""
+    with make(address, {"num_envs": COUNT, "lie": lie}) as env:
+        env.reset()
+        yield env.step({"move": MOVES})
+        yield env.step({"move": MOVES})
+        yield env.unroll([{"move": MOVES}, {"move": MOVES}])
+
+
+def by_asyncio(address: str, lie: str, path: Path) -> Iterator[Any]:
+    async def third() -> Any:
+        async with await make_async(address, {"num_envs": COUNT, "lie": lie}) as env:
+            await env.reset()
+            await env.step({"move": MOVES})
+            await env.step({"move": MOVES})
+            return await env.step({"move": MOVES})
+
+    yield from (None, None)
+    yield asyncio.run(third())
+
+
+def by_batched_environment(address: str, lie: str, path: Path) -> Iterator[Any]:
+    with BatchedEnvironment(address, COUNT, {"lie": lie}) as env:
+        env.reset()
+        yield from _steps(lambda: env.step({"move": MOVES}))
+
+
+def by_send(address: str, lie: str, path: Path) -> Iterator[Any]:
+    with BatchedEnvironment(address, COUNT, {"lie": lie}) as env:
+        env.reset()
+
+        def step() -> Any:
+            env.send({"move": MOVES})
+            return env.recv(COUNT)
+
+        yield from _steps(step)
+
+
+def by_vector_env(address: str, lie: str, path: Path) -> Iterator[Any]:
+    envs = RemoteVectorEnv(address, COUNT, {"lie": lie})
+    try:
+        envs.reset()
+        yield from _steps(lambda: envs.step(MOVES))
+    finally:
+        envs.close()
+
+
+def by_same_step(address: str, lie: str, path: Path) -> Iterator[Any]:
+    """As `RemoteSb3VecEnv`."""
+    envs = RemoteVectorEnv(address, COUNT, {"lie": lie}, autoreset_mode="SameStep")
+    try:
+        envs.reset()
+        yield from _steps(lambda: envs.step(MOVES))
+    finally:
+        envs.close()
+
+
+def by_one_row(address: str, lie: str, path: Path) -> Iterator[Any]:
+    with make(address, {"num_envs": COUNT, "lie": lie}) as env:
+        row = OneRow(env, 2)
+        row.reset()
+        yield from _steps(lambda: row.step({"move": 0}))
+
+
+def by_recording(address: str, lie: str, path: Path) -> Iterator[Any]:
+    with (
+        Recorder(path / "lie.rec") as recorder,
+        make(address, {"num_envs": COUNT, "lie": lie}, record=recorder) as env,
+    ):
+        env.reset()
+        for _ in range(2):
+            yield env.step({"move": MOVES})
+        with contextlib.suppress(DmEnvRpcClientError):
+            env.step({"move": MOVES})
+    yield read(path / "lie.rec").episodes
+
+
+WAYS: dict[str, Way] = {
+    "make": by_make,
+    "unroll": by_unroll,
+    "asyncio": by_asyncio,
+    "BatchedEnvironment": by_batched_environment,
+    "send and recv": by_send,
+    "RemoteVectorEnv": by_vector_env,
+    "RemoteVectorEnv with SAME_STEP": by_same_step,
+    "one row": by_one_row,
+    "recording": by_recording,
+}

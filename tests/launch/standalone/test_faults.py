@@ -1,0 +1,69 @@
+"""Who is at fault when a request to the one-file server fails, as in `tests/server`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.rpc import code_pb2
+
+from dm_env_rpc_client import DmEnvRpcError, make
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import Server
+from tests.server.faulty import MID, RAISED, Faulty
+
+
+def _no_device() -> int:
+    raise ValueError("no device")
+
+
+class WithProperty(Faulty):
+    """Has a property whose getter fails."""
+
+    properties: dict[str, Any] = {"x": (_no_device, lambda value: None)}  # noqa: RUF012
+
+
+@pytest.fixture
+def server() -> Any:
+    with Server(lambda **settings: WithProperty(**{"fault": "", **settings})) as running:
+        yield running
+
+
+@pytest.mark.parametrize("fault", [*RAISED, *MID])
+def test_an_environment_is_at_fault(server: Any, fault: str) -> None:
+    with make(server.address, {"fault": fault}) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError) as caught:
+            env.step({"move": 0})
+        assert caught.value.code == code_pb2.INTERNAL
+        assert len(server.errors) == 1
+        # The stream goes on.
+        assert env.reset().first()
+
+
+def test_a_getter_that_fails_is_no_fault_of_its_reader_or_writer(server: Any) -> None:
+    with make(server.address) as env:
+        extension = PropertiesExtension(env.connection)
+        asks: list[Callable[[], Any]] = [
+            lambda: extension.read("x"), lambda: extension.write("x", 1),
+        ]  # fmt: skip
+        for number, ask in enumerate(asks, 1):
+            with pytest.raises(DmEnvRpcError, match="no device") as caught:
+                ask()
+            assert caught.value.code == code_pb2.INTERNAL
+            assert len(server.errors) == number
+
+
+def test_a_factory_that_fails_without_settings_is_at_fault() -> None:
+    def broken(**settings: Any) -> Any:
+        raise ValueError("no device")
+
+    with Server(broken) as server:
+        with pytest.raises(DmEnvRpcError, match="no device") as caught:
+            make(server.address)
+        assert caught.value.code == code_pb2.INTERNAL
+        assert len(server.errors) == 1
+        with pytest.raises(DmEnvRpcError, match="does not take these settings: no device"):
+            make(server.address, {"size": 1})
+        assert len(server.errors) == 1
