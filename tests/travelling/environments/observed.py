@@ -18,6 +18,8 @@ _INTEGERS = spaces.Box(-9, 9, (2,), np.int32)
 _FLOATS = spaces.Box(-9, 9, (2,), np.float32)
 _NESTED = spaces.Dict({"near": _FLOATS, "far": spaces.Tuple((_BYTES, spaces.Discrete(3)))})
 
+_COUNTS = np.array([[3, 4], [5, 6]])
+
 _BY_INTEGER: Any = [(2, _BYTES), (1, _FLOATS)]
 
 _POSITIONS = {"reset": [0], "step": [1, 2], "end": [3]}
@@ -154,7 +156,7 @@ HABITS: dict[str, Habit] = {
             {
                 "negative": spaces.Discrete(5, start=-7),
                 "unsigned": spaces.Discrete(5, dtype=np.uint8),
-                "many": spaces.MultiDiscrete(np.array([[3, 4], [5, 6]]), start=np.array([[-1, 0], [7, 9]])),
+                "many": spaces.MultiDiscrete(_COUNTS, start=_COUNTS - 4),
                 "bits": spaces.MultiBinary((2, 2)),
             }
         )
