@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.travelling.told import Call, Event, Failed, Tale
 
-__all__ = ["DIFFERENT", "EVERYWHERE", "KNOWN", "SB3_KNOWN", "Different", "expected_in"]
+__all__ = ["DIFFERENT", "EVERYWHERE", "KNOWN", "Different", "expected_in"]
 
 EVERYWHERE: Mapping[str, Sequence[str]] = {
     "how-to/gymnasium.md": [
@@ -88,7 +88,7 @@ DIFFERENT: Sequence[Different] = [
     Different(
         "how-to/batches.md",
         "A stream cannot tell that: its next step is FAILED_PRECONDITION until a reset",
-        ["streams", "make", "make_async", "make, grpc"],
+        ["streams", "streams, SAME_STEP", "make", "make_async", "make, grpc"],
         ["what follows an end that did not fit"],
         _until_a_reset,
     ),
@@ -101,21 +101,25 @@ DIFFERENT: Sequence[Different] = [
     ),
 ]
 
-_INFOS = "the infos of all rows are put together at the server, and are not each row's own"
+_INFOS = "infos that cannot be put beside those of other rows, or be read again, end the step"
+
+_GROUPS = "arrays of infos of two worlds are put together as objects"
+
+_UNLIKE = (
+    "integers of 2**63",
+    "deep",
+    "3 beside None",
+    "a dict beside None",
+    "arrays of different length",
+)
 
 KNOWN: Mapping[tuple[str, str], str] = {
     **{
         (way, habit): _INFOS
         for way in ("batch", "batch, SAME_STEP", "batch, processes")
-        for habit in (
-            "complex numbers",
-            "integers of 2**63",
-            "deep",
-            "3 beside None",
-            "a dict beside None",
-            "arrays of different length",
-        )
+        for habit in _UNLIKE
     },
+    **{("batch, processes", habit): _GROUPS for habit in ("arrays", "complex numbers", "dates")},
     ("served VectorEnv", "deep"): _INFOS,
     ("served VectorEnv", "a dict beside None"): _INFOS,
     **{
@@ -128,25 +132,6 @@ KNOWN: Mapping[tuple[str, str], str] = {
     },
 }
 """Faults, by way and habit: these cells have to fail."""
-
-SB3_KNOWN: Mapping[str, str] = dict.fromkeys(
-    (
-        "arrays",
-        "keys of dicts",
-        "keys of others",
-        "complex numbers",
-        "a masked array",
-        "integers of 2**63",
-        "deep",
-        "1 beside 1.5",
-        "True beside 7",
-        "3 beside None",
-        "a dict beside None",
-        "arrays of different length",
-    ),
-    _INFOS,
-)
-"""The same of `RemoteSb3VecEnv`, by habit."""
 
 
 def expected_in(way: str, habit: str, tales: list[Tale], calls: Sequence[Call]) -> list[Tale]:

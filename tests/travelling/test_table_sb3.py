@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests.reliability.recording import Seen
-from tests.travelling.documented import SB3_KNOWN
 from tests.travelling.environments.all import GYMNASIUM
 from tests.travelling.environments.usual import Habit
 from tests.travelling.in_process import (
@@ -116,36 +115,9 @@ def _called(envs: Any, call: Call, position: int) -> tuple[list[Event], list[Eve
     ], begun
 
 
-@pytest.mark.parametrize(
-    "habit",
-    [
-        pytest.param(
-            habit,
-            marks=[pytest.mark.xfail(reason=SB3_KNOWN[habit], strict=True)]
-            if habit in SB3_KNOWN
-            else [],
-        )
-        for habit in IN_SAME_STEP
-    ],
-)
+@pytest.mark.parametrize("habit", IN_SAME_STEP)
 def test_the_same_as_alone(places: Places, seen: Seen, habit: str) -> None:
     found = play(places.own, habit, GYMNASIUM[habit].calls)
     for row, (mine, other) in enumerate(zip(found, expected(GYMNASIUM[habit]), strict=True)):
-        assert not (text := difference(_plain(mine), _plain(other))), f"row {row}: {text}"
+        assert not (text := difference(mine, other)), f"row {row}: {text}"
     seen(cells=1)
-
-
-@pytest.mark.xfail(reason="infos have NumPy's numbers in place of Python's", strict=True)
-def test_numbers_in_infos_are_those_of_the_environment(places: Places) -> None:
-    calls = GYMNASIUM["numbers"].calls
-    assert not difference(play(places.own, "numbers", calls), expected(GYMNASIUM["numbers"]))
-
-
-def _plain(value: Any) -> Any:
-    """A value with Python's numbers."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts = map(_plain, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value.item() if isinstance(value, np.generic) else value

@@ -18,6 +18,10 @@ _INTEGERS = spaces.Box(-9, 9, (2,), np.int32)
 _FLOATS = spaces.Box(-9, 9, (2,), np.float32)
 _NESTED = spaces.Dict({"near": _FLOATS, "far": spaces.Tuple((_BYTES, spaces.Discrete(3)))})
 
+_COUNTS = np.array([[3, 4], [5, 6]])
+
+_BY_INTEGER: Any = [(2, _BYTES), (1, _FLOATS)]
+
 _POSITIONS = {"reset": [0], "step": [1, 2], "end": [3]}
 
 
@@ -152,13 +156,13 @@ HABITS: dict[str, Habit] = {
             {
                 "negative": spaces.Discrete(5, start=-7),
                 "unsigned": spaces.Discrete(5, dtype=np.uint8),
-                "many": spaces.MultiDiscrete([[3, 4], [5, 6]], start=[[-1, 0], [7, 9]]),
+                "many": spaces.MultiDiscrete(_COUNTS, start=_COUNTS - 4),
                 "bits": spaces.MultiBinary((2, 2)),
             }
         )
     ),
     "keys": _of(spaces.Dict({"a.b": _BYTES, "": _BYTES, "reward": _FLOATS, "100%": _BYTES})),
-    "keys that are integers": _of(spaces.Dict([(2, _BYTES), (1, _FLOATS)])),
+    "keys that are integers": _of(spaces.Dict(_BY_INTEGER)),
     "Text": _of(spaces.Text(9, min_length=0, charset="aéß☃ \n")),
     "a Sequence": _of(spaces.Sequence(_FLOATS)),
     "a stacked Sequence": _of(spaces.Sequence(spaces.Discrete(4), stack=True)),
