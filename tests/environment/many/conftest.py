@@ -9,18 +9,27 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment
-from dm_env_rpc_client.server import Server
+from dm_env_rpc_client.server import Server, serve
+from tests.support.environments import Echo
 
 Echoes = Callable[..., BatchedEnvironment]
 
 
 @pytest.fixture
-def echoes(echo_environment_server: Server) -> Iterator[Echoes]:
+def apart() -> Iterator[Server]:
+    """A server of environments none of which waits for another one."""
+    with serve(Echo, threads="world") as server:
+        yield server
+        assert server.errors == []
+
+
+@pytest.fixture
+def echoes(apart: Server) -> Iterator[Echoes]:
     """Opens and resets batches, which are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def opened(*arguments: Any, **options: Any) -> BatchedEnvironment:
-            made = BatchedEnvironment(echo_environment_server.address, *arguments, **options)
+            made = BatchedEnvironment(apart.address, *arguments, **options)
             env = stack.enter_context(made)
             env.reset()
             return env

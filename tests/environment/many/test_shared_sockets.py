@@ -133,7 +133,7 @@ def test_to_receive_from_one_does_not_look_at_each_of_the_others(
         return look
 
     with (
-        serve(Held) as held,
+        serve(Held, threads="world") as held,
         BatchedEnvironment(
             held.address, count, lambda index: {"is_held": index > 0}, num_batches=0
         ) as envs,
