@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -31,7 +32,7 @@ BAD = [*ENDLESS, deep, deep_dict]
 class Told(gymnasium.Env[Any, Any]):
     """Has the info that it is told to have, and counts its resets."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata = {"render_modes": []}  # noqa: RUF012  # As Gymnasium has it.
     observation_space = spaces.Discrete(2)
     action_space = spaces.Discrete(2)
     info: Callable[[], Any] | None = None
@@ -125,9 +126,11 @@ def test_options_and_arguments_of_calls_that_contain_themselves(
         ]
         for each in rows:
             each.reset()
-            uses.append(lambda each=each: each.reset(options={"own": bad}))
-            uses.append(lambda each=each: each.call("say", bad))
-            uses.append(lambda each=each: each.set_attr("said", [bad, bad]))
+            uses += [
+                functools.partial(each.reset, options={"own": bad}),
+                functools.partial(each.call, "say", bad),
+                functools.partial(each.set_attr, "said", [bad, bad]),
+            ]
         resets = Told.resets
         for use in uses:
             with pytest.raises(SpecError, match="a value contains itself: "):

@@ -247,7 +247,7 @@ def session(*, reward: Any, action: str = "a") -> list[bytes]:
     number = dm_env_rpc_pb2.TensorSpec(name="o", dtype=dm_env_rpc_pb2.INT64)
     paid = dm_env_rpc_pb2.TensorSpec(
         name="reward",
-        dtype=dm_env_rpc_pb2.DataType.Value(tensor.WhichOneof("payload")[:-1].upper()),
+        dtype=tensor.WhichOneof("payload")[:-1].upper(),
         shape=tensor.shape,
     )
     taken = dm_env_rpc_pb2.TensorSpec(name=action, dtype=dm_env_rpc_pb2.INT64)

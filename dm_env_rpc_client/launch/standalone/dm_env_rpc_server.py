@@ -1153,7 +1153,7 @@ class _Gymnasium:
         info: Any = {}  # Until gym 0.25 there is none.
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict):
             space = self._env.observation_space
-            parts = space.spaces if _space_kind(space) == "Tuple" else ()
+            parts: Tuple[Any, ...] = tuple(space.spaces) if _space_kind(space) == "Tuple" else ()
             may_be_element = len(parts) == 2 and _space_kind(parts[1]) == "Dict"
             if not (may_be_element and space.contains(found)):
                 found, info = found

@@ -88,7 +88,8 @@ def test_batches_of_wide_spaces_are_those_of_gymnasium(name: str) -> None:
     assert repr(batch) == repr(expected)
     assert isinstance(batch, WideBox)
     rows = [wide.sample(), wide.sample()]
-    out = concatenate(wide, rows, create_empty_array(wide, 2))
+    empty: Any = create_empty_array(wide, 2)
+    out = concatenate(wide, rows, empty)
     for row, found in zip(rows, iterate(batch, out), strict=True):
         np.testing.assert_array_equal(row, found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ MIB = 1 << 20
 SLACK = 64 * MIB
 
 TEXTS: dict[str, Callable[[], str]] = {
-    **{name: (lambda bomb=bomb: json.dumps(bomb)) for name, bomb in BOMBS.items()},
+    **{name: functools.partial(json.dumps, bomb) for name, bomb in BOMBS.items()},
     "a million brackets": lambda: "[" * 1_000_000,
     "half a million empty lists": lambda: json.dumps([[]] * 500_000),
     "half a million empty objects": lambda: json.dumps([{}] * 500_000),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import dm_env
 import gymnasium
@@ -123,7 +123,7 @@ BOMBS: dict[str, tuple[Callable[[], Any], str]] = {
 class Quiet(gymnasium.Env[Any, Any]):
     """Describes itself with a bomb in the place of its observations."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata = {"render_modes": []}  # noqa: RUF012  # As Gymnasium has it.
     observation_space = spaces.Discrete(2)
     action_space = spaces.Discrete(2)
 
