@@ -1,4 +1,4 @@
-"""What the guides say is different, and faults that are known.
+"""What the guides say is different.
 
 A sentence is in `docs/`, word by word. `in_process.py` and `timed_in_process.py` apply those about
 every environment; `DIFFERENT` has those about some cells.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.travelling.told import Call, Event, Failed, Tale
 
-__all__ = ["DIFFERENT", "EVERYWHERE", "KNOWN", "Different", "expected_in"]
+__all__ = ["DIFFERENT", "EVERYWHERE", "UNLIKE", "Different", "expected_in"]
 
 EVERYWHERE: Mapping[str, Sequence[str]] = {
     "how-to/gymnasium.md": [
@@ -101,10 +101,6 @@ DIFFERENT: Sequence[Different] = [
     ),
 ]
 
-_INFOS = "infos that cannot be put beside those of other rows, or be read again, end the step"
-
-_GROUPS = "arrays of infos of two worlds are put together as objects"
-
 _UNLIKE = (
     "integers of 2**63",
     "deep",
@@ -113,17 +109,42 @@ _UNLIKE = (
     "arrays of different length",
 )
 
-KNOWN: Mapping[tuple[str, str], str] = {
+UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
     **{
-        (way, habit): _INFOS
-        for way in ("batch", "batch, SAME_STEP", "batch, processes")
-        for habit in _UNLIKE
+        (way, habit): (
+            "how-to/gymnasium.md",
+            (
+                "an info that cannot be stacked with those of other rows, such as a dict beside "
+                "None, an array of another length, an integer of more than 64 bits or lists six "
+                "levels deep, is an error of the step"
+            ),
+        )
+        for way, habits in {
+            "batch": _UNLIKE,
+            "batch, SAME_STEP": _UNLIKE,
+            "batch, processes": _UNLIKE,
+            "served VectorEnv": ("deep", "a dict beside None"),
+        }.items()
+        for habit in habits
     },
-    **{("batch, processes", habit): _GROUPS for habit in ("arrays", "complex numbers", "dates")},
-    ("served VectorEnv", "deep"): _INFOS,
-    ("served VectorEnv", "a dict beside None"): _INFOS,
     **{
-        (way, "agents: a value that does not fit"): "an error of the environment ends all streams"
+        ("batch, processes", habit): (
+            "how-to/gymnasium.md",
+            (
+                "Arrays and dates among the infos of a batch with `processes=` arrive in arrays of "
+                "objects."
+            ),
+        )
+        for habit in ("arrays", "complex numbers", "dates")
+    },
+    **{
+        (way, "agents: a value that does not fit"): (
+            "how-to/pettingzoo.md",
+            (
+                "If one agent fails, `AgentsFailedError` says which and why; all streams are "
+                "ended, and the world is destroyed."
+            ),
+        )
         for way in (
             "RemoteParallelEnv",
             "RemoteParallelEnv, grpc",
@@ -131,7 +152,10 @@ KNOWN: Mapping[tuple[str, str], str] = {
         )
     },
 }
-"""Faults, by way and habit: these cells have to fail."""
+"""Cells, by way and habit, that are unlike those in process, with the guide and its sentence.
+
+They have to fail, so that one that no longer does leaves the list.
+"""
 
 
 def expected_in(way: str, habit: str, tales: list[Tale], calls: Sequence[Call]) -> list[Tale]:

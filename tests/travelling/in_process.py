@@ -220,14 +220,9 @@ def at_once(
     failures = [isinstance(event, Failed) for event in events]
     if any(failures):
         return [event if isinstance(event, Failed) else Lost() for event in events]
-    observations = rows_of_observations(
-        space,
-        concatenate(
-            space,
-            [_sampled(space, event.observation) for event in events],
-            create_empty_array(space, len(events)),
-        ),
-    )
+    sampled = [_sampled(space, event.observation) for event in events]
+    empty: Any = create_empty_array(space, len(events))
+    observations = rows_of_observations(space, concatenate(space, sampled, empty))
     told: list[Event] = []
     for row, (event, observation) in enumerate(zip(events, observations, strict=True)):
         info = event.info if has_own_infos else row_of_infos(infos, row)

@@ -161,7 +161,7 @@ def facts(structure: Any, single: str = "observation") -> dict[str, Any]:
 def _facts(spec: specs.Array) -> Any:
     if isinstance(spec, specs.StringArray):
         return (spec.shape, "text")
-    bounds = [getattr(spec, side, None) for side in ("minimum", "maximum")]
+    bounds: list[Any] = [getattr(spec, side, None) for side in ("minimum", "maximum")]
     if isinstance(spec, specs.BoundedArray) and not (np.isfinite(bounds).any()):
         bounds = [None, None]
     # One bound for all is that of each; how clients get it, other tests see.

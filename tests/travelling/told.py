@@ -130,8 +130,8 @@ def _other_array(found: Any, expected: Any, place: str) -> str:
         return f"{place}: {found!r}, not {expected!r}"
     if isinstance(expected, np.ma.MaskedArray):
         for name in ("data", "mask", "fill_value"):
-            parts = (np.asarray(getattr(each, name)) for each in (found, expected))
-            if text := difference(*parts, f"{place}.{name}"):
+            one, other = (np.asarray(getattr(each, name)) for each in (found, expected))
+            if text := difference(one, other, f"{place}.{name}"):
                 return text
         return ""
     if expected.dtype == object:

@@ -97,7 +97,8 @@ def filled(spec: Any, start: int) -> Any:
 
     def fill(part: Any) -> Any:
         if isinstance(part, Mapping):
-            return type(part)((key, fill(each)) for key, each in part.items())
+            made: Any = type(part)
+            return made((key, fill(each)) for key, each in part.items())
         if isinstance(part, list | tuple) and hasattr(part, "_fields"):
             return type(part)(*map(fill, part))
         if isinstance(part, list | tuple):
@@ -136,7 +137,7 @@ class Reusing(Timed):
 
     def __init__(self, row: int):
         super().__init__(row, spec={"b": array(2), "a": array(2, dtype=np.int32)})
-        self._kept = {"b": np.zeros(2), "a": np.zeros(2, np.int32)}
+        self._kept: dict[str, Any] = {"b": np.zeros(2), "a": np.zeros(2, np.int32)}
 
     def _told(self) -> dm_env.TimeStep:
         for value in self._kept.values():

@@ -77,8 +77,8 @@ def _nested_action(env: Any, position: int, row: int) -> dict[str, Any]:
 
 def _timed(timestep: dm_env.TimeStep) -> Timed:
     step_type, reward, discount, observation = timestep
-    numbers = [None if each is None else written(each) for each in (reward, discount)]
-    return Timed(int(step_type), *numbers, _written(observation))
+    paid, left = (None if each is None else written(each) for each in (reward, discount))
+    return Timed(int(step_type), paid, left, _written(observation))
 
 
 def _written(observation: Any) -> Any:

@@ -51,7 +51,8 @@ def rows_of_failure(error: Exception) -> list[Event]:
 def actions_of_rows(space: spaces.Space[Any], position: int) -> Any:
     """The actions of a call, of all rows."""
     actions = [action_of(space, position, row) for row in ROWS]
-    return concatenate(space, actions, create_empty_array(space, len(ROWS)))
+    empty: Any = create_empty_array(space, len(ROWS))
+    return concatenate(space, actions, empty)
 
 
 def first_failure(error: Exception) -> Failed:
@@ -128,7 +129,9 @@ class _Vector:
             return begun
         if call == "R":
             seeds = [seed_of(row) for row in ROWS]
-            given = {"seed": seeds, "options": dict(OPTIONS)} if self._takes_seeds else {}
+            given: dict[str, Any] = {}
+            if self._takes_seeds:
+                given = {"seed": seeds, "options": dict(OPTIONS)}
             observations, infos = kept(envs.reset(**given))
             return [Told(*each) for each in self._rows(observations, infos)]
         actions = actions_of_rows(envs.single_action_space, position)
