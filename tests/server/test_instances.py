@@ -100,8 +100,7 @@ def test_a_world_whose_client_has_gone_makes_room() -> None:
             try:
                 with make(server.address) as env:
                     return env.reset().first()
-            except DmEnvRpcError as error:
-                assert "that world exists" in error.message
+            except DmEnvRpcError:
                 return False
 
         assert settles(is_free)
