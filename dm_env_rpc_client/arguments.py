@@ -51,6 +51,8 @@ Count = TypeVar("Count", int, int | None)
 Flag = TypeVar("Flag", bool, bool | None)
 Given = TypeVar("Given")
 
+_MOST_CHARACTERS = 250
+
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 80
 
@@ -264,7 +266,16 @@ def shown(value: object) -> str:
     """Returns what errors call a value that was given: its repr, shortened."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    return _short.repr(value)
+    return _cut(_short.repr(value))
+
+
+def cause(error: BaseException) -> str:
+    """Returns the type of an error and its text, shortened: it may quote what was given."""
+    return f"{type(error).__name__}: {_cut(str(error))}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
 
 
 def _is_of_numpy(value: object) -> bool:

@@ -6,7 +6,9 @@ here they are views of one element each where they would take more than `Room` h
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -52,17 +54,34 @@ class Room:
         self._limits = limits
         self._array_bytes = _ARRAY_BYTES
         self._expanded_bytes = _EXPANDED_BYTES
+        self._element_bytes = 0
+
+    @contextlib.contextmanager
+    def element(self) -> Iterator[None]:
+        """A context in which the parts of one element are read, which arrive together."""
+        others, self._element_bytes = self._element_bytes, 0
+        yield
+        self._element_bytes = others
 
     def check_element(self, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
-        """Raises ProtocolError if no message can have an element of a space."""
+        """Raises ProtocolError if no message can have an element of a space.
+
+        Args:
+          shape: of an element, or of a part of one.
+          dtype: the dtype.
+          where: what the space is called in errors.
+        """
         # NumPy counts an empty dimension as one, too.
         size = math.prod(max(length, 1) for length in shape) * dtype.itemsize
         most = MAX_MESSAGE_BYTES if self._limits is None else largest_array(self._limits)
-        if size > most:
+        self._element_bytes += size
+        if self._element_bytes > most:
+            together = "," if size > most else f", with the parts before it {self._element_bytes},"
             raise ProtocolError(
-                f"{where}: an element of shape {list(shape)} and dtype {dtype} takes {size} bytes, "
-                f"and a message with such an array has at most {most} (Limits.message_bytes and "
-                "expanded_bytes); raise the limits, or have the server use smaller arrays"
+                f"{where}: an element of shape {list(shape)} and dtype {dtype} takes {size} bytes"
+                f"{together} and a message with such an array has at most {most} "
+                "(Limits.message_bytes and expanded_bytes); raise the limits, or have the server "
+                "use smaller arrays"
             )
 
     def takes(self, size: int) -> bool:

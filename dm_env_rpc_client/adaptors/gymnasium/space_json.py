@@ -89,11 +89,13 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
         count = _count(value)
         if count > DEFAULT.specs:
             raise ValueError(f"{count} spaces; at most {DEFAULT.specs} are read")
-        return _read(value, where, room or Room())
+        room = room or Room()
+        with room.element():
+            return _read(value, where, room)
     except ProtocolError:
         raise
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+        text = arguments.cause(error)
         raise ProtocolError(f"{where}: invalid space {arguments.shown(value)}: {text}") from error
 
 
@@ -302,11 +304,17 @@ def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces
     return [_read(part, where, room) for part in value["spaces"]]
 
 
+def _read_alone(value: Any, where: str, room: Room) -> spaces.Space[Any]:
+    """Reads a part of which an element need not have any."""
+    with room.element():
+        return _read(value, where, room)
+
+
 def _read_graph(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
     edges = value["edge_space"]
     return spaces.Graph(
-        cast("Any", _read(value["node_space"], where, room)),
-        None if edges is None else cast("Any", _read(edges, where, room)),
+        cast("Any", _read_alone(value["node_space"], where, room)),
+        None if edges is None else cast("Any", _read_alone(edges, where, room)),
     )
 
 
@@ -318,9 +326,11 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str, Room], spaces.Space[Any]]]
     "Text": _read_text,
     "Dict": _read_dict,
     "Tuple": lambda value, where, room: spaces.Tuple(_read_parts(value, where, room)),
-    "OneOf": lambda value, where, room: spaces.OneOf(_read_parts(value, where, room)),
+    "OneOf": lambda value, where, room: spaces.OneOf(
+        [_read_alone(part, where, room) for part in value["spaces"]]
+    ),
     "Sequence": lambda value, where, room: spaces.Sequence(
-        _read(value["space"], where, room), stack=value["stack"]
+        _read_alone(value["space"], where, room), stack=value["stack"]
     ),
     "Graph": _read_graph,
 }

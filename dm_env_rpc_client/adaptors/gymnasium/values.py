@@ -280,7 +280,7 @@ def from_jsonable(value: Any, where: str) -> Any:
     except ProtocolError:
         raise
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+        text = arguments.cause(error)
         raise ProtocolError(f"{where}: invalid {arguments.shown(value)}: {text}") from error
 
 
@@ -334,7 +334,9 @@ def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
     if dtype.kind not in _MADE_OF_NUMBERS:
         raise ValueError(f"dtype {name!r} is not made of numbers")
     if dtype.kind in "mM":
-        return numbers.astype(np.int64, casting="safe", copy=False).view(dtype)
+        if numbers.dtype != np.int64:  # Smaller ones would take more memory than they were sent in.
+            raise ValueError(f"dtype {name!r} is made of int64, not of {numbers.dtype}")
+        return numbers.view(dtype)
     if numbers.ndim == 0 or numbers.shape[-1] * numbers.itemsize != dtype.itemsize:
         raise ValueError(f"shape {list(numbers.shape)} has no elements of dtype {name!r}")
     shape = numbers.shape[:-1]
