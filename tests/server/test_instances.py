@@ -99,7 +99,7 @@ def test_a_world_whose_client_has_gone_makes_room() -> None:
         def is_free() -> bool:
             try:
                 with make(server.address) as env:
-                    return env.reset().first()
+                    return bool(env.reset().first())
             except DmEnvRpcError:
                 return False
 
