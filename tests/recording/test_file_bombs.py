@@ -243,7 +243,8 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
     checksum, *readings = map(json.loads, finished.stdout.splitlines())
     for how, text, grown, seconds in readings:
         print(f"{how}: {grown / (1 << 20):.0f} MiB, {seconds:.1f} s, {text[-100:]}")
-        assert grown <= 4 * CHUNK + SLACK
+        # Minari copies what it is given once more.
+        assert grown <= (5 if how == "minari" else 4) * CHUNK + SLACK
         assert seconds <= TIMES * checksum, f"the checksum of 2 GiB takes {checksum:.1f} s"
         if "connection with" in name:
             assert "the number of a connection is" in text

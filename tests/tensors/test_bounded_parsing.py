@@ -168,8 +168,12 @@ def test_any_bytes_are_parsed_as_protobuf_does_or_refused(data: bytes) -> None:
 
 def test_mutated_messages_are_parsed_as_protobuf_does_or_refused() -> None:
     rng = random.Random(33)
+    joined = Response()
+    joined.join_world.specs.actions[1].MergeFrom(
+        dm_env_rpc_pb2.TensorSpec(name="a", shape=[2], dtype=dm_env_rpc_pb2.FLOAT)
+    )
     messages = [
-        Response(join_world={"specs": {"actions": {1: {"name": "a", "shape": [2], "dtype": 1}}}}),
+        joined,
         Response(step={"state": 1, "observations": {1: pack_tensor([1.5, 2.5])}}),
         Response(error={"code": 5, "message": "no"}),
     ]
