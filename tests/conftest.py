@@ -28,6 +28,7 @@ from tests.support.stopwatch import Stopwatch
 __all__ = ["seen"]
 
 FIRST = (
+    "transcripts",
     "notebook",
     "documentation",
     "compliance",
