@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any
 
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
-from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.activity import Activity, Counts
@@ -69,9 +67,6 @@ class Host:
         self.main = MainOwner("the environments") if options.thread == "main" else None
         self.worlds = WorldRegistry(options, error_log, share or Share(), prefix, self.main)
         self.activity = Activity(counts)
-        takes_reports = telemetry.installed()
-        if takes_reports is not None:
-            takes_reports.serve(functools.partial(_count, weakref.ref(self.worlds)))
         answer: Any = functools.partial(_answer_property, properties, self.worlds)
         handlers: dict[type[protobuf_message.Message], Handler] = {
             properties_pb2.PropertyRequest: answer,
@@ -106,11 +101,6 @@ class Host:
                 raise
 
         return open_admitted
-
-
-def _count(worlds: weakref.ref[WorldRegistry]) -> int | None:
-    found = worlds()
-    return None if found is None else len(found)
 
 
 def _answer_property(
