@@ -23,6 +23,7 @@ from tests.support import timeouts
 from tests.support.environments import Echo
 from tests.support.groups import GROUPS, need, passed_in, report_together, reported_name
 from tests.support.ports import usual_ports_held
+from tests.support.reports import make_encodable
 from tests.support.stopwatch import Stopwatch
 
 __all__ = ["seen"]
@@ -155,19 +156,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     report_together(report, item.path, item.config.getoption("--need-packages"))
-    _make_encodable(report)
+    make_encodable(report)
     return report
-
-
-def _make_encodable(report: pytest.TestReport) -> None:
-    """Escapes surrogates in what is shown: a process of the run cannot send them to the first."""
-    report.sections = [(name, _encodable(text)) for name, text in report.sections]
-    if report.failed and _encodable(report.longreprtext) != report.longreprtext:
-        report.longrepr = _encodable(report.longreprtext)
-
-
-def _encodable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -90,7 +90,7 @@ class Episode:
 
         Raises:
           SpecError: a step left an action out that another one has, or the length of an action
-        changes.
+            changes.
         """
         taken = self.flat_actions[1:]
         names = list(self.action_specs)

@@ -135,12 +135,12 @@ class OwnedGame(Game):
     ) -> list[dm_env.TimeStep | None]:
         """Takes a step, or begins a sequence if there are no actions at all, in one call.
 
-        Raises:
-          RequestError: the game says that an action is invalid. What else it raises passes through.
-
         Args:
           actions: as of `Game.step`; empty to leave the game as it is; None to begin a sequence.
           players: those whose TimeSteps are returned.
+
+        Raises:
+          RequestError: the game says that an action is invalid. What else it raises passes through.
         """
         return self._owner.call(_advance, self._owned, actions, players)
 

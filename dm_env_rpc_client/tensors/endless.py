@@ -48,10 +48,9 @@ def too_deep(value: Any, where: str, most: int) -> SpecError:
       where: what it is.
       most: the number of levels.
     """
-    shown = arguments.shown(value)
     if contains_itself(value):
-        return SpecError(f"{where}: a value contains itself: {shown}; give a copy without that")
-    return SpecError(f"{where}: more than {most} levels deep: {shown}; give fewer")
+        return SpecError(f"{where}: {_itself(value)}")
+    return SpecError(f"{where}: more than {most} levels deep: {arguments.shown(value)}; give fewer")
 
 
 def text_of_deep(value: Any) -> str:
@@ -61,9 +60,7 @@ def text_of_deep(value: Any) -> str:
       SpecError: it contains itself.
     """
     if contains_itself(value):
-        raise SpecError(
-            f"a value contains itself: {arguments.shown(value)}; give a copy without that"
-        )
+        raise SpecError(_itself(value))
     return text_of(value)
 
 
@@ -73,6 +70,10 @@ def text_of(value: Any) -> str:
         return repr(value)
     except RecursionError:
         return arguments.shown(value)
+
+
+def _itself(value: Any) -> str:
+    return f"a value contains itself: {arguments.shown(value)}; give a copy without that"
 
 
 def _parts(value: Any) -> Iterable[Any] | None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol import batches
@@ -139,7 +140,8 @@ def extras_of(observation: Mapping[str, Any]) -> Extras:
     value = values.decode(text, f"observation {EXTRAS!r}")
     info = value.get(INFO, {}) if isinstance(value, dict) else None
     if not isinstance(info, dict):
-        raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {value}")
+        shown = arguments.shown(value)
+        raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {shown}")
     return Extras(info, value.get(_TRUNCATED) is True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -137,18 +138,10 @@ def by_send(address: str, lie: str, path: Path) -> Iterator[Any]:
         yield from _steps(step)
 
 
-def by_vector_env(address: str, lie: str, path: Path) -> Iterator[Any]:
-    envs = RemoteVectorEnv(address, COUNT, {"lie": lie})
-    try:
-        envs.reset()
-        yield from _steps(lambda: envs.step(MOVES))
-    finally:
-        envs.close()
-
-
-def by_same_step(address: str, lie: str, path: Path) -> Iterator[Any]:
-    """As `RemoteSb3VecEnv`."""
-    envs = RemoteVectorEnv(address, COUNT, {"lie": lie}, autoreset_mode="SameStep")
+def by_vector_env(
+    address: str, lie: str, path: Path, autoreset_mode: str | None = None
+) -> Iterator[Any]:
+    envs = RemoteVectorEnv(address, COUNT, {"lie": lie}, autoreset_mode=autoreset_mode)
     try:
         envs.reset()
         yield from _steps(lambda: envs.step(MOVES))
@@ -183,7 +176,7 @@ WAYS: dict[str, Way] = {
     "BatchedEnvironment": by_batched_environment,
     "send and recv": by_send,
     "RemoteVectorEnv": by_vector_env,
-    "RemoteVectorEnv with SAME_STEP": by_same_step,
+    "RemoteVectorEnv with SAME_STEP": functools.partial(by_vector_env, autoreset_mode="SameStep"),
     "one row": by_one_row,
     "recording": by_recording,
 }
