@@ -35,8 +35,8 @@ def test_that_passes():
 def test_a_report_with_surrogates_reaches_the_first_process(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
-    options = ("-n", "1", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path)
-    command = [sys.executable, "-m", "pytest", *options, tmp_path]
+    options = ("-n", "1", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path))
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
     ended = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
