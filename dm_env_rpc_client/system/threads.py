@@ -2,7 +2,7 @@
 
 `concurrent.futures` and `asyncio.to_thread` take no more work as soon as the main thread's code has
 ended. Functions that `atexit` calls come after that, and so does a thread that goes on training.
-From Python 3.12 on no thread can be started for `atexit`: then the calling thread does the work.
+Python 3.12.0 and 3.12.1 start no thread for `atexit`: then the calling thread does the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["MOST_THREADS", "at_once", "in_thread"]
+__all__ = ["MOST_THREADS", "at_once", "can_start_threads", "in_thread"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -55,6 +55,17 @@ def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
         raise
     for index in sorted(work.failures):
         raise work.failures[index]
+
+
+def can_start_threads() -> bool:
+    """Whether a thread can be started: not at the exit of some Pythons, nor above a limit."""
+    thread = threading.Thread(target=lambda: None, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join()
+    return True
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:

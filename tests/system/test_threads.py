@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dm_env_rpc_client import ConnectionLostError, connect
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.system.threads import MOST_THREADS, at_once, in_thread
 from tests.reliability.connections.counting import CountingGym
@@ -56,6 +57,15 @@ def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> No
         return await in_thread(max, 1, 2)
 
     assert asyncio.run(call()) == 2
+
+
+def test_without_threads_grpcio_is_not_asked(address: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ConnectionLostError, match="transport 'grpc' takes a thread, and none"):
+        connect(address, transport="grpc")
 
 
 async def test_a_coroutine_waits_for_a_thread() -> None:

@@ -12,7 +12,7 @@ import grpc.aio
 
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.system import descriptors
-from dm_env_rpc_client.system.threads import in_thread
+from dm_env_rpc_client.system.threads import can_start_threads, in_thread
 from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
@@ -83,6 +83,12 @@ def open_channel(
       ConnectionLostError: there was no connection within `timeout`; says why.
       DeadlineExceededError: nothing was received within `timeout`.
     """
+    if not can_start_threads():
+        # A call whose thread could not be started would have `channel.close` wait for ever.
+        raise ConnectionLostError(
+            f"could not connect to {address}: transport 'grpc' takes a thread, and none can be "
+            "started (Python 3.12.0 and 3.12.1 start none when the interpreter exits)"
+        )
     channel: grpc.Channel = _channel(grpc, address, credentials, max_message_bytes)
     ping: Any = channel.unary_unary(_PING)
     attempts = Attempts(address, timeout)

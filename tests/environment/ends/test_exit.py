@@ -214,6 +214,8 @@ CTRL_C = {
 
 @pytest.mark.parametrize("where", CTRL_C)
 def test_ctrl_c_ends_the_world(server: Server, where: str) -> None:
+    if "grpcio" in where and (3, 12) <= sys.version_info < (3, 12, 2):
+        pytest.skip("Python 3.12.0 and 3.12.1 start no thread at the exit, which grpcio takes")
     code = CTRL_C[where].replace("SECONDS", str(patience(1.0)))
     program = Program(code, server.address)
     program.waits_for_line()

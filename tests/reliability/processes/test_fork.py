@@ -69,8 +69,9 @@ def test_row_16_the_child_is_refused_and_the_parent_is_right(
     slow_server: Echoing, transport: str, count: int, seen: Seen
 ) -> None:
     names = list(SCENARIOS)
-    if transport == "grpc":
-        # grpc.aio wakes its loop by a socket, which the child's loop reads as well.
+    # grpc.aio wakes its loop by a socket, which the child's loop reads as well. From Python 3.14 on
+    # the parent's loop does not run in the child, as asyncio says there.
+    if transport == "grpc" or sys.version_info >= (3, 14):
         names = [name for name in names if "loop" not in name]
     timeout = 110 if count < 10 else 1800
     finished = run_python("-m", MODULE, slow_server.address, count, *names, timeout=timeout)
