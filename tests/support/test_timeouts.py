@@ -93,7 +93,12 @@ def run_pytest(folder: Path, program: str, *options: str) -> str:
         "-pno:cacheprovider",
     ]
     # Other plugins that are installed may order tests as they like.
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "300"}
+    alone = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "",  # This run's options may be of such plugins.
+        "PYTHONPATH": str(ROOT),
+        "COLUMNS": "300",
+    }
     return subprocess.run(
         [*command, "-c", ROOT / "pyproject.toml", "--rootdir", folder, *options, "test_it.py"],
         cwd=folder,

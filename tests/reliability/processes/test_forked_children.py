@@ -55,13 +55,13 @@ def forked(act: Callable[[], object] = lambda: None) -> Iterator[Any]:
             theirs.send(repr(error))
         finally:
             os._exit(0)
+    theirs.close()  # So that the end of a child that crashes is seen.
     try:
         yield mine
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         mine.close()
-        theirs.close()
 
 
 CATCH = "dm_env_rpc_client.server:Catch"
@@ -220,6 +220,7 @@ def test_a_new_environment_in_the_child_works_or_is_refused_at_once(
 def test_whatever_uses_grpcio_is_noticed(address: str, transport: str, use: str) -> None:
     if transport != "grpc":
         pytest.skip("it is about grpcio")
+    kept: list[grpc.Channel] = []
     with contextlib.ExitStack() as stack:
         if use == "a server":
             stack.enter_context(serve(Catch, transport="grpc"))
@@ -229,9 +230,12 @@ def test_whatever_uses_grpcio_is_noticed(address: str, transport: str, use: str)
 
         def in_child() -> list[str]:
             said = [_connect_in_child(address, transport, False)]
+            # Kept: grpcio 1.85 crashes where such a channel is deleted.
+            unusable = grpc.insecure_channel(address)
+            kept.append(unusable)
             for act in (
                 lambda: serve(Catch, transport="grpc"),
-                lambda: Connection(grpc.insecure_channel(address)),
+                lambda: Connection(unusable),
             ):
                 try:
                     act()
