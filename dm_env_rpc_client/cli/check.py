@@ -124,11 +124,11 @@ def _run(server: options.Server, only: str, as_json: bool) -> list[Result]:
         with ending(end):
             for result in run(server.address, suite, checks):
                 results.append(result)
-                bar.update(task, completed=sum(each.name in names for each in results))
                 if not as_json:
                     lines.add(result)
                 if came:
                     raise came[0]
+                bar.update(task, completed=sum(each.name in names for each in results))
         lines.end()
     return results
 

@@ -127,8 +127,13 @@ class ThreadedPipeline:
         if os.getpid() != self._pid:
             self.after_fork_in_child()
         pipeline, stream, unsent = self._pipeline, self._stream, pendings
+        oldest = None
         try:
             while True:
+                if oldest is not None:
+                    self._await(oldest, unsent[0].deadline)
+                    if oldest.outcome is None:
+                        raise pipeline.late(unsent[0])
                 with self._write_lock:
                     if not pipeline.fifo and stream.has_unread():
                         pipeline.check_usable()
@@ -140,10 +145,6 @@ class ThreadedPipeline:
                 if not unsent:
                     break
                 oldest = pipeline.oldest
-                if oldest is not None:
-                    self._await(oldest, unsent[0].deadline)
-                    if oldest.outcome is None:
-                        raise pipeline.late(unsent[0])
             if has_unsent:
                 self._send_rest(pendings[-1])
         except DeadlineExceededError:
@@ -339,14 +340,15 @@ class ThreadedPipeline:
             self._sleepers[asleep] = None
         try:
             # The leader may have finished before it could see this sleeper: try once more.
-            while pending.outcome is None and not self._lead(pending, deadline):
+            while True:
+                if pending.outcome is not None or self._lead(pending, deadline):
+                    break
                 remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
-                if not asleep.acquire(timeout=min(remaining, _LOOK_SECONDS)):
-                    if remaining <= _LOOK_SECONDS and deadline is not None:
-                        break
-                    # An interrupt may have ended a thread between the poisoning and the waking.
-                    if self.poisoned_by is not None:
-                        self._pipeline.fail(pending)
+                is_awake = asleep.acquire(timeout=min(remaining, _LOOK_SECONDS))
+                if not is_awake and remaining <= _LOOK_SECONDS and deadline is not None:
+                    break
+                # An interrupt may have ended a thread between the poisoning and the waking.
+                self._fail_if_poisoned(pending)
         finally:
             with self._mutex:
                 self._sleepers.pop(asleep, None)
@@ -357,6 +359,10 @@ class ThreadedPipeline:
                 pass  # It was called.
             # This thread may have been chosen to lead just as it stopped waiting.
             self._wake_sleeper()
+
+    def _fail_if_poisoned(self, pending: Pending) -> None:
+        if self.poisoned_by is not None and pending.outcome is None:
+            self._pipeline.fail(pending)
 
     def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
         """Reads until `pending` is done, sent or late; returns False if another thread reads."""
@@ -373,7 +379,10 @@ class ThreadedPipeline:
                 if not held:
                     return False
                 self._leader = me
-            while pending.outcome is None:
+            is_over = False
+            while True:
+                if is_over or pending.outcome is not None:
+                    break
                 if pipeline.poisoned_by is not None:
                     pipeline.fail(pending)
                     break
@@ -383,7 +392,11 @@ class ThreadedPipeline:
                 if deadline is not None:
                     remaining = min(_LOOK_SECONDS, _remaining(deadline))
                 message = self._stream.read(remaining, until_sent)
-                if message is not None:
+                if message is None:
+                    is_over = remaining < _LOOK_SECONDS or (
+                        until_sent and not self._stream.has_unsent()
+                    )
+                else:
                     answered = pipeline.answer(message)
                     # Set before it is removed from the FIFO, so that its waiter is woken after an
                     # interrupt.
@@ -392,8 +405,7 @@ class ThreadedPipeline:
                         pipeline.retire(answered)
                     if answered.waiters:
                         answered.wake()
-                elif remaining < _LOOK_SECONDS or (until_sent and not self._stream.has_unsent()):
-                    break
+                    message = None  # It may be large, and the next one may be long in coming.
         except DmEnvRpcClientError as error:
             self.poison(error)
         except BaseException as error:

@@ -41,7 +41,9 @@ def count_connections(address: str, options: Options) -> Connections:
     # Two agents in worlds of their own, with companions, is the most that a check takes.
     wanted = 1 if options.connections else 2 * (1 + options.companions)
     with contextlib.ExitStack() as stack, contextlib.suppress(DmEnvRpcClientError):
-        while len(answering) < wanted:
+        while True:
+            if len(answering) >= wanted:
+                break
             probe = Probe(address, timeout, options.security())
             stack.callback(probe.close)
             # Where the first is not refused a LeaveWorld, a further one has no room.

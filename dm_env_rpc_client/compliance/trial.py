@@ -71,7 +71,9 @@ class _Companion:
 
     def _act(self) -> None:
         try:
-            while self._agent.probe.is_open:
+            while True:
+                if not self._agent.probe.is_open:
+                    break
                 self._agent.step()
         except (ViolationError, NotOfferedError):
             pass  # The check will report that its world lacks an agent.
@@ -344,7 +346,9 @@ class Trial:
         """Destroys the created worlds; a server that refuses keeps them."""
         deadline = time.monotonic() + _GONE_SECONDS
         try:
-            while names:
+            while True:
+                if not names:
+                    break
                 probe = probe or Probe(self._address, _ANSWER_SECONDS, self.options.security())
                 answer = probe.ask(dm_env_rpc_pb2.DestroyWorldRequest(world_name=names[-1]))
                 if isinstance(answer, dm_env_rpc_pb2.DestroyWorldResponse) or not (

@@ -171,7 +171,9 @@ class RayRollouts(Rollouts):
         try:
             for actor in self._fleet:
                 self._submit(actor, num_steps)
-            while self._under_way:
+            while True:
+                if not self._under_way:
+                    break
                 actor, batch = self._receive()
                 batches[actor.number] = batch
         except BaseException:

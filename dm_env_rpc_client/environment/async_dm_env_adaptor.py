@@ -238,7 +238,9 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         if supervision is None:
             return
         async with self._restarting:
-            while supervision.due is not None:
+            while True:
+                if supervision.due is None:
+                    break
                 self._open_connection()
                 await asyncio.sleep(supervision.next_pause())
                 try:

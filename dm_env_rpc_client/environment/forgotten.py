@@ -95,9 +95,8 @@ def _guarded(action: Callable[[], None]) -> None:
 
 def _wait_for_background() -> None:
     try:
-        for done, pid in list(_running.items()):
-            if pid == os.getpid():
-                done.acquire(timeout=_Exit.remaining())
+        for done in (done for done, pid in list(_running.items()) if pid == os.getpid()):
+            done.acquire(timeout=_Exit.remaining())
     except KeyboardInterrupt:
         _Exit.deadline = 0.0
 

@@ -95,15 +95,19 @@ class Port:
 
 def _listening(port: int) -> set[str]:
     """Returns the sockets that listen at a port, as the links in /proc name them."""
-    sockets = set()
+    sockets: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                # https://docs.kernel.org/networking/proc_net_tcp.html
-                _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
-                if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
-                    sockets.add(f"socket:[{inode}]")
+            sockets.update(_inodes(Path(table).read_text(), port))
     return sockets
+
+
+def _inodes(table: str, port: int) -> Iterator[str]:
+    for line in table.splitlines()[1:]:
+        # https://docs.kernel.org/networking/proc_net_tcp.html
+        _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
+        if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+            yield f"socket:[{inode}]"
 
 
 def _owners(sockets: set[str]) -> Iterator[int]:
@@ -111,5 +115,7 @@ def _owners(sockets: set[str]) -> Iterator[int]:
     for pid in processes() if sockets else ():
         with contextlib.suppress(OSError):
             folder = f"/proc/{pid}/fd"
-            if any(os.readlink(f"{folder}/{each}") in sockets for each in os.listdir(folder)):
+            if not sockets.isdisjoint(
+                os.readlink(f"{folder}/{each}") for each in os.listdir(folder)
+            ):
                 yield pid

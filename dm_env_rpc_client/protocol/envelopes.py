@@ -206,26 +206,30 @@ def _large_error(message: Buffer, size: int) -> status_pb2.Status | None:
     """
     if len(message) <= size or message[0] != _ERROR_TAG[0]:
         return None
-    cut = status_pb2.Status()
     try:
-        length, i = read_varint(message, len(_ERROR_TAG))
-        if message[: len(_ERROR_TAG)] != _ERROR_TAG or i + length != len(message):
-            return None
-        left = size
-        while i < len(message) and left > 0:
-            tag, i = read_varint(message, i)
-            number, start = read_varint(message, i)
-            i = start if tag == _CODE else start + number
-            left -= _DETAIL_BYTES
-            if tag == _CODE:
-                cut.code = number
-            elif tag == _MESSAGE:
-                text = bytes(message[start : min(i, start + left)]).decode(errors="ignore")
-                left -= number
-                cut.message = text if left >= 0 else f"{text}... ({number} bytes)"
-            elif tag == _DETAIL and number <= left:
-                left -= number
-                cut.details.add().MergeFromString(bytes(message[start:i]))
+        return _cut_error(message, size)
     except (IndexError, *DECODE_ERRORS):
         return None  # protobuf says what is wrong.
+
+
+def _cut_error(message: Buffer, size: int) -> status_pb2.Status | None:
+    cut = status_pb2.Status()
+    length, i = read_varint(message, len(_ERROR_TAG))
+    if message[: len(_ERROR_TAG)] != _ERROR_TAG or i + length != len(message):
+        return None
+    left = size
+    while i < len(message) and left > 0:
+        tag, i = read_varint(message, i)
+        number, start = read_varint(message, i)
+        i = start if tag == _CODE else start + number
+        left -= _DETAIL_BYTES
+        if tag == _CODE:
+            cut.code = number
+        elif tag == _MESSAGE:
+            text = bytes(message[start : min(i, start + left)]).decode(errors="ignore")
+            left -= number
+            cut.message = text if left >= 0 else f"{text}... ({number} bytes)"
+        elif tag == _DETAIL and number <= left:
+            left -= number
+            cut.details.add().MergeFromString(bytes(message[start:i]))
     return cut

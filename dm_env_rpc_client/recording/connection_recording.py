@@ -241,7 +241,9 @@ class FileWriter:
                 time.sleep(_TAKE_SECONDS)
                 items = []
             try:
-                while len(items) < _MOST_TAKEN:
+                while True:
+                    if len(items) >= _MOST_TAKEN:
+                        break
                     items.append(take())
             except queue.Empty:
                 pass

@@ -88,9 +88,9 @@ def export_parquet(
                         )
                     writer.write_table(pa.table(columns, schema=schema))
                     pa.default_memory_pool().release_unused()
-            count += 1
             if on_episode is not None:
                 on_episode(episode)
+            count += 1
         if writer is None:
             raise RecordingError(f"{path} has no episodes that could be exported")
         with _writing(out, "the end"):

@@ -24,7 +24,7 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
     check_may_listen,
 )
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Stream
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Buffer, Stream
 
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
@@ -113,6 +113,12 @@ class _Traffic:
     """Held while the streams are counted, opened or closed."""
 
 
+def _read(stream: Stream) -> Buffer:
+    while (answer := stream.read(None)) is None:
+        pass
+    return answer
+
+
 class _ForwardedStream(ServerStream):
     """The proxy's end of a client's stream, with a stream to the server.
 
@@ -143,8 +149,7 @@ class _ForwardedStream(ServerStream):
             if self._is_abandoned:
                 self._stream.abort()
             self._stream.write(bytes(message))
-            while (answer := self._stream.read(None)) is None:
-                pass
+            answer = _read(self._stream)
         except RecordingError as error:
             raise StreamStatusError("ABORTED", str(error)) from error
         except DmEnvRpcClientError as error:

@@ -156,10 +156,9 @@ class _Shelf:
     def take(self, request: _Request) -> int | None:
         """Returns the recorded connection for a client's first request; None if there is none."""
         with self._mutex:
-            for number in self._order:
-                if _Request(self._firsts[number]).is_same(request):
-                    break
-            else:
+            same = (each for each in self._order if _Request(self._firsts[each]).is_same(request))
+            number = next(same, None)
+            if number is None:
                 number = self._order[0]
                 if not (self.lenient and _Request(self._firsts[number]).kind == request.kind != ""):
                     return None

@@ -201,23 +201,27 @@ class Batch(dm_env.Environment):
         changed: dict[int, dm_env.Environment] = {}
         kept: dict[int, dict[str, Any]] = {}
         undo: list[Callable[[], object]] = []
+
+        def configure_row(index: int) -> None:
+            environment, own = self._environments[index], of_rows[index]
+            names = getattr(environment, "reset_settings", ())
+            own_names = [n for n in own if n.partition(nesting.SEPARATOR)[0] in names]
+            remaining = {n: value for n, value in own.items() if n not in own_names}
+            if remaining:
+                kept[index] = {**self._settings[index], **remaining}
+                environment = self._made(index, kept[index])
+                made[index] = changed[index] = environment
+            if own_names:
+                changed[index] = environment
+                nested = {name: own[name] for name in own_names}
+                nested = nesting.unflatten_dict(nested, nesting.SEPARATOR)
+                undo_row = environment.configure(nested)
+                if undo_row is not None:
+                    undo.append(functools.partial(in_thread_of, environment, undo_row))
+
         try:
             for index in _indices(mask, self.num_envs):
-                environment, own = self._environments[index], of_rows[index]
-                names = getattr(environment, "reset_settings", ())
-                own_names = [n for n in own if n.partition(nesting.SEPARATOR)[0] in names]
-                remaining = {n: value for n, value in own.items() if n not in own_names}
-                if remaining:
-                    kept[index] = {**self._settings[index], **remaining}
-                    environment = self._made(index, kept[index])
-                    made[index] = changed[index] = environment
-                if own_names:
-                    changed[index] = environment
-                    nested = {name: own[name] for name in own_names}
-                    nested = nesting.unflatten_dict(nested, nesting.SEPARATOR)
-                    undo_row = environment.configure(nested)
-                    if undo_row is not None:
-                        undo.append(functools.partial(in_thread_of, environment, undo_row))
+                configure_row(index)
             specs_and_rows = self._specs_and_rows_after(changed)
         except BaseException:
             for each in reversed(undo):

@@ -129,12 +129,7 @@ class EnvironmentRows:
         values = self._single.values(timestep)
         columns = self._columns
         try:
-            for place, (column, value) in enumerate(zip(columns, values, strict=True)):
-                if type(value) is np.ndarray:  # `Column.taken`, without the call.
-                    if value.dtype != column.known_dtype or value.shape != column.shape:
-                        values[place] = column.fitted(value)
-                elif type(value) is not column.type:
-                    values[place] = column.fitted(value)
+            _fit(values, columns)
         except SpecError as error:
             raise environment_error(error) from error
         for column, value in zip(columns, values, strict=True):
@@ -155,6 +150,15 @@ class EnvironmentRows:
             batches.ROW_ERRORS: batches.row_errors_text(failures) if failures else "",
         }
         return dm_env.TimeStep(kind, self._reward, self._discount, observation)
+
+
+def _fit(values: list[Any], columns: Sequence[Column]) -> None:
+    for place, (column, value) in enumerate(zip(columns, values, strict=True)):
+        if type(value) is np.ndarray:  # `Column.taken`, without the call.
+            if value.dtype != column.known_dtype or value.shape != column.shape:
+                values[place] = column.fitted(value)
+        elif type(value) is not column.type:
+            values[place] = column.fitted(value)
 
 
 def batched(structure: Any, count: int) -> Any:

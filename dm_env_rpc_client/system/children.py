@@ -265,13 +265,18 @@ class Guard:
         os.waitpid(self._pid, 0)
 
 
+def _read_all(descriptor: int) -> bytes:
+    read = b""
+    while part := os.read(descriptor, 4096):
+        read += part
+    return read
+
+
 def _guard(reading: int, clean_up: Callable[[bytes], object]) -> NoReturn:
     try:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        told = b""
-        while part := os.read(reading, 4096):
-            told += part
+        told = _read_all(reading)
         if not told.endswith(_DISMISSED):
             clean_up(told)
     except BaseException as error:
@@ -358,7 +363,9 @@ def _end_orphans(group: int, grace: float) -> None:
     _ask_to_end(group)
     deadline = time.monotonic() + grace
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        while time.monotonic() < deadline:
+        while True:
+            if time.monotonic() >= deadline:
+                break
             os.killpg(group, 0)
             time.sleep(_LOOK_SECONDS)
     _signal_group(group, signal.SIGKILL)

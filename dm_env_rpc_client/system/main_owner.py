@@ -67,7 +67,9 @@ class MainOwner(Owner):
         self.claim()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._being_current():
-            while not is_over():
+            while True:
+                if is_over():
+                    break
                 left = PART_SECONDS
                 if deadline is not None:
                     left = min(left, max(0.0, deadline - time.monotonic()))

@@ -87,14 +87,18 @@ class MessagePipe:
         """
         head, descriptors, _, _ = socket.recv_fds(self._socket, _LENGTH.size, 1)
         try:
-            while len(head) < _LENGTH.size:
+            while True:
+                if len(head) >= _LENGTH.size:
+                    break
                 more = self._socket.recv(_LENGTH.size - len(head))
                 if not more:
                     raise EOFError
                 head += more
             message = bytearray(_LENGTH.unpack(head)[0])
             rest = memoryview(message)
-            while rest:
+            while True:
+                if not rest:
+                    break
                 count = self._socket.recv_into(rest)
                 if not count:
                     raise EOFError

@@ -232,9 +232,9 @@ class OwnerThread(Owner):
                 if call is None:
                     break
                 call.run()
-                del call  # What it returned belongs to its caller.
                 if self._is_released:
                     self._end_if_free()
+                del call  # What it returned belongs to its caller.
         self._ident = None  # Another thread may get this number.
 
     def _start(self) -> None:

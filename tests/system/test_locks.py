@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import random
 import re
 import signal
+import sys
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,10 @@ import pytest
 
 from dm_env_rpc_client.system import locks
 from dm_env_rpc_client.system.locks import Kept
+
+PACKAGE = Path(locks.__file__).parents[1]
+# Its threads are not interrupted, and it imports nothing of the package.
+STANDALONE = PACKAGE / "launch" / "standalone" / "dm_env_rpc_server.py"
 
 
 class Interrupt(BaseException):
@@ -121,13 +128,60 @@ def test_a_condition_takes_it(kind: str) -> None:
     other.join()
 
 
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _uncovered_jumps(source: str, name: str) -> list[str]:
+    """Returns the ends of loops within a `try` or `with` that its handlers do not cover.
+
+    CPython leaves the jump back of some loops out of its exception tables: from 3.13 on of loops
+    that end in a condition (3.14), or that begin with one, `while condition` (3.12 and 3.13, but
+    3.12 looks for interrupts elsewhere). An interrupt that is raised there passes `except` and
+    `finally`, and leaves a lock locked. `while True`, with a `break`, has no such jump if a plain
+    statement is its last; nor has a loop in a function of its own.
+    """
+    found = []
+    for code in _codes(compile(source, name, "exec")):
+        table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+        instructions = list(dis.get_instructions(code))
+        names = {each.offset: each.opname for each in instructions}
+        # Other handlers are those of generators and comprehensions, which only pass on.
+        handlers = [each for each in table if names[each.target] == "PUSH_EXC_INFO"]
+
+        def of(offset: int, handlers: list[Any] = handlers) -> set[int]:
+            return {each.target for each in handlers if each.start <= offset < each.end}
+
+        for place, jump in enumerate(instructions):
+            if jump.opname == "JUMP_BACKWARD":
+                before = (each.offset for each in instructions[max(0, place - 3) : place])
+                around = set().union(*map(of, before)) & of(jump.argval)
+                if around - of(jump.offset):
+                    # No attribute of the oldest Python, of which the types are.
+                    positions: Any = getattr(jump, "positions")  # noqa: B009
+                    found.append(f"{name}:{positions.lineno} ({code.co_name})")
+    return found
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="this Python covers them")
+def test_an_interrupt_passes_no_handler_of_the_package() -> None:
+    example = "try:\n  while f():\n    g()\n    if h(): i()\nfinally: j()\n"
+    line = 4 if sys.version_info >= (3, 14) else 2
+    assert _uncovered_jumps(example, "example") == [f"example:{line} (<module>)"]
+    fine = example.replace("f()", "True").replace("if h(): i()", "if h(): break\n    i()")
+    assert _uncovered_jumps(fine, "example") == []
+    paths = (path for path in PACKAGE.rglob("*.py") if path != STANDALONE)
+    assert [each for path in paths for each in _uncovered_jumps(path.read_text(), str(path))] == []
+
+
 def test_locks_of_the_package_are_made_here() -> None:
-    package = Path(locks.__file__).parents[1]
-    # The server in one file stands alone.
-    own = (Path(locks.__file__), package / "launch" / "standalone" / "dm_env_rpc_server.py")
+    own = (Path(locks.__file__), STANDALONE)
     found = [
         str(path)
-        for path in package.rglob("*.py")
+        for path in PACKAGE.rglob("*.py")
         if path not in own and re.search(r"threading\.R?Lock\(", path.read_text())
     ]
     assert found == []

@@ -50,7 +50,9 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
         raise
     try:
         answer = packet_codec.encode_error("")
-        while _send(stream, answer, options.idle_timeout):
+        while True:
+            if not _send(stream, answer, options.idle_timeout):
+                break
             request = receive(
                 stream,
                 lambda: packet_codec.read_request(stream, options.dialect, options.limits),

@@ -67,9 +67,9 @@ def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
     failure = None
     try:
         for episode in episodes(scan):
-            described.append(_describe(episode))
             if picture is None and console.is_terminal and not as_json:
                 picture = _picture(episode)
+            described.append(_describe(episode))
     except RecordingError as error:
         if not scan.connections:
             raise

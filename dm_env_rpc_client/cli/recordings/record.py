@@ -192,7 +192,9 @@ def _serve(
                 running.wait()
                 return
             with console.status(progress()) as status:
-                while not running.wait(_PROGRESS_SECONDS):
+                while True:
+                    if running.wait(_PROGRESS_SECONDS):
+                        break
                     status.update(progress())
         except KeyboardInterrupt:
             console.print("stopping")

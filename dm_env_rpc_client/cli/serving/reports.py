@@ -92,7 +92,9 @@ def show_table(server: Server) -> None:
     try:
         with rich.live.Live(console=console, auto_refresh=False) as live:
             is_running = True
-            while is_running:
+            while True:
+                if not is_running:
+                    break
                 stats, now = server.stats(), time.monotonic()
                 rate = (stats.steps - steps) / max(now - seen, 1e-9)
                 seen, steps = now, stats.steps

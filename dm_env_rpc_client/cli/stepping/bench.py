@@ -159,13 +159,14 @@ def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> di
     """Estimates the server's share of the wait; steps and unknown requests alternate."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
 
-    waits, round_trips = [], []
+    waits: list[float] = []
+    round_trips: list[float] = []
     try:
         while True:
+            if waits and passed() >= end:
+                break
             round_trips.append(stopwatch.round_trip())
             waits.append(stopwatch.step().wait)
-            if passed() >= end:
-                break
     except DmEnvRpcClientError as error:
         return {"estimate_us": None, "reason": str(error)}
     wait, round_trip = (statistics.median(of_one) * 1e6 for of_one in (waits, round_trips))

@@ -66,21 +66,25 @@ class Watch:
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
-            connection = None
+            opened: list[Connection] = []
             while not self._ended.wait(_BETWEEN_SECONDS):
-                since = self._since
-                if since is not None and time.monotonic() - since > _PATIENCE_SECONDS:
-                    try:
-                        if connection is None:
-                            reopen = self._env.connection.reopen
-                            connection = stack.enter_context(reopen(_CONNECT_SECONDS))
-                        text = self._ask(connection)
-                    except Exception:
-                        return  # The server does not know, or takes no more connections.
-                    if self._since is since and text != self.waiting_for:
-                        self.waiting_for = text
-                        if text and self._tell is not None:
-                            self._tell(self._env, text)
+                try:
+                    self._look(opened, stack)
+                except Exception:
+                    return  # The server does not know, or takes no more connections.
+
+    def _look(self, opened: list[Connection], stack: contextlib.ExitStack) -> None:
+        since = self._since
+        if since is None or time.monotonic() - since <= _PATIENCE_SECONDS:
+            return
+        if not opened:
+            reopen = self._env.connection.reopen
+            opened.append(stack.enter_context(reopen(_CONNECT_SECONDS)))
+        text = self._ask(opened[0])
+        if self._since is since and text != self.waiting_for:
+            self.waiting_for = text
+            if text and self._tell is not None:
+                self._tell(self._env, text)
 
     def _ask(self, connection: Connection) -> str:
         from dm_env_rpc_client.extensions.properties import PropertiesExtension

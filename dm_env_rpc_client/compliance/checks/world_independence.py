@@ -117,11 +117,14 @@ class _Run:
             if self._other is None:
                 probe = self._trial.connect()
                 self._other = self._trial.join(probe, self._trial.create_another_world(probe))
-            for _ in range(most):
+            remaining = most
+            while True:
+                if not remaining:
+                    break
                 self._other.step()
                 # The next step of the agent must find it ended.
-                if self._other.state is not State.RUNNING or time.monotonic() > deadline:
-                    break
+                goes_on = self._other.state is State.RUNNING and time.monotonic() <= deadline
+                remaining = remaining - 1 if goes_on else 0
         except ViolationError as violation:
             if self._other is None or violation.is_unanswered:
                 raise

@@ -354,7 +354,6 @@ class EnvironmentPool:
         self, prepared: Iterable[tuple[int, Any]], failed: Mapping[int, Exception] = _NO_FAILURES
     ) -> None:
         failures = dict(failed)
-        watched = self._selector.watched
         takes_rows = self._takes_rows
         with self._sites.together():
             for index, step in prepared:
@@ -368,10 +367,14 @@ class EnvironmentPool:
                 except Exception as error:
                     failures[index] = error
                     continue
-                if index not in watched and not environment._is_lost:
-                    self._selector.watch(index, environment.connection)
+                self._watch(index)
         if failures:
             self._raise(failures)
+
+    def _watch(self, index: int) -> None:
+        environment = self.environments[index]
+        if index not in self._selector.watched and not environment._is_lost:
+            self._selector.watch(index, environment.connection)
 
     def _finish(self, indices: Iterable[int], consume: Consumer) -> dict[int, Exception]:
         """Waits for answers; the environments have arrived then, unless they begin again."""

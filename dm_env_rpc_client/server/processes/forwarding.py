@@ -123,8 +123,7 @@ class Forwarded:
                 stack.callback(watcher.join)
                 stack.callback(pipe.shut_down)
                 with contextlib.suppress(OSError, EOFError):
-                    while _answer(pipe, stream):
-                        pass
+                    _answer_all(pipe, stream)
         except BaseException:
             _log.exception("a forwarded stream failed")
 
@@ -139,6 +138,11 @@ def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
     poll.register(pipe, select.POLLRDHUP)
     poll.poll()
     stream.abandon()
+
+
+def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
+    while _answer(pipe, stream):
+        pass
 
 
 def _answer(pipe: MessagePipe, stream: ServerStream) -> bool:

@@ -268,12 +268,13 @@ class Workers:
                         self._take(worker, pickle.loads(received.message), received.descriptor)
                     except Exception:
                         _log.exception("what a worker process said cannot be taken")
-                if time.monotonic() >= next_look:
+                is_due = time.monotonic() >= next_look
+                if is_due:
                     # What it has started may keep its end of the pipe open.
                     if not worker.is_alive:
                         return
                     self._look(worker)
-                    next_look = time.monotonic() + LOOK_SECONDS
+                next_look = time.monotonic() + LOOK_SECONDS if is_due else next_look
 
     def _look(self, worker: WorkerProcess) -> None:
         """Kills a worker that a signal has stopped for long, or that does not stop in time."""
@@ -335,10 +336,10 @@ class Workers:
     def _pass_on(self, descriptor: int, serial: int, peer: Peer) -> None:
         """Gives the other end of a pipe to the worker that it is for, if that is there."""
         try:
-            for worker in list(self._workers.values()):
-                if worker.serial == serial:
-                    with contextlib.suppress(OSError):
-                        say(worker.control, "link", peer, descriptor=descriptor)
+            workers = list(self._workers.values())
+            for worker in (each for each in workers if each.serial == serial):
+                with contextlib.suppress(OSError):
+                    say(worker.control, "link", peer, descriptor=descriptor)
         finally:
             os.close(descriptor)
 

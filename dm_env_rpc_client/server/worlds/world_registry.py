@@ -122,9 +122,8 @@ class WorldRegistry:
     def try_instances(self) -> None:
         """Makes a world of each environment that existed before; raises as `make_world`."""
         with self._as_owner():
-            for kind in self._kinds.values():
-                if kind.is_instance:
-                    kind.make({}).close()
+            for kind in (each for each in self._kinds.values() if each.is_instance):
+                kind.make({}).close()
 
     def _as_owner(self) -> contextlib.AbstractContextManager[None]:
         """A context in which this thread is the owner that is to be the one that waits."""
@@ -202,10 +201,9 @@ class WorldRegistry:
     def creator_gone(self, creator: object) -> None:
         """Ends, after a while, the worlds without agents that `creator` has created."""
         with self._lock:
-            for entry in self._entries.values():
-                if entry.creator is creator:
-                    entry.creator = None
-                    self._look_idle(entry)
+            for entry in (each for each in self._entries.values() if each.creator is creator):
+                entry.creator = None
+                self._look_idle(entry)
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:

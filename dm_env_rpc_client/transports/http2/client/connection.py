@@ -329,11 +329,15 @@ class ClientConnection:
         assert first is not None
         try:
             self._change(*(() if message is None else (functools.partial(first.send, message),)))
-            while not self._framing.control.is_ready:
+            is_in_time = True
+            while True:
+                if self._framing.control.is_ready:
+                    break
                 if first.failure is not None:
                     raise first.failure
-                if not self.advance(first, deadline):
+                if not is_in_time:
                     raise TimeoutError
+                is_in_time = self.advance(first, deadline)
         except BaseException:
             self._socket.close()
             raise
@@ -347,7 +351,9 @@ class ClientConnection:
                 return
             self._held_back *= 4
         try:
-            while outbound:
+            while True:
+                if not outbound:
+                    break
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
                     first = outbound[0]

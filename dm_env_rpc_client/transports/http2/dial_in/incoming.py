@@ -225,7 +225,9 @@ class IncomingSockets(AcceptingThread):
 
     def _run(self) -> None:
         try:
-            while not self._is_closed:
+            while True:
+                if self._is_closed:
+                    break
                 self._turn(_LOOK_SECONDS if self._greeting else -1)
                 self._drop_late()
         except BaseException:

@@ -57,7 +57,9 @@ class HeaderDecoder:
         headers: list[Header] = []
         self.list_bytes = at = 0
         try:
-            while at < len(block):
+            while True:
+                if at >= len(block):
+                    break
                 first = block[at]
                 if first & 0x80:
                     index, at = _integer(block, at, 0x7F)

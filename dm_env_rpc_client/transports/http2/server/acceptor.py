@@ -56,7 +56,9 @@ class AcceptingThread(abc.ABC):
 
     def _run(self) -> None:
         try:
-            while not self._is_closed:
+            while True:
+                if self._is_closed:
+                    break
                 self._turn(-1)
         finally:
             self._release()

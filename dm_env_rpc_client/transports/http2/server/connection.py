@@ -172,7 +172,9 @@ class ServerConnection:
             return
         has_advanced = not self.unsent
         try:
-            while outbound:
+            while True:
+                if not outbound:
+                    break
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
                     first = outbound[0]

@@ -62,7 +62,9 @@ class DrainingConnections:
         """Sends what fits of the rest of the last words, and the end after them."""
         unsent = self._unsent
         try:
-            while unsent:
+            while True:
+                if not unsent:
+                    break
                 piece = unsent[0]
                 sent = self._socket.send(piece)
                 if sent == len(piece):

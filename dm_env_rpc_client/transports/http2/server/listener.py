@@ -224,7 +224,9 @@ class Http2Listener(Listener):
                 self._have_watched()
             try:
                 self._run_calls()
-                while not self._leader.is_stopped:
+                while True:
+                    if self._leader.is_stopped:
+                        break
                     self._turn_safely(owner)
             except RelievedError:
                 # So that no other thread of this process takes itself to be alone meanwhile.

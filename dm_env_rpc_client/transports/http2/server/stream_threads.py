@@ -145,7 +145,10 @@ class StreamThreads:
     def _serve_alone(self, served: ServedStream) -> None:
         """Answers requests until the stream is over, quick, idle, or its owner's."""
         with at_work():
+            is_owned = False
             while True:
+                if is_owned:
+                    break
                 message = self._next_request(served, True)
                 if message is None:
                     break
@@ -156,9 +159,10 @@ class StreamThreads:
                 if not served.reply(answer, True):
                     self._close_stream(served)
                     return
-                if served.stream.owner is not None:
-                    self.hand_over(served)
-                    return
+                is_owned = served.stream.owner is not None
+            if is_owned:
+                self.hand_over(served)
+                return
         if served.has_thread:
             self._end(served)
 
@@ -210,23 +214,18 @@ class StreamThreads:
           may_linger: whether to wait for a request.
         """
         connection = served.connection
+        is_idle = False
         with served.condition:
-            while not served.waiting:
+            while True:
+                if served.waiting:
+                    break
                 if served.has_ended or served.is_gone:
                     return None
-                is_quick = served.pace.is_quick and not served.stream.may_wait
-                if (
-                    is_quick
-                    or not may_linger
-                    or not (
-                        served.condition.wait(_LINGER_SECONDS)
-                        or served.waiting
-                        or served.has_ended
-                        or served.is_gone
-                    )
-                ):
+                if is_idle or not may_linger:
                     served.has_thread = False
                     return None
+                is_quick = served.pace.is_quick and not served.stream.may_wait
+                is_idle = is_quick or not served.condition.wait(_LINGER_SECONDS)
             # With the lock: whoever receives that there is room again looks at `stalled` then.
             with connection.lock:
                 if served.is_stalled:
