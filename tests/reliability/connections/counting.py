@@ -70,6 +70,10 @@ class CountingGym(gymnasium.Env[Any, Any]):
         return np.array(self._count)
 
 
+_AGAIN_SECONDS = 1.0
+"""Until another interrupt: Python ignores one that comes in a callback of a weak reference."""
+
+
 class _Interrupt(BaseException):
     pass
 
@@ -170,14 +174,14 @@ def interrupt_steps(way: Way, address: str, rounds: int) -> tuple[int, int, int]
                 raise _Interrupt
             frame = frame.f_back
         # The caller has what was answered.
-        signal.setitimer(signal.ITIMER_REAL, 2e-4)
+        signal.setitimer(signal.ITIMER_REAL, 2e-4, _AGAIN_SECONDS)
 
     signal.signal(signal.SIGALRM, interrupt)
     env, counts = way.opened(address), None
     while lost + failed + followed < rounds:
         before = counts
         try:
-            signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 1e-5)
+            signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 1e-5, _AGAIN_SECONDS)
             while True:
                 before = counts = way.step(env)
         except (_Interrupt, DmEnvRpcClientError):

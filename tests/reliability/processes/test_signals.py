@@ -122,7 +122,8 @@ interrupted = stale = dead = number = 0
 connection = connect(address)
 while interrupted < rounds:
     try:
-        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 1e-5)
+        # And again: Python ignores an interrupt that comes in a callback of a weak reference.
+        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 1e-5, 1.0)
         while True:
             number += 1
             # A loop in a `try` ends in no condition: see tests/system/test_locks.py.
