@@ -25,6 +25,7 @@ from dm_env import specs
 SHAPES: dict[str, tuple[tuple[int, ...], type]] = {
     "scalar": ((), np.float32),
     "pixels": ((84, 84, 4), np.uint8),
+    "no infos": ((), np.float32),
 }
 
 
@@ -57,7 +58,7 @@ class GymSteps(gymnasium.Env):  # type: ignore[type-arg]
         self.observation_space = gymnasium.spaces.Box(0, top, shape, dtype)
         self.action_space = gymnasium.spaces.Discrete(3)
         self._observation = np.zeros(shape, dtype)
-        self._info = {"count": 1}
+        self._info = {} if kind == "no infos" else {"count": 1}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return self._observation, self._info
@@ -146,6 +147,12 @@ CASES: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "Remote-v0, pixels": ("GymSteps", "pixels", _remote),
     "RemoteVectorEnv of 8": ("GymSteps", "scalar", lambda a: _vector(a, 8)),
     "RemoteVectorEnv of 64": ("GymSteps", "scalar", lambda a: _vector(a, 64)),
+    "RemoteVectorEnv of 64, no infos": ("GymSteps", "no infos", lambda a: _vector(a, 64)),
+    "RemoteVectorEnv, 16 streams, no infos": (
+        "GymSteps",
+        "no infos",
+        lambda a: _vector(a, 16, num_batches=0),
+    ),
     "RemoteVectorEnv, 16 streams": ("GymSteps", "scalar", lambda a: _vector(a, 16, num_batches=0)),
 }
 """Name -> the class that is served, what it shows, and a context with a function that steps."""
