@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -55,6 +56,9 @@ class RowInfos(Protocol):
         """
 
 
+_INDEX = operator.itemgetter(0)
+
+
 class StackedInfos:
     """Infos stacked as Gymnasium stacks them.
 
@@ -66,11 +70,12 @@ class StackedInfos:
     def __init__(self, count: int, is_exact: bool):
         self.num_envs = count
         self._is_exact = is_exact
-        self._infos: dict[int, list[Any]] = {}
+        # In the order in which they came; rows may have several.
+        self._infos: list[tuple[int, Any]] = []
 
     def put(self, index: int, info: Any) -> None:
         """Takes the info of a row."""
-        self._infos.setdefault(index, []).append(values.snapshot(info))
+        self._infos.append((index, values.snapshot(info)))
 
     def final(self, observation: Any, info: Any) -> Any:
         """Returns what `put_final` takes."""
@@ -78,21 +83,21 @@ class StackedInfos:
 
     def put_final(self, index: int, final: Any) -> None:
         """Takes how an episode of a row has ended."""
-        self._infos.setdefault(index, []).append(final)
+        self._infos.append((index, final))
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
         """Returns the text; see `RowInfos`."""
         if not self._infos and not both.any():  # As in most steps of most environments.
             return "", {}
-        of_rows, self._infos = self._infos, {}
+        of_rows, self._infos = self._infos, []
         infos: dict[str, Any] = {}
         failures: dict[int, Exception] = {}
-        for index in sorted(of_rows):
-            try:
-                for info in of_rows[index]:
+        for index, info in sorted(of_rows, key=_INDEX):
+            if index not in failures:
+                try:
                     infos = self._add_info(infos, info, index)
-            except Exception as error:  # An info of another shape than those of other rows.
-                failures[index] = error
+                except Exception as error:  # An info of another shape than those of other rows.
+                    failures[index] = error
         return encoded_stack(infos, both, self._is_exact), failures
 
     # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.

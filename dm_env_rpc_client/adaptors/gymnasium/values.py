@@ -156,6 +156,8 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
     """
     kind = type(value)
     if kind is dict and levels:  # Most infos; without a call for each part of most.
+        if _IMMUTABLE.issuperset(map(type, value.values())):
+            return value.copy()
         copied: Any = {}
         for key, part in value.items():
             of_part = type(part)
