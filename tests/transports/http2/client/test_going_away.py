@@ -30,14 +30,15 @@ from tests.support.groups import installed
 from tests.support.ports import HeldPort
 from tests.support.scripted import descriptor_count, extension, settles, settles_async
 from tests.support.stopwatch import time_limit
+from tests.transports.frames import RESPONSE, headers
 from tests.transports.raw_server import (
     Script,
     ask,
     both_ways,
     echoed,
-    greet,
     next_frame,
     raw_server,
+    read_exactly,
     until_closed,
 )
 
@@ -116,14 +117,15 @@ def leaving_at_first(connections: int, code: int = frames.NO_ERROR) -> Script:
     left = [connections]
 
     def script(connection: socket.socket) -> None:
-        greet(connection)
+        assert read_exactly(connection, len(frames.PREFACE)) == frames.PREFACE
+        connection.sendall(frames.settings_frame({}))
         while next_frame(connection).kind != frames.DATA:
             pass
         if left[0]:
             left[0] -= 1
             connection.sendall(frames.goaway(0, code))
         else:
-            connection.sendall(echoed(5))
+            connection.sendall(headers(*RESPONSE) + echoed(5))
         until_closed(connection)
 
     return script
