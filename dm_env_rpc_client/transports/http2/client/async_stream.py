@@ -48,8 +48,6 @@ class AsyncHttp2Stream(AsyncStream):
         self._opening: asyncio.Task[None] | None = None
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # Answers that were left after a callback, and their bytes.
-        self._left = self._left_bytes = 0
         self._use()
 
     def _use(self) -> None:
@@ -59,6 +57,8 @@ class AsyncHttp2Stream(AsyncStream):
         self._messages = self._stream.call.messages
         self._descriptor = self._connection.fileno()
         self._is_reading = self._is_writing = False
+        # Answers that were left after a callback, and their bytes.
+        self._left = self._left_bytes = 0
 
     def begin(self, readable: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
         self._readable = readable
@@ -138,10 +138,15 @@ class AsyncHttp2Stream(AsyncStream):
         self._soon = None
         if self._is_closed or self._opening is not None:
             return
-        if self._connection.receive_ready():
+        try:
+            if self._connection.receive_ready():
+                self._soon = self._loop.call_soon(self._on_readable)
+            self._readable()
+            self._follow()
+        except BaseException:
+            # An interrupt. The socket does not show again what was received.
             self._soon = self._loop.call_soon(self._on_readable)
-        self._readable()
-        self._follow()
+            raise
 
     def _on_writable(self) -> None:
         if self._connection.read_waits_to_write:
@@ -166,17 +171,17 @@ class AsyncHttp2Stream(AsyncStream):
     def _watch(self, reading: bool, writing: bool) -> None:
         loop, descriptor = self._loop, self._descriptor
         if reading is not self._is_reading:
-            self._is_reading = reading
             if reading:
                 loop.add_reader(descriptor, self._on_readable)
             else:
                 loop.remove_reader(descriptor)
+            self._is_reading = reading
         if writing is not self._is_writing:
-            self._is_writing = writing
             if writing:
                 loop.add_writer(descriptor, self._on_writable)
             else:
                 loop.remove_writer(descriptor)
+            self._is_writing = writing
 
     def _stop_following(self) -> None:
         self._watch(reading=False, writing=False)

@@ -185,6 +185,28 @@ async def test_an_answer_that_comes_while_the_loop_stands_still_is_not_taken_for
             assert isinstance(connection.poisoned_by, ProtocolError)
 
 
+def test_an_answer_is_not_forgotten_when_an_interrupt_comes_as_it_is_received() -> None:
+    """As from a notebook, whose loop goes on after it."""
+    with pytest.MonkeyPatch.context() as patch, raw_server(echoing) as address:
+        loop = asyncio.new_event_loop()
+        connection = loop.run_until_complete(connect_async(address, request_timeout=patience(9)))
+        receive = connections.ClientConnection.receive_ready
+
+        def receive_and_interrupt(self: Any) -> bool:
+            patch.undo()
+            receive(self)
+            raise KeyboardInterrupt
+
+        sending = loop.create_task(connection.send(extension(1)))
+        loop.run_until_complete(asyncio.sleep(0))
+        patch.setattr(connections.ClientConnection, "receive_ready", receive_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(sending)
+        assert loop.run_until_complete(sending) == extension(1)
+        loop.run_until_complete(connection.close())
+        loop.close()
+
+
 # TLS.
 
 
