@@ -187,24 +187,37 @@ async def test_an_answer_that_comes_while_the_loop_stands_still_is_not_taken_for
 
 def test_an_answer_is_not_forgotten_when_an_interrupt_comes_as_it_is_received() -> None:
     """As from a notebook, whose loop goes on after it."""
-    with pytest.MonkeyPatch.context() as patch, raw_server(echoing) as address:
-        loop = asyncio.new_event_loop()
-        connection = loop.run_until_complete(connect_async(address, request_timeout=patience(9)))
-        receive = connections.ClientConnection.receive_ready
+    is_patched = threading.Event()
+    receive = connections.ClientConnection.receive_ready
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        until_request(connection)
+        assert is_patched.wait(30)
+        connection.sendall(echoed(1))
+        until_closed(connection)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        raw_server(script) as address,
+        contextlib.closing(asyncio.new_event_loop()) as loop,
+    ):
 
         def receive_and_interrupt(self: Any) -> bool:
             patch.undo()
             receive(self)
             raise KeyboardInterrupt
 
+        connection = loop.run_until_complete(connect_async(address, request_timeout=patience(9)))
         sending = loop.create_task(connection.send(extension(1)))
-        loop.run_until_complete(asyncio.sleep(0))
+        for _ in range(5):  # The request is written by then.
+            loop.run_until_complete(asyncio.sleep(0))
         patch.setattr(connections.ClientConnection, "receive_ready", receive_and_interrupt)
+        is_patched.set()
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(sending)
         assert loop.run_until_complete(sending) == extension(1)
         loop.run_until_complete(connection.close())
-        loop.close()
 
 
 # TLS.
@@ -339,8 +352,7 @@ async def test_a_cancelled_connect_leaves_no_socket_and_no_thread(
         threads, descriptors = thread_count(), descriptor_count()
         connecting = asyncio.create_task(connect_async(address, timeout=None, **how))
         assert await settles_async(lambda: descriptor_count() > descriptors)
-        for _ in range(20):  # It waits for the socket by then.
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # It waits for the socket by then; nothing tells.
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
@@ -361,8 +373,7 @@ async def test_a_fork_while_a_coroutine_connects_takes_nothing_from_it() -> None
 
     with raw_server(script) as address:
         connecting = asyncio.create_task(connect_async(address, timeout=patience(20)))
-        for _ in range(20):  # It waits for the greeting by then.
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # It waits for the greeting by then; nothing tells.
 
         def leave() -> str:
             connecting.get_coro().close()
