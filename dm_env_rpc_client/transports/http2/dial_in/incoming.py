@@ -28,7 +28,7 @@ from dm_env_rpc_client.system.locks import make_rlock
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
-from dm_env_rpc_client.transports.http2.server.acceptor import AcceptingThread
+from dm_env_rpc_client.transports.http2.server.accepting import AcceptingThread
 from dm_env_rpc_client.transports.http2.server.clients import peer_address
 from dm_env_rpc_client.transports.http2.sockets import (
     WOULD_BLOCK,
