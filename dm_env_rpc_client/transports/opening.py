@@ -16,11 +16,16 @@ from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
-from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
-from dm_env_rpc_client.transports.http2.client.connecting import open_connection, take_connection
+from dm_env_rpc_client.transports.http2.client.async_stream import AsyncHttp2Stream
+from dm_env_rpc_client.transports.http2.client.connecting import (
+    open_connection,
+    opening,
+    take_connection,
+)
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.client.target import can_reach
+from dm_env_rpc_client.transports.http2.client.waits import Sequence, run_async
 from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.status import not_connected
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
@@ -100,7 +105,8 @@ async def _open_stream_async(
             "asyncio.to_thread"
         )
     if _uses_http2(endpoint):
-        return await open_http2_stream_async(endpoint, timeout, allocate)
+        connection = await run_async(opening(endpoint, timeout, allocate))
+        return AsyncHttp2Stream(Http2Stream(connection, None, _again(endpoint, allocate)))
     channel = await open_channel_async(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
@@ -211,9 +217,9 @@ class StreamGroup:
             connection.uncork()
 
 
-def _again(endpoint: Endpoint, allocate: Allocate) -> Callable[[], ClientConnection]:
+def _again(endpoint: Endpoint, allocate: Allocate) -> Callable[[], Sequence[ClientConnection]]:
     """Returns what opens another connection for a stream that the server has not processed."""
-    return functools.partial(open_connection, endpoint, _AGAIN_SECONDS, allocate)
+    return functools.partial(opening, endpoint, _AGAIN_SECONDS, allocate)
 
 
 def _written(stream: Stream, first: bytes | None) -> Stream:

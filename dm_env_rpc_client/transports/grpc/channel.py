@@ -12,7 +12,7 @@ import grpc.aio
 
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.system import descriptors
-from dm_env_rpc_client.system.threads import can_start_threads, in_thread
+from dm_env_rpc_client.system.threads import can_start_threads
 from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
@@ -26,7 +26,8 @@ from dm_env_rpc_client.transports.http2.client.keepalive import (
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
 )
-from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
+from dm_env_rpc_client.transports.http2.client.reaching import explain_end
+from dm_env_rpc_client.transports.http2.client.waits import Sequence, run, run_async
 from dm_env_rpc_client.transports.services.health import CHECK
 from dm_env_rpc_client.transports.status import NO_HTTP2
 
@@ -98,7 +99,7 @@ def open_channel(
             try:
                 ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                failure = _failure(answer, credentials, attempts)
+                failure = run(_failure(answer, credentials, attempts))
             if failure is None:
                 return channel
             attempts.failed(failure)
@@ -124,7 +125,7 @@ async def open_channel_async(
             try:
                 await ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                failure = await in_thread(_failure, answer, credentials, attempts)
+                failure = await run_async(_failure(answer, credentials, attempts))
             if failure is None:
                 return channel
             attempts.failed(failure)
@@ -178,7 +179,7 @@ def _probe_seconds(attempts: Attempts) -> float | None:
 
 def _failure(
     answer: grpc.RpcError, credentials: grpc.ChannelCredentials | None, attempts: Attempts
-) -> OSError | None:
+) -> Sequence[OSError | None]:
     """Returns why a probe was not answered; None if the server has answered it."""
     details = answer.details() or ""
     if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -189,7 +190,9 @@ def _failure(
     if not details.startswith(_NOT_CONNECTED):
         return failure
     if credentials is None or is_local_credentials(credentials):
-        return explain_end(failure, attempts) if _BROKEN_OFF.search(details) else failure
+        if not _BROKEN_OFF.search(details):
+            return failure
+        return (yield from explain_end(failure, attempts))
     if "ALPN" in details:
         return HandshakeError(NO_HTTP2)
     if "Unwrap failed" in details:

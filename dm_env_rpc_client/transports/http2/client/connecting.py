@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import ssl
 import sys
 import time
@@ -10,22 +11,24 @@ from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
+from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS
+from dm_env_rpc_client.transports.http2.client.reaching import explain_end, reach
 from dm_env_rpc_client.transports.http2.client.request import request_headers
 from dm_env_rpc_client.transports.http2.client.target import Target
-from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
+from dm_env_rpc_client.transports.http2.client.waits import Pause, Ready, Sequence, run
 from dm_env_rpc_client.transports.http2.dial_in.incoming import DialedIn
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
-from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
+from dm_env_rpc_client.transports.http2.sockets import tls_context
 from dm_env_rpc_client.transports.streams import Allocate
 
 
-def open_connection(
+def opening(
     endpoint: Endpoint,
     timeout: float | None,
     allocate: Allocate,
     *more: tuple[str, str],
     first: bytes | None = None,
-) -> ClientConnection:
+) -> Sequence[ClientConnection]:
     """Opens a connection.
 
     Args:
@@ -50,28 +53,36 @@ def open_connection(
     attempts = Attempts(endpoint.address, timeout)
     while True:
         try:
-            connection = ClientConnection(
-                connect_socket(target, tls, attempts.deadline, endpoint.stays_on_loopback),
-                ClientHalf(endpoint.address, endpoint.max_message_bytes, allocate),
-                request,
-                sys.maxsize,
-            )
+            connected = yield from reach(target, tls, attempts.deadline, endpoint.stays_on_loopback)
+            half = ClientHalf(endpoint.address, endpoint.max_message_bytes, allocate)
+            connection = ClientConnection(connected, half, request, sys.maxsize)
             try:
-                connection.wait_until_accepted(attempts.deadline, first)
+                yield from _until_accepted(connection, attempts.deadline, first)
                 return connection
             except ConnectionLostError as error:
                 if tls is not None:
                     raise HandshakeError(connection.alert or error) from None
-                raise explain_end(error, attempts) from None
+                raise (yield from explain_end(error, attempts)) from None
         except OSError as error:
             attempts.failed(error)
-        time.sleep(RETRY_SECONDS)
+        yield Pause(RETRY_SECONDS)
+
+
+def open_connection(
+    endpoint: Endpoint,
+    timeout: float | None,
+    allocate: Allocate,
+    *more: tuple[str, str],
+    first: bytes | None = None,
+) -> ClientConnection:
+    """Opens a connection and waits for it in this thread; as `opening`."""
+    return run(opening(endpoint, timeout, allocate, *more, first=first))
 
 
 def take_connection(
     dialed: DialedIn, endpoint: Endpoint, deadline: float | None, allocate: Allocate
 ) -> ClientConnection:
-    """Makes a connection of one that the server has opened; errors as `wait_until_accepted`."""
+    """Makes a connection of one that the server has opened; errors as `_until_accepted`."""
     is_tls = isinstance(dialed.socket, ssl.SSLSocket)
     address = f"{dialed.address} (dialed in to {endpoint.address})"
     connection = ClientConnection(
@@ -80,5 +91,39 @@ def take_connection(
         request_headers(Target.parse(endpoint.address), is_tls, endpoint.metadata),
         dialed.environments,
     )
-    connection.wait_until_accepted(deadline)
+    run(_until_accepted(connection, deadline, None))
     return connection
+
+
+def _until_accepted(
+    connection: ClientConnection, deadline: float | None, first: bytes | None
+) -> Sequence[None]:
+    """Returns when the server has shown itself; otherwise closes the socket.
+
+    Args:
+      connection: a new one.
+      deadline: on the monotonic clock; None for no limit.
+      first: a message that the first stream sends with the greeting; None for none.
+
+    Raises:
+      TimeoutError: not by the deadline.
+      DmEnvRpcClientError: another one than an HTTP/2 server, or none any more.
+    """
+    try:
+        connection.greet(first)
+        has_more = False
+        while not connection.is_accepted():
+            seconds = LOOK_SECONDS
+            if deadline is not None:
+                seconds = min(seconds, deadline - time.monotonic())
+            if seconds <= 0:
+                raise TimeoutError
+            events = select.POLLIN | (select.POLLOUT if connection.wants_to_write else 0)
+            if has_more or (yield Ready(connection, events, seconds)):
+                has_more = connection.receive_ready()
+                connection.uncork()
+            elif seconds == LOOK_SECONDS:
+                connection.judge()
+    except BaseException:
+        connection.drop()
+        raise

@@ -15,11 +15,13 @@ from typing import Any
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.transports.http2.client.attempts import HandshakeError
+from dm_env_rpc_client.transports.http2.client.reaching import reach
 from dm_env_rpc_client.transports.http2.client.target import Target
+from dm_env_rpc_client.transports.http2.client.waits import run
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
 from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
-from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
+from dm_env_rpc_client.transports.http2.sockets import tls_context
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 from dm_env_rpc_client.transports.status import stream_error
 
@@ -115,8 +117,9 @@ class DialingListener(Listener):
 
     def _connect(self) -> Any:
         deadline = time.monotonic() + _GREET_SECONDS
-        connected = connect_socket(
-            self._target, self._read_tls(), deadline, self._dial.stays_on_loopback, dialing.ALPN
+        loopback_only = self._dial.stays_on_loopback
+        connected = run(
+            reach(self._target, self._read_tls(), deadline, loopback_only, dialing.ALPN)
         )
         with self._changed:
             if not self._is_closed:
