@@ -14,8 +14,8 @@ from typing import Any
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.http2.client.attempts import HandshakeError
-from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
 from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener

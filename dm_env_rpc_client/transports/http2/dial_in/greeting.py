@@ -15,9 +15,8 @@ from typing import Any
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.transports.addresses import check_address
-from dm_env_rpc_client.transports.credentials import ServerCredentials, check_encryption
-from dm_env_rpc_client.transports.tls import Tls
-from dm_env_rpc_client.transports.tokens import bearer
+from dm_env_rpc_client.transports.credentials import ServerCredentials, Tls, check_encryption
+from dm_env_rpc_client.transports.metadata import bearer
 
 ALPN = "dm_env_rpc-dial"
 

@@ -23,10 +23,10 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
-from dm_env_rpc_client.system.epoll import why_no_epoll
 from dm_env_rpc_client.system.locks import make_rlock
+from dm_env_rpc_client.system.polling import why_no_epoll
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
-from dm_env_rpc_client.transports.credentials import ServerCredentials
+from dm_env_rpc_client.transports.credentials import ServerCredentials, Tls
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
 from dm_env_rpc_client.transports.http2.server.accepting import AcceptingThread
 from dm_env_rpc_client.transports.http2.server.clients import peer_address
@@ -35,9 +35,8 @@ from dm_env_rpc_client.transports.http2.sockets import (
     accepted_socket,
     server_tls_context,
 )
+from dm_env_rpc_client.transports.metadata import Token
 from dm_env_rpc_client.transports.server_streams import check_may_listen
-from dm_env_rpc_client.transports.tls import Tls
-from dm_env_rpc_client.transports.tokens import Token
 
 _log = logging.getLogger("dm_env_rpc_client.incoming")
 
