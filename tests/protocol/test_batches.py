@@ -14,6 +14,7 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol.batches import (
     ROW_ERROR_BYTES,
     ROW_ERRORS,
+    STEP_MASK,
     STEP_TYPE,
     check_step,
     num_rows,
