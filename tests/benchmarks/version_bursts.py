@@ -34,7 +34,7 @@ class Steps(dm_env.Environment):
 
     def __init__(self, kind: str = "scalar"):
         shape, dtype = SHAPES[kind]
-        self._observation = np.zeros(shape, dtype)
+        self._observation: Any = np.zeros(shape, dtype)
 
     def reset(self) -> dm_env.TimeStep:
         return dm_env.restart(self._observation)
@@ -49,7 +49,7 @@ class Steps(dm_env.Environment):
         return specs.DiscreteArray(3, name="action")
 
 
-class GymSteps(gymnasium.Env):  # type: ignore[type-arg]
+class GymSteps(gymnasium.Env[Any, Any]):
     """`Steps`, as a Gymnasium environment."""
 
     def __init__(self, kind: str = "scalar", render_mode: str | None = None):
@@ -57,7 +57,7 @@ class GymSteps(gymnasium.Env):  # type: ignore[type-arg]
         top = 255 if dtype is np.uint8 else 1
         self.observation_space = gymnasium.spaces.Box(0, top, shape, dtype)
         self.action_space = gymnasium.spaces.Discrete(3)
-        self._observation = np.zeros(shape, dtype)
+        self._observation: Any = np.zeros(shape, dtype)
         self._info = {} if kind == "no infos" else {"count": 1}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
