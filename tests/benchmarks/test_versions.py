@@ -5,20 +5,52 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from tests.benchmarks import versions
+from tests.benchmarks.version_bursts import CASES
 from tests.interop.former.version import COMMIT, former_version
-from tests.support.programs import run_python
+from tests.support.programs import ROOT, run_python
+
+COMMAND = ("-m", "tests.benchmarks.versions", COMMIT, "--rounds", "2")
 
 
-def test_a_commit_and_the_working_tree_step_in_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("free", [False, True])
+def test_a_commit_and_the_working_tree_step_in_turns(tmp_path: Path, free: bool) -> None:
     former_version()  # Skips this where the history is not at hand.
     out = tmp_path / "found.json"
-    options = ["--rounds", "2", "--json", out]
-    named = [part for case in ("make", "RemoteVectorEnv of 8") for part in ("--only", case)]
-    finished = run_python("-m", "tests.benchmarks.versions", COMMIT, *named, *options, timeout=300)
+    names = ["make", "RemoteVectorEnv of 8"]
+    only = [part for name in names for part in ("--only", name)]
+    options = ["--json", out, *(["--free"] if free else [])]
+    finished = run_python(*COMMAND, *only, *options, timeout=300)
     lines = finished.stdout.splitlines()
-    assert [line[:20].rstrip() for line in lines] == ["make", "RemoteVectorEnv of 8"]
-    for found in json.loads(out.read_text()).values():
-        assert [len(found[name]) for name in ("older", "newer", "ratio")] == [2, 2, 2]
-        assert all(0 < each < 1e6 for each in found["older"] + found["newer"])
-    again = ["-m", "tests.benchmarks.versions", COMMIT, "--only", "make", "--rounds", "2"]
-    run_python(*again, "--free", "--most", "0", code=1, timeout=300)
+    assert [line[:38].rstrip() for line in lines] == names
+    found = json.loads(out.read_text())
+    assert list(found) == names
+    for of_case in found.values():
+        older, newer = of_case["older"]["median"], of_case["newer"]["median"]
+        # A step of any machine takes between a microsecond and a second.
+        assert 1e-6 < older < 1
+        assert 1e-6 < newer < 1
+        assert of_case["ratio"] == pytest.approx(newer / older)
+
+
+def test_a_ratio_above_the_bound_is_an_exit_code() -> None:
+    former_version()
+    finished = run_python(*COMMAND, "--only", "make", "--most", "0", code=1, timeout=300)
+    assert finished.stdout.rstrip().endswith("above 0.0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_each_way_of_stepping_works(case: str) -> None:
+    [found] = versions.measure([ROOT], case, 1, free=True)
+    assert found.median > 0
+
+
+def test_a_version_that_does_not_begin_is_named(tmp_path: Path) -> None:
+    package = tmp_path / "dm_env_rpc_client"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit\n")
+    with pytest.raises(RuntimeError, match=r"'make' of .* did not begin: it imported ''"):
+        versions.measure([tmp_path], "make", 1, free=True)

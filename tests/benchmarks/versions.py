@@ -1,146 +1,137 @@
-"""Two versions of the package, step by step in turns: `python -m tests.benchmarks.versions COMMIT`.
+"""Compares two versions of the package: `python -m tests.benchmarks.versions COMMIT`.
 
     python -m tests.benchmarks.versions 562b5870            # that commit, and the working tree
     python -m tests.benchmarks.versions 562b5870 HEAD --only make --only "batch of 64"
     python -m tests.benchmarks.versions 562b5870 --free --json found.json
 
-For each way of stepping, both versions serve an environment that computes nothing and step it, in
-bursts that alternate, so that a noisy machine slows both. The ratio is the median over the rounds
-of the newer version's time of a step over the older one's in the same round, with the quartiles in
-brackets. Everything runs on one processor, and the time is the processor time of client and server;
-with `--free` it is the time that passes, and every processor may be used.
+Both versions step an environment that computes nothing, in every way of stepping, in bursts that
+take turns. The columns are the microseconds of a step of the older and the newer version, with the
+10th and 90th percentiles of the bursts, and the ratio of the medians. Everything runs on one
+processor, and the time is the processor time of client and server together; with `--free` it is the
+time that passes, and every processor may be used.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
+import dataclasses
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tarfile
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.benchmarks import version_bursts
+from tests.benchmarks.rounds import Contender, Sample, alternate
+from tests.benchmarks.version_bursts import CASES
+from tests.support.history import package_at
 from tests.support.programs import ROOT
 
 __all__ = ["main", "measure"]
 
 BURST_SECONDS = 0.1
-
-
-def _checked_out(commit: str, beside: Path) -> Path:
-    """Returns a folder with the package of a commit."""
-    archived = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", commit, "dm_env_rpc_client"],
-        check=True,
-        capture_output=True,
-    )
-    folder = beside / commit
-    with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+END_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def _stepping(folder: Path, case: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, version_bursts.__file__, "step", case, str(BURST_SECONDS)],
+def _stepping(folder: Path, case: str, free: bool) -> Iterator[Contender]:
+    """A contender that steps the package in a folder, in processes of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.version_bursts", case, str(BURST_SECONDS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        ready = process.stdout.readline()
-        if ready != "ready\n":
-            raise RuntimeError(f"{case!r} of {folder} did not begin, it said {ready!r}")
-        yield process
-    finally:
-        process.stdin.close()
-        process.wait(60)
+        cwd=folder,  # With `-m`, the working directory comes before PYTHONPATH.
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asks, answers = process.stdin, process.stdout
+
+        def turn() -> float:
+            asks.write("\n")
+            asks.flush()
+            passed, used = map(float, answers.readline().split())
+            return passed if free else used
+
+        try:
+            imported = answers.readline().strip()
+            if not imported.startswith(f"{folder}{os.sep}"):
+                raise RuntimeError(f"{case!r} of {folder} did not begin: it imported {imported!r}")
+            yield turn
+            asks.close()
+            process.wait(END_SECONDS)
+        finally:
+            process.kill()  # Does nothing where it has ended; its server ends with it.
 
 
-def _burst(process: subprocess.Popen[str]) -> list[float]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return [float(each) for each in process.stdout.readline().split()]
-
-
-def measure(folders: Sequence[Path], case: str, rounds: int, free: bool) -> dict[str, list[float]]:
-    """Steps two versions in turns.
+def measure(folders: Sequence[Path], case: str, rounds: int, free: bool) -> list[Sample]:
+    """Steps versions in turns.
 
     Args:
-      folders: the older package's folder and the newer one's.
+      folders: the packages.
       case: a key of `version_bursts.CASES`.
-      rounds: bursts of each.
-      free: whether to measure the time that passes, not the processor time.
+      rounds: how many bursts of each.
+      free: whether to measure the time that passes in place of the processor time.
 
     Returns:
-      The microseconds of a step of each in each round: `older`, `newer`, and their `ratio`.
+      The seconds of a step of each.
     """
     with contextlib.ExitStack() as stack:
-        older, newer = (stack.enter_context(_stepping(folder, case)) for folder in folders)
-        found: dict[str, list[float]] = {"older": [], "newer": [], "ratio": []}
-        for turn in range(rounds):
-            in_turn = (("older", older), ("newer", newer))
-            # The one that is first in a round is second in the next.
-            for name, process in in_turn[:: 1 if turn % 2 else -1]:
-                found[name].append(_burst(process)[0 if free else 1])
-            found["ratio"].append(found["newer"][-1] / found["older"][-1])
-    return found
+        contenders = {
+            str(number): stack.enter_context(_stepping(folder, case, free))
+            for number, folder in enumerate(folders)
+        }
+        return list(alternate(contenders, rounds).values())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code, which is 1 if a ratio is above the bound."""
-    description, _, examples = (__doc__ or "").partition("\n\n")
+def _written(sample: Sample) -> str:
+    low, median, high = (each * 1e6 for each in (sample.low, sample.median, sample.high))
+    return f"{median:8.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.versions",
-        description=f"{description}\n\n{examples}",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("older", help="a commit")
     parser.add_argument("newer", nargs="?", help="a commit; default: the working tree")
-    parser.add_argument("--only", action="append", choices=version_bursts.CASES, help="repeatable")
-    parser.add_argument(
-        "--rounds", type=int, default=40, help="bursts of each version; default: 40"
-    )
-    parser.add_argument("--free", action="store_true", help="on all processors, by wall time")
+    parser.add_argument("--only", action="append", choices=CASES, help="repeatable")
+    parser.add_argument("--rounds", type=int, default=40, help="bursts of each version; 40")
+    parser.add_argument("--free", action="store_true", help="use all processors; time that passes")
     parser.add_argument("--most", type=float, help="the bound of a ratio")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes what was measured")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code, which is 1 if a ratio is above the bound."""
+    options = _options(arguments)
     if not options.free:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    folders = [
+        package_at(options.older),
+        ROOT if options.newer is None else package_at(options.newer),
+    ]
     measured = {}
-    above = False
-    with tempfile.TemporaryDirectory() as folder:
-        folders = [
-            _checked_out(options.older, Path(folder)),
-            _checked_out(options.newer, Path(folder)) if options.newer else ROOT,
-        ]
-        for case in options.only or version_bursts.CASES:
-            found = measured[case] = measure(folders, case, options.rounds, options.free)
-            low, middle, high = statistics.quantiles(found["ratio"], n=4)
-            older, newer = (statistics.median(found[name]) for name in ("older", "newer"))
-            is_above = options.most is not None and middle > options.most
-            above = above or is_above
-            print(
-                f"{case:28} {older:8.1f} {newer:8.1f} us  {middle:.3f} [{low:.3f}, {high:.3f}]"
-                f"{'  above the bound' if is_above else ''}",
-                flush=True,
-            )
+    above = []
+    for case in options.only or CASES:
+        older, newer = measure(folders, case, options.rounds, options.free)
+        ratio = newer.median / older.median
+        is_above = options.most is not None and ratio > options.most
+        above += [case] * is_above
+        remark = f"  above {options.most}" if is_above else ""
+        print(
+            f"{case:38}{_written(older):26}{_written(newer):26} us {ratio:6.3f}{remark}", flush=True
+        )
+        of_both = {"older": dataclasses.asdict(older), "newer": dataclasses.asdict(newer)}
+        measured[case] = {**of_both, "ratio": ratio}
     if options.json is not None:
         options.json.write_text(json.dumps(measured, indent=1))
-    return int(above)
+    return int(bool(above))
 
 
 if __name__ == "__main__":
