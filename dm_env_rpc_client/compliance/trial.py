@@ -356,10 +356,10 @@ class Trial:
                 ):
                     names.pop()
                     continue
-                time.sleep(_PAUSE_SECONDS)
                 if not self.facts.survives_errors:
                     probe.close()
                     probe = None
+                time.sleep(_PAUSE_SECONDS)
         except (ViolationError, DmEnvRpcClientError):
             pass
         finally:

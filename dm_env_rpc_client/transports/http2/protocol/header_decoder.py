@@ -84,13 +84,13 @@ class HeaderDecoder:
                     header = (name, value)
                     if is_added:
                         self._add(header)
-                headers.append(header)
                 self.list_bytes += len(header[0]) + len(header[1]) + _ENTRY_BYTES
                 if self.list_bytes > self._max_list_bytes:
                     raise ViolationError(
                         f"sent headers of more than {self._max_list_bytes} bytes",
                         ENHANCE_YOUR_CALM,
                     )
+                headers.append(header)
         except IndexError:
             raise _broken("the block ends in the middle of a header") from None
         return headers
