@@ -67,20 +67,23 @@ class Watch:
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
             opened: list[Connection] = []
-            while not self._ended.wait(_BETWEEN_SECONDS):
-                try:
-                    self._look(opened, stack)
-                except Exception:
-                    return  # The server does not know, or takes no more connections.
+            while True:
+                if self._ended.wait(_BETWEEN_SECONDS):
+                    break
+                self._look(opened, stack)
 
     def _look(self, opened: list[Connection], stack: contextlib.ExitStack) -> None:
         since = self._since
         if since is None or time.monotonic() - since <= _PATIENCE_SECONDS:
             return
-        if not opened:
-            reopen = self._env.connection.reopen
-            opened.append(stack.enter_context(reopen(_CONNECT_SECONDS)))
-        text = self._ask(opened[0])
+        try:
+            if not opened:
+                reopen = self._env.connection.reopen
+                opened.append(stack.enter_context(reopen(_CONNECT_SECONDS)))
+            text = self._ask(opened[0])
+        except Exception:
+            self._ended.set()  # The server does not know, or takes no more connections.
+            return
         if self._since is since and text != self.waiting_for:
             self.waiting_for = text
             if text and self._tell is not None:
