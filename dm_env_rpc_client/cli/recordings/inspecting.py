@@ -64,12 +64,12 @@ def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
     console = Console()
     described = []
     picture = None
+    draws = console.is_terminal and not as_json
     failure = None
     try:
         for episode in episodes(scan):
-            if picture is None and console.is_terminal and not as_json:
-                picture = _picture(episode)
             described.append(_describe(episode))
+            picture = _picture(episode) if draws and picture is None else picture
     except RecordingError as error:
         if not scan.connections:
             raise

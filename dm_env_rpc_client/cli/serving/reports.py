@@ -91,15 +91,15 @@ def show_table(server: Server) -> None:
     seen, steps = time.monotonic(), 0
     try:
         with rich.live.Live(console=console, auto_refresh=False) as live:
-            is_running = True
+            is_over = False
             while True:
-                if not is_running:
+                if is_over:
                     break
                 stats, now = server.stats(), time.monotonic()
                 rate = (stats.steps - steps) / max(now - seen, 1e-9)
                 seen, steps = now, stats.steps
                 live.update(_table(stats, rate, failures.lines), refresh=True)
-                is_running = not server.wait(REFRESH_SECONDS)
+                is_over = server.wait(REFRESH_SECONDS)
     finally:
         root.handlers = handlers
         server_log.setLevel(level)

@@ -117,14 +117,13 @@ class _Run:
             if self._other is None:
                 probe = self._trial.connect()
                 self._other = self._trial.join(probe, self._trial.create_another_world(probe))
-            remaining = most
-            while True:
-                if not remaining:
+            for number in range(most):
+                # The next step of the agent must find it ended.
+                if number and (
+                    self._other.state is not State.RUNNING or time.monotonic() > deadline
+                ):
                     break
                 self._other.step()
-                # The next step of the agent must find it ended.
-                goes_on = self._other.state is State.RUNNING and time.monotonic() <= deadline
-                remaining = remaining - 1 if goes_on else 0
         except ViolationError as violation:
             if self._other is None or violation.is_unanswered:
                 raise

@@ -30,9 +30,11 @@ def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.
     kind: Any = timestep.step_type
     if type(kind) is dm_env.StepType:
         return kind
+    known = None
     with contextlib.suppress(TypeError, ValueError):  # An array has several elements.
-        for known in (each for each in dm_env.StepType if kind == each):
-            return known
+        known = next((each for each in dm_env.StepType if kind == each), None)
+    if known is not None:
+        return known
     raise RuntimeError(
         f"{method} of {class_name(hosted)} returned a TimeStep of the type {kind!r}; expected "
         "dm_env.StepType.FIRST (0), MID (1) or LAST (2)"
