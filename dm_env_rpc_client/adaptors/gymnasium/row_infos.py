@@ -23,6 +23,8 @@ from dm_env_rpc_client.system.wrong_returns import described
 
 __all__ = ["OwnInfos", "RowInfos", "StackedInfos"]
 
+_INDEX = operator.itemgetter(0)
+
 
 class RowInfos(Protocol):
     """The infos of rows between their steps and the answer.
@@ -56,9 +58,6 @@ class RowInfos(Protocol):
         """
 
 
-_INDEX = operator.itemgetter(0)
-
-
 class StackedInfos:
     """Infos stacked as Gymnasium stacks them.
 
@@ -70,7 +69,7 @@ class StackedInfos:
     def __init__(self, count: int, is_exact: bool):
         self.num_envs = count
         self._is_exact = is_exact
-        # In the order in which they came; rows may have several.
+        # Rows with their infos, in the order in which they were put; a row may have several.
         self._infos: list[tuple[int, Any]] = []
 
     def put(self, index: int, info: Any) -> None:

@@ -60,8 +60,9 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
         assert found["steps"] == count
         assert found["memory_mib"] <= 5
         assert found["server_memory_mib"] <= 5
-        if found["threads_more"] > 0 and attempt + 1 < ATTEMPTS:
-            continue  # grpcio's pool grows where the machine is busy; a leak grows each time.
+        has_grown = transport == "grpc" and found["threads_more"] > 0
+        if has_grown and attempt + 1 < ATTEMPTS:
+            continue  # grpcio's pool of threads grows on a busy machine; a leak shows each time.
         assert found["threads_more"] <= 0
         if not is_strict() or abs(found["pipe_drift_percent"]) < MACHINE_PERCENT:
             break  # The machine was the same at the end.
