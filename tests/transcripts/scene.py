@@ -1,0 +1,174 @@
+"""What a scenario gets, and what runs it: servers behind relays, and a place for what is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dm_env_rpc_client
+from dm_env_rpc_client.server import serve
+from tests.transcripts.canonical import Placeholders, cut, digest, lines_of_streams
+from tests.transcripts.readable import value_text
+from tests.transcripts.streams import streams_of, turns
+from tests.transcripts.tap import CLIENT, Tap
+
+__all__ = ["WIDTH", "Scenario", "Scene", "Shared", "transcript"]
+
+WIDTH = 120
+"""Characters of a line."""
+
+
+class Shared:
+    """Servers that take long to start, for all scenarios that ask for them; a context."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._made: dict[Any, Any] = {}
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._made.clear()
+        self._stack.close()
+
+    def get(self, make: Callable[[], contextlib.AbstractContextManager[Any]]) -> Any:
+        """Enters the context that a function makes, once; returns what it gives."""
+        if make not in self._made:
+            self._made[make] = self._stack.enter_context(make())
+        return self._made[make]
+
+
+class Scene:
+    """One run of a scenario.
+
+    Attributes:
+      shared: what scenarios share.
+      stack: is closed at the end: clients before relays, and these before servers.
+      folder: an empty one.
+    """
+
+    def __init__(self, shared: Shared, stack: contextlib.ExitStack, folder: Path):
+        self.shared = shared
+        self.stack = stack
+        self.folder = folder
+        self._taps: list[Tap] = []
+        self._other_taps: list[Tap] = []
+        self._seen: list[tuple[bool, str]] = []
+
+    def serve(self, environment: Any, **options: Any) -> str:
+        """Serves an environment; returns the address of a relay before it."""
+        return self.tap(self.stack.enter_context(serve(environment, **options)).address)
+
+    def tap(self, upstream: str, address: str = "127.0.0.1:0") -> str:
+        """Puts a relay before a server; returns its address."""
+        tap = self.stack.enter_context(Tap(upstream, address))
+        self._taps.append(tap)
+        return tap.address
+
+    def tap_other(self, upstream: str) -> str:
+        """Does the same for a server of another protocol, in which each end waits for the other."""
+        tap = self.stack.enter_context(Tap(upstream))
+        self._other_taps.append(tap)
+        return tap.address
+
+    def see(self, *values: Any) -> None:
+        """Writes down what a client has seen."""
+        texts = [each if isinstance(each, str) else value_text(each) for each in values]
+        self._seen.append((False, " ".join(texts)))
+
+    @contextlib.contextmanager
+    def fails(self, what: str) -> Iterator[None]:
+        """Writes down the error of what is called within; that there is none, too."""
+        try:
+            yield
+        except Exception as error:
+            self._seen.append((True, f"{what}: {type(error).__name__}: {error}"))
+        else:
+            self._seen.append((True, f"{what}: no error"))
+
+    def lines(self, by_hand: bool, width: int | None) -> list[str]:
+        """Returns the transcript, when all ends are closed."""
+        replace = Placeholders()
+        connections = [chunks for tap in self._taps for chunks in tap.connections]
+        streams = [stream for chunks in connections for stream in streams_of(chunks)]
+        lines = lines_of_streams(streams, replace, by_hand, width)
+        for tap in self._other_taps:
+            for chunks in tap.connections:
+                lines.append("-- connection")
+                for who, data in turns(chunks):
+                    text = replace(repr(data))
+                    line = f"{len(data)} {digest(text.encode())} {text}"
+                    lines.append(cut(f"{'>' if who == CLIENT else '<'} {line}", width))
+        if self._seen:
+            lines.append("-- seen")
+        for is_error, seen in self._seen:
+            # One line, whatever is in an error.
+            text = replace(" / ".join(seen.splitlines()))
+            longest = 4 * width if is_error and width is not None else width
+            if width is not None and len(text) + 2 > width:
+                text = f"{digest(text.encode())} {text}"
+            lines.append(cut(f". {text}", longest))
+        return lines
+
+
+class Scenario(NamedTuple):
+    """What is done between a client and a server.
+
+    Args:
+      play: does it.
+      by_hand: whether both ends code steps by hand, so that these are compared byte for byte. False
+        where protobuf codes them: for another client or server, and for steps in unusual forms.
+      needs: the groups of programs that have to be there, as in `tests/support/groups.py`.
+    """
+
+    play: Callable[[Scene], Any]
+    by_hand: bool = True
+    needs: str = ""
+
+
+def transcript(scenario: Scenario, shared: Shared, width: int | None = WIDTH) -> list[str]:
+    """Runs a scenario, and returns its transcript.
+
+    Args:
+      scenario: what is done.
+      shared: what scenarios share.
+      width: of a line; None for whole ones.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="transcript-") as folder,
+        _quiet(),
+    ):
+        with contextlib.ExitStack() as stack:
+            scene = Scene(shared, stack, Path(folder))
+            played = scenario.play(scene)
+            if isinstance(played, Awaitable):
+                asyncio.run(_done(played))
+        return scene.lines(scenario.by_hand, width)
+
+
+async def _done(awaitable: Awaitable[Any]) -> None:
+    await awaitable
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Environments fail on purpose here, and servers and clients say so."""
+    log = logging.getLogger(dm_env_rpc_client.__name__)
+    one_file = logging.getLogger("dm_env_rpc_server")
+    levels = log.level, one_file.level
+    log.setLevel(logging.CRITICAL + 1)
+    one_file.setLevel(logging.CRITICAL + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            log.setLevel(levels[0])
+            one_file.setLevel(levels[1])
