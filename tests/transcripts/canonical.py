@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2 as pb
 from dm_env_rpc_client._proto import line_1_0_pb2
 from tests.transcripts.readable import inside, message_text
-from tests.transcripts.streams import PATH, Stream
+from tests.transcripts.streams import Stream
 
 __all__ = ["Canonical", "Placeholders", "canonical", "cut", "digest", "lines_of_streams"]
 
@@ -188,8 +188,7 @@ def _lines(
     stream: Stream, replace: Placeholders, by_hand: bool, width: int | None
 ) -> list[str]:
     pairs = " ".join(f"{key}={value!r}" for key, value in sorted(stream.metadata))
-    called = "" if stream.path == PATH else f" of {stream.path}"
-    lines = [replace(f"-- stream{called} {pairs}".rstrip())]
+    lines = [replace(f"-- stream {pairs}".rstrip())]
     # The answer to a CreateWorld has the name that requests use: it has to have a number first.
     for direction, kind, messages in (
         (">", pb.EnvironmentRequest, stream.requests),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -27,7 +28,12 @@ class Counter(dm_env.Environment):
       fails_in: the method that raises.
       fails_at: the step that raises, from 1; 0 for none.
       discount: of the steps in the middle.
+
+    Attributes:
+      made: is set when one is made, of this class; None for none.
     """
+
+    made: threading.Event | None = None
 
     def __init__(
         self,
@@ -41,6 +47,8 @@ class Counter(dm_env.Environment):
         if length < 1:
             raise ValueError(f"length is {length}; it is at least 1")
         self._start, self._length, self._ends = int(start), int(length), ends
+        if self.made is not None:
+            self.made.set()
         self._fails_in, self._fails_at, self._discount = fails_in, fails_at, discount
         self._count = self._steps = 0
         self._fail("__init__")
@@ -334,7 +342,8 @@ class Exact(gymnasium.vector.VectorEnv[Any, Any, Any]):
         observation = self._observation()
         if self._mode == "SameStep" and ends.any():
             final = np.full(self.num_envs, None)
-            final[ends] = list(observation[ends])
+            for row in np.flatnonzero(ends):
+                final[row] = observation[row]
             infos |= {"final_obs": final, "_final_obs": ends.copy()}
             self._counts[ends] = 0
             observation = self._observation()
@@ -355,9 +364,14 @@ def _first_seed(seed: Any) -> int:
 
 
 class Pair(Game):
-    """Two players, who see what the other did."""
+    """Two players, who see what the other did.
+
+    Attributes:
+      configured: is set when one is configured, of this class; None for none.
+    """
 
     min_players = 2
+    configured: threading.Event | None = None
 
     def __init__(self, length: int = 2):
         self._length = length
@@ -381,6 +395,8 @@ class Pair(Game):
         if set(settings) - {"length"}:
             raise ValueError(f"no setting {min(settings)!r}")
         self._length = int(settings.get("length", self._length))
+        if self.configured is not None:
+            self.configured.set()
 
     def action_spec(self, player: Hashable) -> Any:
         return {"do": specs.DiscreteArray(5, np.int32, "do")}
@@ -419,6 +435,7 @@ def players(**settings: Any) -> Any:
             self.possible_agents = ["early", "late", "whole"]
             self.agents: list[str] = []
             self.render_mode = render_mode
+            self.state_space = spaces.Box(0, 9, (2,), np.int32)
             self._length, self._count = length, 0
 
         def observation_space(self, agent: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import tempfile
@@ -15,7 +16,7 @@ import dm_env_rpc_client
 from dm_env_rpc_client.server import serve
 from tests.transcripts.canonical import Placeholders, cut, digest, lines_of_streams
 from tests.transcripts.readable import value_text
-from tests.transcripts.streams import streams_of, turns
+from tests.transcripts.streams import PATH, streams_of, turns
 from tests.transcripts.tap import CLIENT, Tap
 
 __all__ = ["WIDTH", "Scenario", "Scene", "Shared", "transcript"]
@@ -78,6 +79,16 @@ class Scene:
         self._other_taps.append(tap)
         return tap.address
 
+    def start(self, call: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+        """Calls a function in a thread of its own."""
+        pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+        return pool.submit(call)
+
+    def cut(self) -> None:
+        """Breaks all connections off at the relays."""
+        for tap in self._taps:
+            tap.cut()
+
     def see(self, *values: Any) -> None:
         """Writes down what a client has seen."""
         texts = [each if isinstance(each, str) else value_text(each) for each in values]
@@ -97,7 +108,9 @@ class Scene:
         """Returns the transcript, when all ends are closed."""
         replace = Placeholders()
         connections = [chunks for tap in self._taps for chunks in tap.connections]
-        streams = [stream for chunks in connections for stream in streams_of(chunks)]
+        found = [stream for chunks in connections for stream in streams_of(chunks)]
+        # Others ask for the server's health: how that is done is the transport's own matter.
+        streams = [stream for stream in found if stream.path == PATH]
         lines = lines_of_streams(streams, replace, by_hand, width)
         for tap in self._other_taps:
             for chunks in tap.connections:

@@ -23,7 +23,9 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _CONTINUATION = 0, 1, 3, 9
 _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 1, 4, 8, 32
 
-_NOT_SHOWN = {"te", "content-type", "user-agent", "grpc-accept-encoding", "accept-encoding"}
+_NOT_SHOWN = {
+    "te", "content-type", "user-agent", "grpc-accept-encoding", "accept-encoding", "grpc-timeout",
+}  # fmt: skip
 """Headers that each gRPC library writes in its own way."""
 
 

@@ -70,14 +70,17 @@ class Tap:
         self._listener.close()
         for thread in self._threads:
             thread.join(_SECONDS)
-        for each in self._sockets:
-            # For what did not end by itself.
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        self.cut()  # What did not end by itself.
         for thread in self._threads:
             thread.join()
         for each in self._sockets:
             each.close()
+
+    def cut(self) -> None:
+        """Breaks all connections off, as a network does."""
+        for each in self._sockets:
+            with contextlib.suppress(OSError):  # It has ended already.
+                each.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while True:

@@ -48,11 +48,12 @@ def plain(scene: Scene, mode: str) -> None:
     with d.make(scene.serve(Informed), settings) as env:
         see_steps(scene, env, lambda step: nothing(env), 3)
         if mode == "DISABLED":
-            scene.see("masked", env.reset({"reset_mask": [True, False], "seed": [5, 6]}))
+            scene.see("masked", env.reset({"reset_mask": [True, False], "seed": 5}))
             scene.see("step", env.step(nothing(env)))
         if mode == "NEXT_STEP":
-            scene.see("seeds", env.reset({"seed": [1, 2]}))
-            scene.see("infos", env.reset({"infos": True}))
+            for settings in ({"rows.seed": [1, 2]}, {"seed": [1, 2]}, {"seed": 3, "infos": True}):
+                with scene.fails("reset"):
+                    scene.see("reset", env.reset(settings))
 
 
 def masked_counter(scene: Scene) -> None:

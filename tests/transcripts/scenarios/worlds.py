@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import dm_env_rpc_client as d
@@ -74,14 +75,22 @@ def refused(scene: Scene) -> None:
 
 def by_others(scene: Scene) -> None:
     """A client resets, and is not let into, a world that another one has joined."""
-    address = scene.serve(Counter)
+
+    class Watched(Counter):
+        made = threading.Event()
+
+    address = scene.serve(Watched)
     with d.connect(address) as owner, d.connect(address) as other:
         world = d.create_world(owner)
         env = d.join_world(owner, world)
         scene.see("reset", env.reset())
         scene.see("step", env.step(act(1)))
-        d.reset_world(other, world, {"start": 30})
+        Watched.made.clear()
+        # It is answered when the agent has been told; its settings make an environment before.
+        reset = scene.start(lambda: d.reset_world(other, world, {"start": 30}))
+        assert Watched.made.wait(60)
         scene.see("after the other's ResetWorld", env.step(act(2)))
+        reset.result(60)
         scene.see("step", env.step(act(2)))
         with scene.fails("joining what is joined"):
             d.join_world(other, world)
