@@ -21,11 +21,15 @@ from dm_env_rpc_client._proto import line_1_0_pb2
 from tests.transcripts.readable import inside, message_text
 from tests.transcripts.streams import Stream
 
-__all__ = ["Canonical", "Placeholders", "canonical", "cut", "digest", "lines_of_streams"]
+__all__ = ["ERROR_WIDTH", "Canonical", "Placeholders", "canonical", "cut", "digest", "lines_of_streams"]
 
 _FRAME = re.compile(r'File "([^"]*)", line \d+, in (\S+)')
 
 _OWN_FOLDER = "transcripts"
+
+
+ERROR_WIDTH = 200
+"""Characters of a line with an error, whose text is what matters."""
 
 
 class Placeholders:
@@ -79,7 +83,7 @@ class Canonical(NamedTuple):
     def line(self, direction: str, width: int | None) -> str:
         """Returns it as one line, of some number of characters; texts of errors are not cut."""
         line = f"{direction} {self.kind} {len(self.data)} {digest(self.data)} {self.text}".rstrip()
-        return cut(line, width if self.kind != "error" or width is None else 4 * width)
+        return cut(line, ERROR_WIDTH if self.kind == "error" and width is not None else width)
 
 
 def cut(line: str, width: int | None) -> str:

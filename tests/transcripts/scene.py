@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 
 import dm_env_rpc_client
 from dm_env_rpc_client.server import serve
-from tests.transcripts.canonical import Placeholders, cut, digest, lines_of_streams
+from tests.transcripts.canonical import ERROR_WIDTH, Placeholders, cut, digest, lines_of_streams
 from tests.transcripts.readable import value_text
 from tests.transcripts.streams import PATH, streams_of, turns
 from tests.transcripts.tap import CLIENT, Tap
 
 __all__ = ["WIDTH", "Scenario", "Scene", "Shared", "transcript"]
 
-WIDTH = 120
+WIDTH = 96
 """Characters of a line."""
+
+_TRACEBACK = "On the server:"
 
 
 class Shared:
@@ -100,7 +102,9 @@ class Scene:
         try:
             yield
         except Exception as error:
-            self._seen.append((True, f"{what}: {type(error).__name__}: {error}"))
+            # Not the server's traceback, which shows how the server is made.
+            text = str(error).partition(_TRACEBACK)[0]
+            self._seen.append((True, f"{what}: {type(error).__name__}: {text}"))
         else:
             self._seen.append((True, f"{what}: no error"))
 
@@ -124,7 +128,7 @@ class Scene:
         for is_error, seen in self._seen:
             # One line, whatever is in an error.
             text = replace(" / ".join(seen.splitlines()))
-            longest = 4 * width if is_error and width is not None else width
+            longest = ERROR_WIDTH if is_error and width is not None else width
             if width is not None and len(text) + 2 > width:
                 text = f"{digest(text.encode())} {text}"
             lines.append(cut(f". {text}", longest))

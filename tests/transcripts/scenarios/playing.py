@@ -14,7 +14,7 @@ from tests.transcripts.scene import Scene
 
 __all__ = ["WAYS", "Way", "act", "acts", "nothing", "see_steps"]
 
-STEPS = 5
+STEPS = 4
 
 Way = Callable[..., Any]
 """Plays at an address, with settings for the world and options of `make`."""

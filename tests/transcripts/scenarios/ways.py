@@ -141,7 +141,7 @@ def with_metadata(scene: Scene) -> None:
         d.make(address, token="another")
 
 
-TRANSPORTS = ("make", "asyncio", "futures", "batched", "batched on streams")
+TRANSPORTS = ("make", "asyncio", "futures", "batched on streams")
 
 SCENARIOS: dict[str, Scenario] = {
     **{name: Scenario(played(way, {}, {}, {})) for name, way in WAYS.items()},
@@ -167,7 +167,7 @@ SCENARIOS: dict[str, Scenario] = {
     },
     **{
         f"{name}, recorded": Scenario(functools.partial(recorded, way=WAYS[name]))
-        for name in ("make", "asyncio", "batched", "batched on streams", "plain batch")
+        for name in ("make", "asyncio", "batched", "plain batch")
     },
     **{
         f"{name}, recorded by the proxy": Scenario(
