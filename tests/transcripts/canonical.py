@@ -28,7 +28,7 @@ _FRAME = re.compile(r'File "([^"]*)", line \d+, in (\S+)')
 _OWN_FOLDER = "transcripts"
 
 
-ERROR_WIDTH = 200
+ERROR_WIDTH = 180
 """Characters of a line with an error, whose text is what matters."""
 
 
@@ -93,7 +93,7 @@ def cut(line: str, width: int | None) -> str:
 
 def digest(data: bytes) -> str:
     """Returns a few characters that tell bytes from others."""
-    return hashlib.blake2b(data, digest_size=4).hexdigest()
+    return hashlib.blake2b(data, digest_size=3).hexdigest()
 
 
 def canonical(data: bytes, kind: type[Any], replace: Placeholders, by_hand: bool) -> Canonical:

@@ -60,8 +60,11 @@ def message_text(message: Any) -> str:
         content = inside(message)
         name = message.TypeName().rpartition(".")[2]
         return f"{name}({message.value.hex() if content is None else message_text(content)})"
+    fields = message.ListFields()
+    if [field.name for field, _ in fields] == ["world_name"]:
+        return repr(message.world_name)
     parts = []
-    for field, value in message.ListFields():
+    for field, value in fields:
         if isinstance(value, Mapping):
             text = _map(value)
         elif field.message_type is not None and not hasattr(value, "DESCRIPTOR"):

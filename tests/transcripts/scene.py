@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import itertools
 import logging
 import tempfile
 import warnings
@@ -21,7 +22,7 @@ from tests.transcripts.tap import CLIENT, Tap
 
 __all__ = ["WIDTH", "Scenario", "Scene", "Shared", "transcript"]
 
-WIDTH = 96
+WIDTH = 80
 """Characters of a line."""
 
 _TRACEBACK = "On the server:"
@@ -132,7 +133,15 @@ class Scene:
             if width is not None and len(text) + 2 > width:
                 text = f"{digest(text.encode())} {text}"
             lines.append(cut(f". {text}", longest))
-        return lines
+        return _collapsed(lines)
+
+
+def _collapsed(lines: list[str]) -> list[str]:
+    """Lines, of which the same ones in succession are counted."""
+    return [
+        line if count == 1 else f"{line} x{count}"
+        for line, count in ((line, len(list(same))) for line, same in itertools.groupby(lines))
+    ]
 
 
 class Scenario(NamedTuple):

@@ -207,7 +207,7 @@ SCENARIOS: dict[str, Scenario] = {
         f"{mode}, terminated and truncated{where}": Scenario(
             functools.partial(informed, mode=mode, num_batches=num_batches, both=True)
         )
-        for mode in ("NextStep", "SameStep")
+        for mode in ("SameStep",)
         for where, num_batches in ON_STREAMS.items()
     },
     **{

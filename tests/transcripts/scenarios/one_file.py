@@ -145,8 +145,7 @@ def properties(scene: Scene) -> None:
 SCENARIOS: dict[str, Scenario] = {
     **{
         name: Scenario(way(name))
-        for name in ("make", "some observations", "futures", "unroll", "asyncio", "batched",
-                     "vector")
+        for name in ("make", "futures", "asyncio", "batched", "vector")
     },
     "make, truncated": Scenario(way("make", ends="truncated", discount=0.5)),
     "Gymnasium": Scenario(in_gymnasium),
@@ -156,11 +155,11 @@ SCENARIOS: dict[str, Scenario] = {
     },
     **{
         f"raises in {method}": Scenario(functools.partial(fails, fails_in=method))
-        for method in ("__init__", "reset", "step")
+        for method in ("__init__", "step")
     },
     **{
         f"wrong: {what}": Scenario(functools.partial(broken, what=what))
-        for what in ("reset is LAST", "another shape", "step returns None", "out of bounds")
+        for what in ("another shape", "step returns None")
     },
     "refused": Scenario(refused),
     "properties": Scenario(properties),

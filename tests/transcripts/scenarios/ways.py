@@ -147,11 +147,11 @@ SCENARIOS: dict[str, Scenario] = {
     **{name: Scenario(played(way, {}, {}, {})) for name, way in WAYS.items()},
     **{
         f"{name}, its own discount": Scenario(played(WAYS[name], {}, {}, {"discount": 0.5}))
-        for name in ("make", "asyncio", "batched", "vector on streams", "plain batch")
+        for name in ("make", "batched", "vector on streams")
     },
     **{
         f"{name}, truncated": Scenario(played(WAYS[name], {}, {}, {"ends": "truncated"}))
-        for name in ("make", "batched", "batched on streams", "vector", "vector on streams")
+        for name in ("make", "batched on streams", "vector")
     },
     **{
         f"{name}, grpcio's client": Scenario(played(WAYS[name], {}, {"transport": "grpc"}, {}))
