@@ -32,6 +32,10 @@ ERROR_WIDTH = 180
 """Characters of a line with an error, whose text is what matters."""
 
 
+_NOT_AWAITED = ("leave_world", "destroy_world")
+"""What a client that closes waits for with a short deadline, so that the last ones may be late."""
+
+
 class Placeholders:
     """Replaces what differs from run to run, with numbers in the order of appearance."""
 
@@ -198,9 +202,10 @@ def _lines(
         (">", pb.EnvironmentRequest, stream.requests),
         ("<", pb.EnvironmentResponse, stream.answers),
     ):
-        lines += [
-            canonical(data, kind, replace, by_hand).line(direction, width) for data in messages
-        ]
+        found = [canonical(data, kind, replace, by_hand) for data in messages]
+        while direction == "<" and found and found[-1].kind in _NOT_AWAITED:
+            found.pop()
+        lines += [message.line(direction, width) for message in found]
     if stream.end:
         lines.append(replace(f"-- ended with {stream.end}"))
     return lines

@@ -82,6 +82,8 @@ def socket_served(scene: Scene) -> None:
 
 ACTION = {"turn": {"horizontal": 2}, "jump": 1, "throttle": -1.0, "say": "abc"}
 
+SMALL = {"seed": 5, "width": 4, "height": 2}
+
 
 def library(scene: Scene, version: str, **options: Any) -> None:
     factory = environment_factory(
@@ -92,25 +94,34 @@ def library(scene: Scene, version: str, **options: Any) -> None:
         **options,
     )
     address = scene.serve(factory)
-    with d.make(address, {"length": 2, "seed": 11, "episode": 3}) as env:
+    # Destroying its world ends a process; `make` does not wait long for that.
+    with d.connect(address) as connection:
+        settings = {"length": 2, "seed": 11, "episode": 3}
+        env, world = d.create_and_join_world(connection, settings, {})
         scene.see("specs", repr(env.action_spec()), repr(env.observation_spec()))
         scene.see("reset", env.reset())
         for _ in range(3):
             scene.see("step", env.step(ACTION))
         scene.see("reset", env.reset({"seed": 500}))
-    with scene.fails("a setting that is unknown"):
-        d.make(address, {"color": "red"})
+        env.close()
+        d.destroy_world(connection, world)
+        with scene.fails("a setting that is unknown"):
+            d.create_world(connection, {"color": "red"})
 
 
 def library_fails(scene: Scene) -> None:
     address = scene.serve(
         environment_factory(compile_library("complete", "1.4"), "complete_connect")
     )
-    with d.make(address, {"length": 1, "end": "error"}) as env:
+    with d.connect(address) as connection:
+        settings = {**SMALL, "length": 1, "end": "error"}
+        env, world = d.create_and_join_world(connection, settings, {})
         env.reset()
         for name in ("step", "step", "reset"):
             with scene.fails(name):
                 scene.see(name, env.step(ACTION) if name == "step" else env.reset())
+        env.close()
+        d.destroy_world(connection, world)
 
 
 def library_properties(scene: Scene) -> None:
@@ -118,18 +129,19 @@ def library_properties(scene: Scene) -> None:
         environment_factory(compile_library("complete", "2.2"), "complete_connect", version="2.2")
     )
     with d.connect(address) as connection:
-        env, _ = d.create_and_join_world(connection, {}, {})
+        env, world = d.create_and_join_world(connection, SMALL, {})
         properties = PropertiesExtension(connection)
         scene.see("list", [repr(spec) for spec in properties.walk()])
         for key in ("no", ""):
             with scene.fails(key):
                 properties.read(key)
         env.close()
+        d.destroy_world(connection, world)
 
 
 def library_here(scene: Scene) -> None:
     path = compile_library("complete", "1.4")
-    with EnvCApiEnvironment(path, "complete_connect", settings={"length": 2}) as env:
+    with EnvCApiEnvironment(path, "complete_connect", settings={**SMALL, "length": 2}) as env:
         scene.see("reset", env.reset())
         for _ in range(2):
             scene.see("step", env.step(ACTION))

@@ -98,7 +98,7 @@ class Moody(Exact):
 
 def modeless(scene: Scene) -> None:
     with scene.fails("no mode"):
-        RemoteVectorEnv(scene.serve(Moody), 2).close()
+        RemoteVectorEnv(scene.serve(Moody), 1).close()
     with RemoteVectorEnv(scene.serve(Moody, autoreset_mode="SAME_STEP"), 2) as envs:
         envs.reset()
         for _ in range(2):
