@@ -52,7 +52,9 @@ def main() -> int:
                     differing += 1
                     print(f"== {group}/{name}", *changed, sep="\n", flush=True)
             if options.record and not options.long and chosen:
-                recorded_files.write(path, {name: found[name] for name in scenarios if name in found})
+                recorded_files.write(
+                    path, {name: found[name] for name in scenarios if name in found}
+                )
     print(
         f"{played} scenarios, {differing} differ or fail, {skipped} skipped for want of programs; "
         f"{time.process_time() - begin:.1f} s of processor time in this process"
@@ -70,8 +72,7 @@ def _parse() -> argparse.Namespace:
 
 def _is_chosen(name: str, patterns: list[str]) -> bool:
     return not patterns or any(
-        name.startswith(f"{pattern}/") or fnmatch.fnmatchcase(name, pattern)
-        for pattern in patterns
+        name.startswith(f"{pattern}/") or fnmatch.fnmatchcase(name, pattern) for pattern in patterns
     )
 
 

@@ -6,6 +6,7 @@ protobuf, whose maps have no order: they are parsed and serialized in the order 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
@@ -13,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from google.protobuf import any_pb2, message as protobuf_message
+from google.protobuf import any_pb2
+from google.protobuf import message as protobuf_message
 from google.rpc import error_details_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2 as pb
@@ -21,7 +23,15 @@ from dm_env_rpc_client._proto import line_1_0_pb2
 from tests.transcripts.readable import inside, message_text
 from tests.transcripts.streams import Stream
 
-__all__ = ["ERROR_WIDTH", "Canonical", "Placeholders", "canonical", "cut", "digest", "lines_of_streams"]
+__all__ = [
+    "ERROR_WIDTH",
+    "Canonical",
+    "Placeholders",
+    "canonical",
+    "cut",
+    "digest",
+    "lines_of_streams",
+]
 
 _FRAME = re.compile(r'File "([^"]*)", line \d+, in (\S+)')
 
@@ -47,7 +57,7 @@ class Placeholders:
             if isinstance(replacement, str):
                 text = pattern.sub(replacement, text)
             else:
-                text = pattern.sub(lambda match, kind=replacement[0]: self._of(kind, match), text)
+                text = pattern.sub(functools.partial(self._of, replacement[0]), text)
         return text
 
     def _of(self, kind: str, match: re.Match[str]) -> str:
@@ -192,9 +202,7 @@ def lines_of_streams(
     return [line for stream in ordered for line in _lines(stream, replace, by_hand, width)]
 
 
-def _lines(
-    stream: Stream, replace: Placeholders, by_hand: bool, width: int | None
-) -> list[str]:
+def _lines(stream: Stream, replace: Placeholders, by_hand: bool, width: int | None) -> list[str]:
     pairs = " ".join(f"{key}={value!r}" for key, value in sorted(stream.metadata))
     lines = [replace(f"-- stream {pairs}".rstrip())]
     # The answer to a CreateWorld has the name that requests use: it has to have a number first.

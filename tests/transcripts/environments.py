@@ -139,7 +139,7 @@ class Mirror(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         self._count = 0
-        return dm_env.restart(tree.map_structure(lambda each: _first(each), self._structure))
+        return dm_env.restart(tree.map_structure(_first, self._structure))
 
     def step(self, action: Any) -> dm_env.TimeStep:
         self._count += 1
@@ -310,9 +310,7 @@ class Exact(gymnasium.vector.VectorEnv[Any, Any, Any]):
       render_mode: as in Gymnasium.
     """
 
-    def __init__(
-        self, num_envs: int = 2, mode: str = "NextStep", render_mode: str | None = None
-    ):
+    def __init__(self, num_envs: int = 2, mode: str = "NextStep", render_mode: str | None = None):
         self.metadata = {
             "autoreset_mode": gymnasium.vector.AutoresetMode(mode),
             "render_modes": ["rgb_array"],

@@ -144,7 +144,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         items = (f"{key}: {value_text(each)}" for key, each in value.items())
         return "{" + ", ".join(items) + "}"
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return f"{type(value).__name__}{value_text(value._asdict())}"
     if isinstance(value, list | tuple):
         inner = ", ".join(map(value_text, value))

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import logging
+import sys
 import tempfile
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +25,8 @@ __all__ = ["WIDTH", "Scenario", "Scene", "Shared", "transcript"]
 
 WIDTH = 80
 """Characters of a line."""
+
+_CLEAN_UP_SECONDS = 60.0
 
 _TRACEBACK = "On the server:"
 
@@ -170,6 +173,7 @@ def transcript(scenario: Scenario, shared: Shared, width: int | None = WIDTH) ->
     with (
         tempfile.TemporaryDirectory(prefix="transcript-") as folder,
         _quiet(),
+        _patient(),
     ):
         with contextlib.ExitStack() as stack:
             scene = Scene(shared, stack, Path(folder))
@@ -181,6 +185,22 @@ def transcript(scenario: Scenario, shared: Shared, width: int | None = WIDTH) ->
 
 async def _done(awaitable: Awaitable[Any]) -> None:
     await awaitable
+
+
+@contextlib.contextmanager
+def _patient() -> Iterator[None]:
+    """A client that closes waits as long as it takes, whatever else the machine does."""
+    name = "CLEAN_UP_SECONDS"
+    package = f"{dm_env_rpc_client.__name__}."
+    modules = [module for key, module in list(sys.modules.items()) if key.startswith(package)]
+    kept = [(module, vars(module)[name]) for module in modules if name in vars(module)]
+    for module, _ in kept:
+        setattr(module, name, _CLEAN_UP_SECONDS)
+    try:
+        yield
+    finally:
+        for module, seconds in kept:
+            setattr(module, name, seconds)
 
 
 @contextlib.contextmanager

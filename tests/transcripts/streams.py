@@ -14,7 +14,7 @@ from hpack import Decoder
 
 from tests.transcripts.tap import CLIENT, SERVER, Chunk
 
-__all__ = ["PATH", "Stream", "turns", "streams_of"]
+__all__ = ["PATH", "Stream", "streams_of", "turns"]
 
 PATH = "/dm_env_rpc.v1.Environment/Process"
 

@@ -1,7 +1,7 @@
 """A relay between a client and a server, which writes down the bytes that pass.
 
-It knows sockets alone: what the bytes mean is found out afterwards (`streams.py`). So both ends work
-as without it, and it adds one change of threads to each direction.
+It knows sockets alone: what the bytes mean is found out afterwards (`streams.py`). So both ends
+work as without it, and it adds one change of threads to each direction.
 """
 
 from __future__ import annotations

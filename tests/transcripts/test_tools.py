@@ -54,7 +54,7 @@ def test_other_texts_are_compared(text: str) -> None:
 
 def test_the_bytes_of_a_step_are_compared_as_they_are() -> None:
     tensor = d.pack_tensor(1)
-    one, other = (pb.StepResponse(state=1, observations={uid: tensor}) for uid in (1, 2))
+    one, other = (pb.StepResponse(state="RUNNING", observations={uid: tensor}) for uid in (1, 2))
     # A map in two orders: both mean the same.
     orders = [
         Response(step=first).SerializeToString() + Response(step=second).SerializeToString()

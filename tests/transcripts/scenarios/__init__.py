@@ -1,6 +1,5 @@
 """The scenarios, by the file of their transcripts, and by name."""
 
-from tests.transcripts.scene import Scenario
 from tests.transcripts.scenarios import (
     batches,
     bridges,
@@ -17,6 +16,7 @@ from tests.transcripts.scenarios import (
     ways,
     worlds,
 )
+from tests.transcripts.scene import Scenario
 
 __all__ = ["SCENARIOS"]
 

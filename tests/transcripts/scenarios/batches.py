@@ -29,9 +29,7 @@ def informed(scene: Scene, mode: str, num_batches: int | None = None, **settings
     """A vector of Gymnasium environments, whose episodes end at different steps."""
     address = scene.serve(Informed)
     each = [{"first": 10 * row, "length": row + 2, **settings} for row in range(2)]
-    with RemoteVectorEnv(
-        address, 2, each, autoreset_mode=mode, num_batches=num_batches
-    ) as envs:
+    with RemoteVectorEnv(address, 2, each, autoreset_mode=mode, num_batches=num_batches) as envs:
         scene.see("reset", envs.reset(seed=[4, 9], options={"level": 1}))
         for step in range(4):
             with scene.fails("step"):
@@ -44,16 +42,20 @@ def informed(scene: Scene, mode: str, num_batches: int | None = None, **settings
 
 def plain(scene: Scene, mode: str) -> None:
     """A batch of Gymnasium environments, as a client without Gymnasium sees it."""
-    settings = {"num_envs": 2, "autoreset_mode": mode, "rows.length": [1, 2]}
+    settings: dict[str, Any] = {
+        "num_envs": 2,
+        "autoreset_mode": mode,
+        "rows.length": [1, 2],
+    }
     with d.make(scene.serve(Informed), settings) as env:
         see_steps(scene, env, lambda step: nothing(env), 3)
         if mode == "DISABLED":
             scene.see("masked", env.reset({"reset_mask": [True, False], "seed": 5}))
             scene.see("step", env.step(nothing(env)))
         if mode == "NEXT_STEP":
-            for settings in ({"rows.seed": [1, 2]}, {"seed": [1, 2]}, {"seed": 3, "infos": True}):
+            for again in ({"rows.seed": [1, 2]}, {"seed": [1, 2]}, {"seed": 3, "infos": True}):
                 with scene.fails("reset"):
-                    scene.see("reset", env.reset(settings))
+                    scene.see("reset", env.reset(again))
 
 
 def masked_counter(scene: Scene) -> None:
@@ -197,9 +199,7 @@ ON_STREAMS = {"": None, ", on streams": 0}
 
 SCENARIOS: dict[str, Scenario] = {
     **{
-        f"{mode}{where}": Scenario(
-            functools.partial(informed, mode=mode, num_batches=num_batches)
-        )
+        f"{mode}{where}": Scenario(functools.partial(informed, mode=mode, num_batches=num_batches))
         for mode in MODES
         for where, num_batches in ON_STREAMS.items()
     },

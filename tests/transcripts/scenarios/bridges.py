@@ -60,13 +60,13 @@ ENVIRONMENTS: dict[str, Callable[[], Any]] = {
 def socket(scene: Scene, name: str, dialect: Any, actions: list[Any], **options: Any) -> None:
     server = gym_socket.serve(ENVIRONMENTS, "localhost:0", dialect=dialect, **options)
     address = scene.tap_other(scene.stack.enter_context(server).address)
-    with scene.fails("session"):
-        with gym_socket.GymSocketEnvironment(address, name, dialect=dialect) as env:
-            scene.see("specs", repr(env.action_spec()), repr(env.observation_spec()))
-            scene.see("reset", env.reset())
-            for action in actions:
-                with scene.fails("step"):
-                    scene.see("step", env.step(action))
+    connected = functools.partial(gym_socket.GymSocketEnvironment, dialect=dialect)
+    with scene.fails("session"), connected(address, name) as env:
+        scene.see("specs", repr(env.action_spec()), repr(env.observation_spec()))
+        scene.see("reset", env.reset())
+        for action in actions:
+            with scene.fails("step"):
+                scene.see("step", env.step(action))
 
 
 def socket_served(scene: Scene) -> None:
@@ -166,9 +166,7 @@ SCENARIOS: dict[str, Scenario] = {
         functools.partial(socket, name="nowhere", dialect="first", actions=[])
     ),
     "gym-socket, processes": Scenario(
-        functools.partial(
-            socket, name="walk", dialect="first", actions=[1], processes=True
-        )
+        functools.partial(socket, name="walk", dialect="first", actions=[1], processes=True)
     ),
     "gym-socket, served": Scenario(socket_served),
     **{

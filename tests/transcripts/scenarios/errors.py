@@ -27,35 +27,33 @@ WRONG = (
 
 def fails(scene: Scene, serving: Any, settings: dict[str, Any]) -> None:
     """Each method of an environment, of which one raises; and a second sequence after it."""
-    with d.connect(scene.serve(serving)) as connection:
-        with scene.fails("make"):
-            world = d.create_world(connection, settings)
-            env = d.join_world(connection, world)
-            for name in ("reset", "step", "step", "reset", "step"):
-                with scene.fails(name):
-                    scene.see(name, env.reset() if name == "reset" else env.step(act(2)))
-            env.close()
-            with scene.fails("destroy"):
-                d.destroy_world(connection, world)
+    with d.connect(scene.serve(serving)) as connection, scene.fails("make"):
+        world = d.create_world(connection, settings)
+        env = d.join_world(connection, world)
+        for name in ("reset", "step", "step", "reset", "step"):
+            with scene.fails(name):
+                scene.see(name, env.reset() if name == "reset" else env.step(act(2)))
+        env.close()
+        with scene.fails("destroy"):
+            d.destroy_world(connection, world)
 
 
 def broken(scene: Scene, what: str, rows: bool = False) -> None:
     address = scene.serve(functools.partial(Wrong, what))
-    with scene.fails("make"):
-        with d.make(address, {"num_envs": 2} if rows else {}) as env:
-            for name in ("reset", "step"):
-                with scene.fails(name):
-                    action = {"a": [1, 2]} if rows else {"a": 1}
-                    scene.see(name, env.reset() if name == "reset" else env.step(action))
+    with scene.fails("make"), d.make(address, {"num_envs": 2} if rows else {}) as env:
+        for name in ("reset", "step"):
+            with scene.fails(name):
+                action = {"a": [1, 2]} if rows else {"a": 1}
+                scene.see(name, env.reset() if name == "reset" else env.step(action))
 
 
 def row_fails(scene: Scene, settings: Any, num_batches: int | None) -> None:
     address = scene.serve(Counter)
-    with scene.fails("open"):
-        with d.BatchedEnvironment(address, 2, settings, num_batches=num_batches) as envs:
-            for name in ("reset", "step", "step", "step", "reset", "step"):
-                with scene.fails(name):
-                    scene.see(name, envs.reset() if name == "reset" else envs.step(acts(1, 2)))
+    batched = functools.partial(d.BatchedEnvironment, address, 2, num_batches=num_batches)
+    with scene.fails("open"), batched(settings) as envs:
+        for name in ("reset", "step", "step", "step", "reset", "step"):
+            with scene.fails(name):
+                scene.see(name, envs.reset() if name == "reset" else envs.step(acts(1, 2)))
 
 
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -91,8 +89,9 @@ def not_sent(scene: Scene) -> None:
             env.unroll([act(1), {**act(1), "add": 99}])
     with scene.fails("unknown observations"):
         d.make(address, requested_observations=["nowhere"])
+    unknown: Any = {"start": 3}
     with scene.fails("a keyword that is none"):
-        d.make(address, start=3)
+        d.make(address, **unknown)
 
 
 def ahead_of_an_error(scene: Scene) -> None:
@@ -116,6 +115,25 @@ async def with_asyncio(scene: Scene) -> None:
         scene.see("step", await env.step(act(1)))
 
 
+async def made_in_vain(scene: Scene) -> None:
+    """What was created is destroyed, and what was joined is left."""
+    address = scene.serve(Counter)
+    with scene.fails("threads"):
+        d.make(address, requested_observations=["nowhere"])
+    with scene.fails("asyncio"):
+        await d.make_async(address, requested_observations=["nowhere"])
+    for settings in ({"fails_in": "__init__"}, {"length": 0}):
+        with scene.fails("asyncio"):
+            await d.make_async(address, settings)
+    connection = await d.connect_async(address)
+    with scene.fails("a connection of its own"):
+        await d.create_and_join_world_async(connection, {}, {}, requested_observations=["nowhere"])
+    env, world = await d.create_and_join_world_async(connection, {}, {})
+    await env.close()
+    await d.destroy_world_async(connection, world)
+    await connection.close()
+
+
 def no_traceback(scene: Scene) -> None:
     address = scene.serve(Counter, send_tracebacks=False)
     with d.make(address, {"fails_at": 1}) as env:
@@ -127,7 +145,7 @@ def no_traceback(scene: Scene) -> None:
 def raw(scene: Scene, address: str, requests: Sequence[Any]) -> None:
     """A client of grpcio alone, which sends one request after the other."""
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        call = channel.stream_stream(
+        call: Any = channel.stream_stream(
             "/dm_env_rpc.v1.Environment/Process",
             lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
         )
@@ -360,6 +378,7 @@ SCENARIOS: dict[str, Scenario] = {
     "not sent": Scenario(not_sent),
     "steps ahead": Scenario(ahead_of_an_error),
     "steps ahead, asyncio": Scenario(with_asyncio),
+    "made in vain": Scenario(made_in_vain),
     "without tracebacks": Scenario(no_traceback),
     "a raw client": Scenario(raw_requests, by_hand=False),
     "wrong answers": Scenario(wrong_answers, by_hand=False),

@@ -38,7 +38,7 @@ def together(scene: Scene, left: Any, right: Any, *actions: Any) -> None:
 
 
 def lock_step(scene: Scene) -> None:
-    with two(scene.serve(Pair), length=2) as (left, right, _, owner):
+    with two(scene.serve(Pair), length=2) as (left, right, _, _owner):
         scene.see("turn", PropertiesExtension(left.connection)["turn"])
         for _ in range(2):
             together(scene, left, right)
@@ -139,7 +139,7 @@ def parallel(scene: Scene, **options: Any) -> None:
         for episode in range(2):
             scene.see("reset", env.reset(seed=episode, options={"level": episode}))
             while env.agents:
-                moves = {agent: len(agent) % 4 for agent in env.agents}
+                moves = {agent: len(str(agent)) % 4 for agent in env.agents}
                 scene.see("step", env.step(moves))
 
 
@@ -175,19 +175,20 @@ def some_agents(scene: Scene) -> None:
 
 def parallel_of_a_game(scene: Scene) -> None:
     """Of a world that says nothing of PettingZoo."""
-    agents = {"left": {"side": "left"}, "right": {"side": "right"}}
+    agents: Any = {"left": {"side": "left"}, "right": {"side": "right"}}
     env = RemoteParallelEnv(scene.serve(Pair), agents)
     with contextlib.closing(env):
         scene.see("reset", env.reset())
         while env.agents:
-            scene.see("step", env.step({agent: 1 for agent in env.agents}))
+            scene.see("step", env.step(dict.fromkeys(env.agents, 1)))
 
 
 def parallel_errors(scene: Scene) -> None:
     env = RemoteParallelEnv(scene.serve(players))
     with contextlib.closing(env):
         env.reset()
-        for moves in ({"early": 1}, {"early": 9, "whole": 1}, {"early": 1, "nobody": 1}):
+        wrong: list[Any] = [{"early": 1}, {"early": 9, "whole": 1}, {"early": 1, "nobody": 1}]
+        for moves in wrong:
             with scene.fails(repr(moves)):
                 scene.see("step", env.step(moves))
 

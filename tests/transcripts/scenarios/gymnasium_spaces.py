@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -76,29 +76,27 @@ SPACES: dict[str, tuple[Any, Any, Any]] = {
 def mirrored(scene: Scene, name: str) -> None:
     space, first, action = SPACES[name]
     address = scene.serve(functools.partial(SpaceMirror, space, first))
-    with scene.fails("in Gymnasium"):
-        with gymnasium.make(REMOTE, address=address, disable_env_checker=True) as env:
-            scene.see("space", repr(env.observation_space == space))
-            scene.see("reset", env.reset(seed=1))
-            scene.see("step", env.step(action))
-    with scene.fails("in dm_env"):
-        with d.make(address) as plain:
-            scene.see("spec", repr(plain.action_spec()), repr(plain.observation_spec()))
-            scene.see("reset", plain.reset())
+    options: Any = {"address": address, "disable_env_checker": True}
+    with scene.fails("in Gymnasium"), gymnasium.make(REMOTE, **options) as env:
+        scene.see("space", repr(env.observation_space == space))
+        scene.see("reset", env.reset(seed=1))
+        scene.see("step", env.step(action))
+    with scene.fails("in dm_env"), d.make(address) as plain:
+        scene.see("spec", repr(plain.action_spec()), repr(plain.observation_spec()))
+        scene.see("reset", plain.reset())
 
 
 def in_rows(scene: Scene, name: str, num_batches: int | None) -> None:
     space, first, action = SPACES[name]
     address = scene.serve(functools.partial(SpaceMirror, space, first))
-    with scene.fails("in rows"):
-        with RemoteVectorEnv(address, 2, num_batches=num_batches) as envs:
-            scene.see("reset", envs.reset(seed=1))
-            actions = gymnasium.vector.utils.concatenate(
-                space,
-                [action, first],
-                gymnasium.vector.utils.create_empty_array(space, 2),
-            )
-            scene.see("step", envs.step(actions))
+    with scene.fails("in rows"), RemoteVectorEnv(address, 2, num_batches=num_batches) as envs:
+        scene.see("reset", envs.reset(seed=1))
+        actions = gymnasium.vector.utils.concatenate(
+            space,
+            [action, first],
+            cast("Any", gymnasium.vector.utils.create_empty_array(space, 2)),
+        )
+        scene.see("step", envs.step(actions))
 
 
 SCENARIOS: dict[str, Scenario] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -35,7 +36,7 @@ def episodes(scene: Scene, serving: dict[str, Any], **options: Any) -> None:
         REMOTE, address=scene.serve(Informed, **serving), create_world_settings=settings, **options
     ) as env:
         scene.see("spaces", repr(env.observation_space), repr(env.action_space))
-        scene.see("about", env.unwrapped.metadata, str(env.unwrapped.spec.max_episode_steps))
+        scene.see("about", env.unwrapped.metadata, repr(env.unwrapped.spec is None))
         for episode in range(2):
             found = env.reset(seed=episode + 4, options={"level": [episode, 2.5], "who": "me"})
             scene.see("reset", found)
@@ -146,8 +147,9 @@ async def with_asyncio(scene: Scene) -> None:
 
 def made_vectors(scene: Scene) -> None:
     address = scene.serve(Informed)
-    with gymnasium.make_vec(REMOTE, num_envs=2, address=address) as envs:
-        scene.see("reset", envs.reset(seed=1))
+    made = gymnasium.make_vec(REMOTE, num_envs=2, address=address)
+    with contextlib.closing(made):
+        scene.see("reset", made.reset(seed=1))
     with RemoteVectorEnv(address, 2, num_batches=2) as envs:
         envs.reset(seed=1)
         moves = (np.array([1, 2]), np.array([[0.5], [-0.5]]))

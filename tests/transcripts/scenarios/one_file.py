@@ -93,11 +93,10 @@ def vector(scene: Scene, mode: str) -> None:
 
 def broken(scene: Scene, what: str) -> None:
     address = ToOneFile(scene, "wrong").serve(None)
-    with scene.fails("make"):
-        with d.make(address, {"kind": "wrong", "what": what}) as env:
-            for name in ("reset", "step"):
-                with scene.fails(name):
-                    scene.see(name, env.reset() if name == "reset" else env.step({"a": 1}))
+    with scene.fails("make"), d.make(address, {"kind": "wrong", "what": what}) as env:
+        for name in ("reset", "step"):
+            with scene.fails(name):
+                scene.see(name, env.reset() if name == "reset" else env.step({"a": 1}))
 
 
 def fails(scene: Scene, **settings: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +22,10 @@ from tests.transcripts.scene import Scenario, Scene
 def offered() -> Properties:
     values: dict[str, Any] = {"gravity": 9.81, "name": "earth", "map": np.eye(2, dtype=np.int32)}
     properties = Properties()
-    for key, value in values.items():
-        setter = None if key == "map" else lambda new, key=key: values.__setitem__(key, new)
-        properties.add(f"physics.{key}", lambda key=key: values[key], setter, description="x")
+    for key in values:
+        setter = None if key == "map" else functools.partial(values.__setitem__, key)
+        getter = functools.partial(values.__getitem__, key)
+        properties.add(f"physics.{key}", getter, setter, description="x")
     properties.add("flag", lambda: True)
     return properties
 
@@ -112,7 +114,8 @@ def of_the_adaptor(scene: Scene) -> None:
     def extensions_of(connection: Any) -> dict[str, Any]:
         return {"properties": PropertiesExtension(connection)}
 
-    with d.make(scene.serve(Counter), extensions=extensions_of) as env:
+    with d.make(scene.serve(Counter), extensions=extensions_of) as made:
+        env: Any = made  # It has the names of its extensions.
         env.reset()
         scene.see("read", env.properties["level.count"])
 

@@ -88,11 +88,11 @@ def in_pettingzoo(scene: Scene) -> None:
     env = RemoteParallelEnv(scene.serve(players), restart=RESTART)
     with contextlib.closing(env):
         env.reset(seed=1)
-        env.step({agent: 1 for agent in env.agents})
+        env.step(dict.fromkeys(env.agents, 1))
         scene.cut()
-        scene.see("lost", env.step({agent: 1 for agent in env.agents}))
+        scene.see("lost", env.step(dict.fromkeys(env.agents, 1)))
         scene.see("reset", env.reset(seed=2))
-        scene.see("step", env.step({agent: 1 for agent in env.agents}))
+        scene.see("step", env.step(dict.fromkeys(env.agents, 1)))
 
 
 def without(scene: Scene) -> None:

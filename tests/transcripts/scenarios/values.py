@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dm_env import specs
@@ -15,7 +14,13 @@ from tests.transcripts.environments import Mirror
 from tests.transcripts.scenarios.playing import see_steps
 from tests.transcripts.scene import Scenario, Scene
 
-Named = collections.namedtuple("Named", ["left", "right"])
+
+class Named(NamedTuple):
+    """A structure with names of its own."""
+
+    left: Any
+    right: Any
+
 
 NUMBERS: dict[str, list[Any]] = {
     "float32": [0.1, -1.5, 1e-40, 3e38],

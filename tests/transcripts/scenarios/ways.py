@@ -134,7 +134,10 @@ def with_settings(scene: Scene) -> None:
 
 def with_metadata(scene: Scene) -> None:
     address = scene.serve(Counter, token="a-secret")
-    options = {"token": "a-secret", "metadata": [("purpose", "tests"), ("more-bin", b"\x00\xff")]}
+    options: Any = {
+        "token": "a-secret",
+        "metadata": [("purpose", "tests"), ("more-bin", b"\x00\xff")],
+    }
     with d.make(address, **options) as env:
         scene.see("reset", env.reset())
     with scene.fails("another token"):
