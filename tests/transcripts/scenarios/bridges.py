@@ -141,7 +141,8 @@ def library_properties(scene: Scene) -> None:
 
 def library_here(scene: Scene) -> None:
     path = compile_library("complete", "1.4")
-    with EnvCApiEnvironment(path, "complete_connect", settings={**SMALL, "length": 2}) as env:
+    settings = {"width": 4, "height": 2, "length": 2}
+    with EnvCApiEnvironment(path, "complete_connect", settings=settings, episode_seeds=5) as env:
         scene.see("reset", env.reset())
         for _ in range(2):
             scene.see("step", env.step(ACTION))
