@@ -115,7 +115,7 @@ def joining_settings(scene: Scene) -> None:
     with scene.fails("of a world that takes none"):
         d.make(scene.serve(Counter), {}, {"lane": 1})
     with scene.fails("in a batch"):
-        d.BatchedEnvironment(scene.serve(Counter), 2, {}, {"lane": 1})
+        d.BatchedEnvironment(scene.serve(Counter), 1, {}, {"lane": 1})
 
 
 def two_batches(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +49,18 @@ def broken(scene: Scene, what: str, rows: bool = False) -> None:
 
 
 def row_fails(scene: Scene, settings: Any, num_batches: int | None) -> None:
-    address = scene.serve(Counter)
+
+    class Late(Counter):
+        """The one that fails waits for the other: both are opened at once."""
+
+        made = threading.Event()
+
+        def __init__(self, **row: Any):
+            if row.get("fails_in") == "__init__":
+                self.made.wait(60)
+            super().__init__(**row)
+
+    address = scene.serve(Late)
     batched = functools.partial(d.BatchedEnvironment, address, 2, num_batches=num_batches)
     with scene.fails("open"), batched(settings) as envs:
         for name in ("reset", "step", "step", "step", "reset", "step"):
