@@ -29,6 +29,7 @@ from tests.support.stopwatch import Stopwatch
 __all__ = ["seen"]
 
 FIRST = (
+    "transcripts",
     "notebook",
     "documentation",
     "compliance",
