@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
+import dm_env
 import gymnasium
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ import dm_env_rpc_client
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.adaptors.wrappers import ActionRepeat
 from dm_env_rpc_client.server import Catch, serve
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.pettingzoo.arena import Arena
@@ -28,9 +28,30 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+class Wrapper(dm_env.Environment):
+    """What other projects put around an environment."""
+
+    def __init__(self, environment: dm_env.Environment):
+        self._environment = environment
+
+    def reset(self) -> dm_env.TimeStep:
+        return self._environment.reset()
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return self._environment.step(action)
+
+    def action_spec(self) -> Any:
+        return self._environment.action_spec()
+
+    def observation_spec(self) -> Any:
+        return self._environment.observation_spec()
+
+    def close(self) -> None:
+        self._environment.close()
+
+
 def wrapped(address: str) -> GymnasiumEnv:
-    env = ActionRepeat(dm_env_rpc_client.make(address), 2)
-    return GymnasiumEnv(env)
+    return GymnasiumEnv(Wrapper(dm_env_rpc_client.make(address)))
 
 
 KINDS: dict[str, tuple[Callable[..., Any], Callable[[str], Any]]] = {

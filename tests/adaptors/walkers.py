@@ -1,4 +1,4 @@
-"""Environments with nested specs and with one array, to be wrapped."""
+"""Environments with nested specs and with one array."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.adaptors.wrappers import ActionRepeat
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.recording import proxy, replay
@@ -281,13 +280,7 @@ def a_batch(address: str) -> Any:
     return BatchedEnvironment(address, 2)
 
 
-def wrapped(address: str) -> Any:
-    return ActionRepeat(make(address), 2)
-
-
-OF_DM_ENV: list[tuple[Callable[[str], Any], str]] = [
-    (make, REMOTE), (a_batch, REMOTE_BATCH), (wrapped, REMOTE),
-]  # fmt: skip
+OF_DM_ENV: list[tuple[Callable[[str], Any], str]] = [(make, REMOTE), (a_batch, REMOTE_BATCH)]
 
 
 @pytest.fixture(scope="module")
