@@ -56,6 +56,8 @@ from .errors import RecordingError as RecordingError
 from .errors import RestartWarning as RestartWarning
 from .errors import SpecError as SpecError
 from .errors import UnknownNameError as UnknownNameError
+from .protocol.observing import ObservedRequest as ObservedRequest
+from .protocol.observing import observe_requests as observe_requests
 from .server import serve as serve
 from .tensors.data_types import data_type_to_np_type as data_type_to_np_type
 from .tensors.data_types import get_tensor_type as get_tensor_type

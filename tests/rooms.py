@@ -40,10 +40,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tensors",
     },
     "gymnasium": {"extras"},
-    "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
+    "__init__": {"_proto", "client", "environment", "errors", "protocol", "server", "tensors"},
     "adaptors": {
         "arguments", "environment", "errors", "extensions", "extras", "protocol", "server",
-        "system", "tensors", "version",
+        "system", "tensors",
     },
     "distributed": {
         "arguments", "environment", "errors", "extras", "plain_text", "server", "system",

@@ -43,7 +43,6 @@ ONLY_IN = {
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],
     "traitlets": ["notebook.keyboard"],
-    "opentelemetry": ["adaptors.opentelemetry."],
     "PIL": ["cli.playing.blocks", "cli.playing.view", "tensors.displays.images"],
     "matplotlib": ["tensors.displays.images"],
 }
@@ -119,5 +118,5 @@ def test_importing_the_package_imports_nothing_optional() -> None:
     program = "import sys, dm_env_rpc_client; print(*sorted(sys.modules))"
     loaded = run_python("-c", program).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
-    optional |= {"ipywidgets", "opentelemetry", "pettingzoo", "PIL", "mcap", "minari", "pyarrow"}
+    optional |= {"ipywidgets", "pettingzoo", "PIL", "mcap", "minari", "pyarrow"}
     assert optional & set(loaded) == set()

@@ -15,7 +15,7 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
 from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
-from dm_env_rpc_client.protocol import envelopes, telemetry
+from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.system.threads import in_thread
@@ -228,12 +228,10 @@ async def connect_async(
 
 async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> AsyncConnection:
     """`connect_async` with the server and how to connect to it as values."""
-    with telemetry.span("connect", endpoint.address):
-        traced = endpoint.with_metadata(telemetry.context())
-        stream = await open_stream_async(traced, options.timeout, answer_memory)
-        connection = AsyncConnection(
-            stream, request_timeout=options.request_timeout, limits=options.limits
-        )
+    stream = await open_stream_async(endpoint, options.timeout, answer_memory)
+    connection = AsyncConnection(
+        stream, request_timeout=options.request_timeout, limits=options.limits
+    )
     _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection_async(
         endpoint, dataclasses.replace(options, timeout=timeout)

@@ -23,7 +23,7 @@ from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DmEnvRpcClientError,
 )
-from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
+from dm_env_rpc_client.protocol.observing import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.system.threads import in_thread

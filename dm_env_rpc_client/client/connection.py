@@ -22,7 +22,7 @@ from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.errors import ConnectionLostError
-from dm_env_rpc_client.protocol import envelopes, telemetry
+from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -420,10 +420,8 @@ def connect_with(
       The connection, and what its `wait` takes for the answer to the request, if there is one.
     """
     message = None if first is None else envelopes.encode_request(first).message
-    with telemetry.span("connect", endpoint.address):
-        traced = endpoint.with_metadata(telemetry.context())
-        stream = open_stream(traced, options.timeout, answer_memory, message)
-        connection = connection_on(stream, endpoint, options)
+    stream = open_stream(endpoint, options.timeout, answer_memory, message)
+    connection = connection_on(stream, endpoint, options)
     _log.debug("connected to %s", endpoint.address)
     return connection, None if first is None else connection._has_sent(first)
 

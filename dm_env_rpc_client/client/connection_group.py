@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dm_env_rpc_client.client.connect_options import DEFAULT, ConnectOptions
 from dm_env_rpc_client.client.connection import Connection, connect_with, connection_on
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
-from dm_env_rpc_client.protocol import envelopes, telemetry
+from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.system.locks import make_lock
@@ -43,9 +43,7 @@ class ConnectionGroup:
         self._options = options
         self._lock = make_lock()
         self._spare: Connection | None = None
-        # One context for all: the streams of a connection have their metadata in common.
-        traced = self._endpoint.with_metadata(telemetry.context())
-        self._streams = StreamGroup(traced, answer_memory, connections)
+        self._streams = StreamGroup(self._endpoint, answer_memory, connections)
 
     @property
     def is_dialed(self) -> bool:
@@ -75,13 +73,12 @@ class ConnectionGroup:
             return connect_with(first, self._endpoint, self._options)
         message = None if first is None else envelopes.encode_request(first).message
         begun, timeout = time.monotonic(), self._options.timeout
-        with telemetry.span("connect", self._endpoint.address):
-            with self._lock:
-                if timeout is not None and self._endpoint.incoming is not None:
-                    # Other threads may have waited before this one until a server dialed in.
-                    timeout = max(0.0, timeout - (time.monotonic() - begun))
-                stream = self._streams.open(timeout, message)
-            connection = connection_on(stream, self._endpoint, self._options)
+        with self._lock:
+            if timeout is not None and self._endpoint.incoming is not None:
+                # Other threads may have waited before this one until a server dialed in.
+                timeout = max(0.0, timeout - (time.monotonic() - begun))
+            stream = self._streams.open(timeout, message)
+        connection = connection_on(stream, self._endpoint, self._options)
         return connection, None if first is None else connection._has_sent(first, first_timeout)
 
     def give_back(self, connection: Connection) -> None:

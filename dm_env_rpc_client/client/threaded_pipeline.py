@@ -34,7 +34,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     ProtocolError,
 )
-from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
+from dm_env_rpc_client.protocol.observing import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system import forking, locks
 from dm_env_rpc_client.system.locks import make_lock

@@ -40,7 +40,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     SpecError,
 )
-from dm_env_rpc_client.protocol import telemetry, timesteps
+from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -120,18 +120,17 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
         connection = await self._ready()
-        with telemetry.span("reset_environment", connection.address):
-            packed = pack_settings({} if settings is None else settings)
-            # With pending steps the state is unknown; a superfluous Reset has no effect.
-            if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
-                try:
-                    await self._end_sequence(connection, packed)
-                except DmEnvRpcClientError as error:
-                    self._lose(error, connection)
-                    return await self.reset(settings)
-            if self._supervision is not None:
-                self._supervision.end_sequence()
-            return await self.step({})
+        packed = pack_settings({} if settings is None else settings)
+        # With pending steps the state is unknown; a superfluous Reset has no effect.
+        if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
+            try:
+                await self._end_sequence(connection, packed)
+            except DmEnvRpcClientError as error:
+                self._lose(error, connection)
+                return await self.reset(settings)
+        if self._supervision is not None:
+            self._supervision.end_sequence()
+        return await self.step({})
 
     async def _end_sequence(self, connection: AsyncConnection, packed: Mapping[str, Any]) -> None:
         try:

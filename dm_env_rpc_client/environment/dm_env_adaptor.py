@@ -25,7 +25,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     DmEnvRpcError,
 )
-from dm_env_rpc_client.protocol import telemetry, timesteps
+from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -92,16 +92,15 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         Raises:
           As `step`.
         """
-        with telemetry.span("reset_environment", self._ready().address):
-            started = self._start_reset(settings)
-            connection = self._connection
-            try:
-                self._finish_reset(started)
-            except BaseException as error:
-                if connection is not None and started.pending is not None:
-                    connection.interrupted(error, (started.pending,))
-                raise
-            return self.step({})
+        started = self._start_reset(settings)
+        connection = self._connection
+        try:
+            self._finish_reset(started)
+        except BaseException as error:
+            if connection is not None and started.pending is not None:
+                connection.interrupted(error, (started.pending,))
+            raise
+        return self.step({})
 
     def _start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
         """Ends the running sequence, without waiting for the answer.

@@ -20,7 +20,6 @@ import numpy as np
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import DmEnvRpcClientError, RestartWarning, SpecError
-from dm_env_rpc_client.protocol import telemetry
 
 __all__ = ["Restart", "Supervision", "restart_of"]
 
@@ -171,7 +170,6 @@ class Supervision:
         """Takes note that an environment was joined."""
         self.count += 1
         loss, self.due = self.due, None
-        telemetry.restarted(address, loss)
         # The next step begins a sequence.
         self._latest = None
         _log.info("restarted the environment at %s, attempt %d", address, self._used)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Mapping, MutableSequence
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.error_log import Allowance
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors.limits import shortened
@@ -117,11 +116,8 @@ class Activity:
         self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
-        """A stream was refused; the reason begins with the name of the status."""
+        """A stream was refused."""
         self.counts.add("refused_streams")
-        takes_reports = telemetry.installed()
-        if takes_reports is not None:
-            takes_reports.refused(reason.partition(":")[0])
         text = shortened(reason, _TEXT_BYTES)
         self._refusals.log(_log, logging.INFO, f"refused the client {client}: {text}")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any
 
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
-from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.activity import Activity, Counts
@@ -71,9 +69,6 @@ class Host:
         self.activity = Activity(counts)
         report = functools.partial(_report, error_log, self.activity)
         self.worlds = WorldRegistry(options, error_log, share or Share(), prefix, self.main, report)
-        takes_reports = telemetry.installed()
-        if takes_reports is not None:
-            takes_reports.serve(functools.partial(_count, weakref.ref(self.worlds)))
         answer: Any = functools.partial(_answer_property, properties, self.worlds)
         handlers: dict[type[protobuf_message.Message], Handler] = {
             properties_pb2.PropertyRequest: answer,
@@ -116,11 +111,6 @@ def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str
         error_log.add(error, text)
     else:
         activity.refused("a client", "step", f"{text}: {error}")
-
-
-def _count(worlds: weakref.ref[WorldRegistry]) -> int | None:
-    found = worlds()
-    return None if found is None else len(found)
 
 
 def _answer_property(

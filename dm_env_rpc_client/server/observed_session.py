@@ -1,14 +1,18 @@
-"""A session that reports its requests."""
+"""A session that tells a hook of its requests."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.protocol import telemetry
+from dm_env_rpc_client.protocol.observing import (
+    ObservedRequest,
+    RequestHook,
+    installed_hook,
+    tell,
+)
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.session import Session
@@ -17,41 +21,39 @@ from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 
 def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session:
-    """Returns the session of a stream, which reports its requests if something takes them.
+    """Returns the session of a stream, which tells the hook of its requests if there is one.
 
     Args:
       host: what it reaches.
       peer: the client.
       has_connection: whether this process has the connection.
     """
-    takes_reports = telemetry.installed()
-    if takes_reports is None:
+    hook = installed_hook()
+    if hook is None:
         return Session(host, peer, has_connection)
-    reports = takes_reports.server(peer.address, peer.metadata, has_connection)
-    return ObservedSession(host, peer, has_connection, reports)
+    return ObservedSession(host, peer, has_connection, hook)
 
 
 class ObservedSession(Session):
-    """A `Session` whose requests are reported: from their arrival until there is the answer.
+    """A `Session` that tells a hook of its requests.
 
     Args:
       host: as for `Session`.
       peer: the same.
       has_connection: the same.
-      reports: is told of the requests.
+      hook: what is told.
     """
 
-    def __init__(self, host: Host, peer: Peer, has_connection: bool, reports: telemetry.Reports):
+    def __init__(self, host: Host, peer: Peer, has_connection: bool, hook: RequestHook):
         super().__init__(host, peer, has_connection)
-        self._reports = reports
-        self._arrived, self._size = 0.0, 0
-        self._begun: Any = None
-        self._code = "OK"
+        self._hook = hook
+        self._client = peer
+        self._kind, self._code = "unknown", "OK"
         self._error: BaseException | None = None
 
     def answer(self, message: bytes) -> bytes:
-        self._arrived, self._size = time.perf_counter(), len(message)
-        self._begun, self._code, self._error = None, "OK", None
+        arrived = time.perf_counter()
+        self._kind, self._code, self._error = "unknown", "OK", None
         try:
             answer = super().answer(message)
         except ElsewhereError:
@@ -59,33 +61,33 @@ class ObservedSession(Session):
         except BaseException as error:
             self._error = error
             self._code = error.code if isinstance(error, StreamStatusError) else ""
-            self._end(0)
+            self._tell(arrived, len(message), 0)
             raise
-        self._end(len(answer))
+        self._tell(arrived, len(message), len(answer))
         return answer
 
-    def _end(self, size: int) -> None:
-        if self._begun is None:  # It could not be parsed.
-            self._begin("unknown")
-        self._reports.end(self._begun, time.perf_counter(), size, self._error, self._code)
+    def _tell(self, arrived: float, size: int, answer_size: int) -> None:
+        request = ObservedRequest(
+            end="server",
+            kind=self._kind,
+            seconds=time.perf_counter() - arrived,
+            request_bytes=size,
+            answer_bytes=answer_size,
+            code=self._code,
+            error=self._error,
+            address=self._client.address,
+            metadata=self._client.metadata,
+        )
+        tell(self._hook, request)
 
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
     ) -> dm_env_rpc_pb2.EnvironmentResponse:
-        self._begin(request.WhichOneof("payload") or "unknown")
+        self._kind = request.WhichOneof("payload") or "unknown"
         return super().handle(request)
 
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self._reports.close()
-
-    def _begin(self, kind: str) -> None:
-        self._begun = self._reports.begin(kind, self._arrived, self._size)
-
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
-        self._begin("step")
+        self._kind = "step"
         return super()._step_fast(codec, asked)
 
     def _failed(self, field: str, error: Exception) -> status_pb2.Status:

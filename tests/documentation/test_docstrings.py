@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -23,7 +22,6 @@ PUBLIC_MODULES = (
             "environment.base_adaptor",
             "environment.batched",
             "adaptors.gymnasium",
-            "adaptors.opentelemetry",
             "adaptors.vector",
             "bridges.env_c_api",
             "bridges.gym_socket",
@@ -52,7 +50,7 @@ PROMISED = {
         DmEnvRpcClientError DmEnvRpcError ConnectionClosedError ConnectionLostError
         DeadlineExceededError ProtocolError SpecError AutoObservations
         DmEnvAdaptor.step DmEnvAdaptor.reset DmEnvAdaptor.step_async DmEnvAdaptor.unroll
-        Connection.send Connection.submit Connection.close
+        Connection.send Connection.submit Connection.close observe_requests ObservedRequest
         SpecManager.pack SpecManager.unpack SpecManager.names SpecManager.uid_to_name
     """,
     "dm_env_rpc_client.errors": "DmEnvRpcError DmEnvRpcError.code DmEnvRpcError.details",
@@ -70,10 +68,6 @@ PROMISED = {
 }
 
 
-TELEMETRY = "dm_env_rpc_client.adaptors.opentelemetry"
-"""The public module that cannot be imported without a package of the extra `test-foreign`."""
-
-
 class Documented(NamedTuple):
     """A public function, method, property or class."""
 
@@ -86,8 +80,6 @@ def public_things() -> Iterator[Documented]:
     seen = set()
     modules = [*PUBLIC_MODULES, "dm_env_rpc_client.errors"]
     for module_name in modules:
-        if module_name == TELEMETRY and importlib.util.find_spec("opentelemetry") is None:
-            continue
         module = importlib.import_module(module_name)
         for name in module.__all__:
             thing = getattr(module, name)
@@ -114,11 +106,6 @@ def function_of(thing: Any) -> Callable[..., Any] | None:
 
 
 THINGS = list(public_things())
-
-
-def test_public_modules_of_large_packages_are_looked_at() -> None:
-    pytest.importorskip("opentelemetry")
-    assert any(each.name.startswith(TELEMETRY) for each in THINGS)
 
 
 FUNCTIONS = [

@@ -27,7 +27,6 @@ MISSING: dict[str, list[tuple[str, str]]] = {
         ("from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv", "pettingzoo"),
         ("import dm_env_rpc_client.adaptors.pettingzoo.game", "pettingzoo"),
     ],
-    "opentelemetry": [("import dm_env_rpc_client.adaptors.opentelemetry", "otel")],
     "anywidget": [("import dm_env_rpc_client.notebook", "notebook")],
     "ipywidgets": [("from dm_env_rpc_client.notebook import explore", "notebook")],
     "mcap": [

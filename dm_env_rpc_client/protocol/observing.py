@@ -1,0 +1,157 @@
+"""One hook for the requests of this process, of its clients and of its servers.
+
+The hook is looked up when a connection is opened or a server opens a stream, and not in a step:
+without one they are made of the same classes as if this file were not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeAlias
+
+from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ObservedRequest:
+    """A request that has an outcome.
+
+    Attributes:
+      end: "client" if this process has sent the request, "server" if it has answered it.
+      kind: the field of the request, such as "step" or "create_world"; "unknown" if a server could
+        not read it.
+      seconds: a client's from the writing of the request until its answer was read, before it is
+        decoded; a server's from the arrival of the request until there is the answer.
+      request_bytes: the size of the request, without framing.
+      answer_bytes: the size of the answer; 0 if there is none.
+      code: the name of the status in the answer, such as "OK" or "INVALID_ARGUMENT"; "" if there
+        was no answer.
+      error: why the request failed, at a server the exception of the environment; None if it did
+        not.
+      address: of the server at a client; of the client at a server.
+      metadata: what the client has sent with the call, at a server, which may be secret; () at a
+        client.
+    """
+
+    end: Literal["client", "server"]
+    kind: str
+    seconds: float
+    request_bytes: int
+    answer_bytes: int
+    code: str
+    error: BaseException | None
+    address: str
+    metadata: tuple[tuple[str, str | bytes], ...] = dataclasses.field(default=(), repr=False)
+
+
+RequestHook: TypeAlias = Callable[[ObservedRequest], object]
+"""Is called once for each request; the result is ignored."""
+
+_hook: RequestHook | None = None
+_has_failed = False
+
+
+def observe_requests(hook: RequestHook | None) -> None:
+    """Calls a function with each request of connections and streams that are opened from now on.
+
+    It is called by the thread that has read the answer, or that is about to send it, and delays
+    that. Several threads may call it at once. What it raises is logged, the first time as a
+    warning, and ends no request. In a forked child, requests of the parent's connections are not
+    reported. The guide is `docs/how-to/metrics-and-traces.md`.
+
+    Args:
+      hook: the function; None for no more calls. There is one for the process.
+
+    Raises:
+      TypeError: `hook` cannot be called.
+    """
+    global _hook
+    if hook is not None and not callable(hook):
+        raise TypeError(f"hook is a function of an ObservedRequest, or None for none; got {hook!r}")
+    _hook = hook
+
+
+def installed_hook() -> RequestHook | None:
+    """Returns what `observe_requests` was called with."""
+    return _hook
+
+
+def tell(hook: RequestHook, request: ObservedRequest) -> None:
+    """Calls a hook; logs what it raises."""
+    global _has_failed
+    try:
+        hook(request)
+    except Exception:
+        level, _has_failed = logging.DEBUG if _has_failed else logging.WARNING, True
+        _log.log(level, "the hook of observe_requests failed", exc_info=True)
+
+
+def pipeline_to(address: str) -> Pipeline:
+    """Returns the pipeline of a new connection to the server at an address."""
+    hook = _hook
+    return Pipeline(address) if hook is None else ObservedPipeline(address, hook)
+
+
+class ObservedPipeline(Pipeline):
+    """A `Pipeline` that tells a hook of its requests.
+
+    Args:
+      address: how error messages name the server.
+      hook: what is told. The shells call `push` with a lock, and read in one thread at a time.
+    """
+
+    def __init__(self, address: str, hook: RequestHook):
+        super().__init__(address)
+        self._hook = hook
+        self._pid = os.getpid()
+        # The thread that takes a request out reports it: the one that reads, or one that poisons
+        # the pipeline meanwhile.
+        self._began: dict[Pending, float] = {}
+
+    def push(self, pendings: Iterable[Pending]) -> list[bytes]:
+        each = list(pendings)
+        messages = super().push(each)
+        at = time.perf_counter()
+        for pending in each[: len(messages)]:
+            self._began[pending] = at
+        return messages
+
+    def answer(self, message: envelopes.Buffer) -> Pending:
+        at, size = time.perf_counter(), len(message)
+        pending = self.oldest
+        try:
+            return super().answer(message)
+        finally:
+            if pending is not None and pending.outcome is not None:
+                self._ended(pending, at, size)
+
+    def poison(self, cause: BaseException) -> list[Pending]:
+        at = time.perf_counter()
+        failed = super().poison(cause)
+        # A forked child has a copy of what the parent waits for, and of locks that the hook takes.
+        if os.getpid() == self._pid:
+            for pending in failed:
+                self._ended(pending, at, 0)
+        return failed
+
+    def _ended(self, pending: Pending, at: float, size: int) -> None:
+        began = self._began.pop(pending, None)
+        if began is None:
+            return
+        error = pending.error
+        if isinstance(error, DmEnvRpcError):
+            code = error.code_name
+        else:
+            code = "OK" if size and not isinstance(error, ProtocolError) else ""
+        request = ObservedRequest(
+            "client", pending.field, at - began, pending.size, size, code, error, self.address
+        )
+        tell(self._hook, request)
