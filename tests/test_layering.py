@@ -34,7 +34,6 @@ ONLY_IN = {
     ],
     "mcap": ["recording."],
     "minari": ["recording.minari"],
-    "pyarrow": ["recording.parquet"],
     "pettingzoo": ["adaptors.pettingzoo."],
     "ray": ["distributed."],
     "stable_baselines3": ["adaptors.sb3"],
@@ -118,5 +117,5 @@ def test_importing_the_package_imports_nothing_optional() -> None:
     program = "import sys, dm_env_rpc_client; print(*sorted(sys.modules))"
     loaded = run_python("-c", program).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
-    optional |= {"ipywidgets", "pettingzoo", "PIL", "mcap", "minari", "pyarrow"}
+    optional |= {"ipywidgets", "pettingzoo", "PIL", "mcap", "minari"}
     assert optional & set(loaded) == set()

@@ -8,7 +8,7 @@ It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 # messages are seen. `reading.py` reads a file, also one whose recorder was killed;
 # `episodes.py` makes TimeSteps of it, `agents.py` and `sequences.py` say when episodes begin and
 # end, those of the rows of a batched world, too. `replaying.py` and `proxying.py` are servers;
-# `parquet.py` and `minari.py` export.
+# `minari.py` exports.
 
 from dm_env_rpc_client.extras import importing
 

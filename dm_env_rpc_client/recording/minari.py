@@ -217,7 +217,7 @@ def _space_of(spec: specs.Array, name: str) -> spaces.Space[Any]:
     if reason:
         raise RecordingError(
             f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported "
-            "there; Parquet takes texts, variable lengths and arrays without elements"
+            "there; recording.episodes has its values"
         )
     if kind == "b":
         return spaces.Box(0, 1, spec.shape, np.bool_) if spec.shape else spaces.Discrete(2)

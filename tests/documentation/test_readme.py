@@ -40,6 +40,7 @@ def document(name: str) -> str:
 
 FOREIGN = {
     "docs/how-to/metrics-and-traces.md": "opentelemetry.sdk",
+    "docs/how-to/parquet.md": "pyarrow",
     "docs/how-to/wrappers.md": "dm_env_wrappers",
     "docs/tutorials/ppo.md": "stable_baselines3",
 }

@@ -32,11 +32,9 @@ MISSING: dict[str, list[tuple[str, str]]] = {
     "mcap": [
         ("import dm_env_rpc_client.recording", "record"),
         ("from dm_env_rpc_client import make; make('localhost:1', record='a.mcap')", "record"),
-        ("import dm_env_rpc_client.recording.parquet", "record"),
     ],
     "lz4": [("from dm_env_rpc_client.recording import read", "record")],
     "zstandard": [("from dm_env_rpc_client.recording import replay", "record")],
-    "pyarrow": [("import dm_env_rpc_client.recording.parquet", "parquet")],
     "minari": [("import dm_env_rpc_client.recording.minari", "minari")],
     "docker": [
         ("from dm_env_rpc_client import launch; launch.from_docker('image')", "docker"),
@@ -95,7 +93,6 @@ COMMANDS = {
     "gymnasium": ("serve gymnasium://CartPole-v1", "gymnasium"),
     "pettingzoo": ("serve pettingzoo://classic/rps_v2", "pettingzoo"),
     "mcap": ("record a.mcap --upstream localhost:1", "record"),
-    "pyarrow": ("export a.mcap a.parquet", "parquet"),
     "minari": ("export a.mcap --to minari a/b-v0", "minari"),
     "typer": ("run", "cli"),
     "rich": ("--help", "cli"),

@@ -387,24 +387,6 @@ def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
         read(path, limits)
 
 
-def test_rows_are_exported_to_parquet(dice: Server, path: Path) -> None:
-    play_batch(dice.address, record=path)
-    parquet = pytest.importorskip("pyarrow.parquet")
-    from dm_env_rpc_client.recording.parquet import export_parquet
-
-    out = path.with_name("run.parquet")
-    found = read(path).episodes
-    assert export_parquet(path, out) == len(found)
-    table = parquet.read_table(out)
-    steps = [step for each in found for step in each.flat_timesteps]
-    words = [action.get("word") for each in found for action in each.flat_actions]
-    assert table["row"].to_pylist() == [e.row for e in found for _ in range(len(e))]
-    assert table["reward"].to_pylist() == [step.reward for step in steps]
-    assert table["action.word"].to_pylist() == words
-    dice_column = table["observation.dice"].combine_chunks().to_numpy_ndarray()
-    np.testing.assert_array_equal(dice_column, [step.observation["dice"] for step in steps])
-
-
 def test_rows_are_exported_to_minari(path: Path, export_minari: Callable[..., int]) -> None:
     import minari
 

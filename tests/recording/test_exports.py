@@ -1,4 +1,4 @@
-"""Episodes in Parquet and Minari are those of the recording."""
+"""Episodes in Minari are those of the recording."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-pytest.importorskip("pyarrow")
-from pyarrow import parquet
-
-import dm_env_rpc_client
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording import Episode, Recorder, read
-from dm_env_rpc_client.recording.parquet import export_parquet
+from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
-from tests.recording.sessions import SETTINGS, play, recorded
+from tests.recording.sessions import play, recorded
 from tests.support.environments import Constant
 
 
@@ -70,82 +65,6 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env.reset()
         env.step({"force": [0, 0], "gear": 3})
     return path
-
-
-@pytest.fixture(scope="module")
-def found(mixed: Path) -> list[Episode]:
-    return read(mixed).episodes
-
-
-def test_parquet_has_a_row_for_each_timestep(
-    mixed: Path, found: list[Episode], tmp_path: Path
-) -> None:
-    out = tmp_path / "run.parquet"
-    assert export_parquet(mixed, out) == 3
-    table = parquet.read_table(out)
-    steps = [step for episode in found for step in episode.flat_timesteps]
-    assert table.num_rows == len(steps) == 10
-    rows = table.to_pylist()
-    assert [row["episode"] for row in rows] == [1] * 4 + [2] * 4 + [3] * 2
-    assert [row["step"] for row in rows] == [*range(4), *range(4), *range(2)]
-    assert [row["step_type"] for row in rows] == [step.step_type.name for step in steps]
-    assert [row["reward"] for row in rows] == [step.reward for step in steps]
-    assert [row["discount"] for row in rows] == [step.discount for step in steps]
-    assert rows[-1]["end"] == "interrupted"
-    frames = table.column("observation.frame").combine_chunks().to_numpy_ndarray()
-    assert frames.dtype == np.uint8
-    np.testing.assert_array_equal(frames, [step.observation["frame"] for step in steps])
-    for name in ("text", "flag", "speed"):
-        assert [row[f"observation.{name}"] for row in rows] == [
-            step.observation[name] for step in steps
-        ]
-    gears = [row["action.gear"] for row in rows]
-    assert gears == [None, 0, 1, 2, None, 0, 1, 2, None, 3]
-    assert rows[0]["action.force"] is None
-    assert rows[3]["action.force"] == [0.2, -0.5]
-    nanoseconds = [time for episode in found for time in episode.nanoseconds]
-    assert table.column("time").cast("int64").to_pylist() == nanoseconds
-    with pytest.raises(RecordingError, match="there is a file already"):
-        export_parquet(mixed, out)
-
-
-def test_texts_flags_and_empty_arrays_in_parquet(path: Path) -> None:
-    out = path.with_name("run.parquet")
-    values: dict[str, Any] = {
-        "words": np.array(["one", "two"], object),
-        "nothing": np.empty((2, 0), np.float32),
-        "flags": np.eye(2, dtype=bool),
-        "number": np.int64(7),
-    }
-    words = {
-        name: specs.StringArray((2,)) if name == "words" else specs.Array(value.shape, value.dtype)
-        for name, value in values.items()
-    }
-    with recorded(path, lambda: Constant(words, values)) as env:
-        env.reset()
-    assert export_parquet(path, out) == 1
-    (row,) = parquet.read_table(out).to_pylist()
-    assert row["observation.words"] == ["one", "two"]
-    assert row["observation.nothing"] == [[], []]
-    assert row["observation.flags"] == [True, False, False, True]
-    assert row["observation.number"] == 7
-
-
-def test_parquet_of_different_specs_is_refused_and_leaves_nothing(
-    tmp_path: Path, path: Path
-) -> None:
-    with serve(Catch) as server, Recorder(path) as recorder:
-        for rows in (5, 6):
-            settings = {**SETTINGS, "rows": rows}
-            with dm_env_rpc_client.make(server.address, settings, record=recorder) as env:
-                env.reset()
-    with pytest.raises(RecordingError, match=r"episode 2 .*observation\.board"):
-        export_parquet(path, tmp_path / "out.parquet")
-    assert list(tmp_path.iterdir()) == [path]
-    empty = tmp_path / "empty.mcap"
-    Recorder(empty).close()
-    with pytest.raises(RecordingError, match="no episodes"):
-        export_parquet(empty, tmp_path / "out.parquet")
 
 
 def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) -> None:

@@ -44,7 +44,6 @@ import contextlib, os
 import dm_env_rpc_client.adaptors  # All that is imported is before.
 from dm_env_rpc_client import recording
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.tensors.limits import Limits
 
 path = sys.argv[1]
@@ -54,7 +53,6 @@ readers = {
     "replay": lambda: recording.replay(path, limits=limits).stop(),
     "episodes": lambda: [len(each) for each in recording.episodes(path, limits)],
     "read": lambda: recording.read(path, limits),
-    "parquet": lambda: export_parquet(path, path + ".parquet", limits=limits),
 }
 
 with contextlib.suppress(ModuleNotFoundError):  # Python 3.10 has none.
@@ -235,7 +233,6 @@ def bombs() -> Mapping[str, Callable[[], bytes]]:
 
 @pytest.mark.parametrize("name", list(bombs()))
 def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
-    pytest.importorskip("pyarrow")
     path = tmp_path / "bomb.mcap"
     path.write_bytes(bombs()[name]())
     assert path.stat().st_size < 2 << 20
@@ -248,7 +245,7 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
         assert seconds <= TIMES * checksum, f"the checksum of 2 GiB takes {checksum:.1f} s"
         if "connection with" in name:
             assert "the number of a connection is" in text
-        if how in ("parquet", "minari") and name == "TimeSteps beyond a row group":
+        if how == "minari" and name == "TimeSteps beyond a row group":
             assert re.search(r"takes about \d+ bytes where.*Limits\.chunk_bytes", text)
         seen(readings=1, grown_mib=grown / (1 << 20), took_s=seconds)
 

@@ -6,7 +6,6 @@ A recording may be anybody's, so that its specs are not only those of environmen
 from __future__ import annotations
 
 import errno
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +15,9 @@ import pytest
 from dm_env import specs
 from google.protobuf import any_pb2
 
-pytest.importorskip("pyarrow")
-import pyarrow.parquet
-
 from dm_env_rpc_client import dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.recording import Recorder, read
-from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 from dm_env_rpc_client.tensors.specs import named_tensor_spec
 from dm_env_rpc_client.tensors.variable_specs import (
@@ -31,7 +26,6 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableStringArray,
 )
 from tests.recording.sessions import record, recorded
-from tests.recording.test_file_bombs import CHANNELS, chunk, message, recording
 from tests.support.environments import Constant
 from tests.support.forks import run_command
 
@@ -46,13 +40,11 @@ class Odd(NamedTuple):
       spec: of an observation or an action.
       value: of it.
       minari: what the error of Minari says; "" if it has the value.
-      parquet: the same of Parquet.
     """
 
     spec: specs.Array
     value: Any
     minari: str = ""
-    parquet: str = ""
 
 
 NONE = "an array without elements"
@@ -75,12 +67,11 @@ ODD: dict[str, Odd] = {
     "any number of texts": Odd(VariableStringArray((-1,)), np.array(["a"], object), LENGTH),
     "a text": Odd(specs.StringArray(()), "a", TEXT),
     "texts": Odd(specs.StringArray((2,)), np.array(["a", "é"], object), TEXT),
-    "a message": Odd(specs.Array((), object), any_pb2.Any(), TEXT, "has no type in Parquet"),
+    "a message": Odd(specs.Array((), object), any_pb2.Any(), TEXT),
     "messages": Odd(
         specs.Array((2,), object),
         np.array([any_pb2.Any(), any_pb2.Any()], object),
         TEXT,
-        "has no type in Parquet",
     ),
     "a flag": Odd(specs.Array((), bool), np.bool_(True)),
     "flags": Odd(specs.Array((2,), bool), np.array([True, False])),
@@ -165,24 +156,6 @@ def test_values_of_every_kind_in_minari(
 
 @pytest.mark.parametrize("place", ["observation", "action"])
 @pytest.mark.parametrize("name", ODD)
-def test_values_of_every_kind_in_parquet(name: str, place: str, path: Path) -> None:
-    odd, out = ODD[name], path.with_name("run.parquet")
-    recorded_twice(path, odd, place)
-    if odd.parquet:
-        with pytest.raises(RecordingError, match=f"{place} 'x' {odd.parquet}"):
-            export_parquet(path, out)
-        assert not out.exists()
-        return
-    assert export_parquet(path, out) == 2
-    column = pyarrow.parquet.read_table(out).column(f"{place}.x")
-    found = column.to_pylist()[-1]
-    expected = np.asarray(odd.value, object if isinstance(odd.value, str) else None)
-    is_tensor = isinstance(column.type, pyarrow.FixedShapeTensorType)
-    assert found == (expected.ravel() if is_tensor else expected).tolist()
-
-
-@pytest.mark.parametrize("place", ["observation", "action"])
-@pytest.mark.parametrize("name", ODD)
 def test_values_of_every_kind_are_read_and_shown(name: str, place: str, path: Path) -> None:
     odd = ODD[name]
     recorded_twice(path, odd, place)
@@ -213,7 +186,7 @@ def test_the_command_says_what_cannot_be_exported(
     assert ended.returncode == 1, ended.stderr
     said = " ".join(ended.stderr.split())
     assert "observation 'x' is" in said
-    assert "Parquet takes" in said
+    assert "recording.episodes has" in said
     assert "defect" not in said
 
 
@@ -283,10 +256,6 @@ def test_rewards_that_are_no_numbers(
     with pytest.raises(RecordingError, match=f"the rewards of episode 1 are .*{found}.*numbers"):
         export_minari(path, "reward-v0")
     assert left(tmp_path / "data") == []
-    out = path.with_name("run.parquet")
-    assert export_parquet(path, out) == 1
-    rewards = pyarrow.parquet.read_table(out).column("reward").to_pylist()
-    assert rewards == [None] + [np.asarray(reward).tolist()] * 2
     shown = run_command("inspect", str(path))
     assert (shown.returncode, shown.stderr) == (0, "")
 
@@ -302,20 +271,6 @@ def test_an_action_may_have_the_name_of_the_reward(
     assert episode.actions.tolist() == [2, 2]
 
 
-def test_a_time_beyond_those_of_parquet_is_an_error(path: Path) -> None:
-    parts = []
-    for index, each in enumerate(session(reward=1.0)):
-        written = message(each, 1 + index % 2)
-        head = struct.calcsize("<BQHI")
-        parts.append(written[:head] + (2**64 - 1).to_bytes(8, "little") + written[head + 8 :])
-    path.write_bytes(recording(CHANNELS, chunk("zstd", b"".join(parts))))
-    assert read(path).episodes[0].nanoseconds[0] == 2**64 - 1
-    out = path.with_name("run.parquet")
-    with pytest.raises(RecordingError, match=r"cannot export episode 1 of .*run\.mcap to"):
-        export_parquet(path, out)
-    assert not out.exists()
-
-
 def test_a_recording_without_episodes_or_with_first_steps_alone(
     path: Path, export_minari: Callable[..., int], tmp_path: Path
 ) -> None:
@@ -328,7 +283,6 @@ def test_a_recording_without_episodes_or_with_first_steps_alone(
     with pytest.raises(RecordingError, match="has no episodes"):
         export_minari(single, "none/none-v0")
     assert left(tmp_path / "data") == []
-    assert export_parquet(single, path.with_name("run.parquet")) == 1
 
 
 @pytest.mark.parametrize("dataset_id", ["no version", "../up-v0", "a//b-v0", "-v0"])
@@ -370,31 +324,14 @@ def test_a_disk_that_is_full_leaves_no_part_of_a_data_set(
     assert left(tmp_path / "data") == before
 
 
-def test_a_disk_that_is_full_leaves_no_part_of_a_parquet_file(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_leaves_nothing(
+    path: Path, export_minari: Callable[..., int], tmp_path: Path
 ) -> None:
     recorded_twice(path, ODD["a float"], "observation")
-    before = left(tmp_path)
-
-    def be_full(self: Any, *args: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pyarrow.parquet.ParquetWriter, "close", be_full)
-    with pytest.raises(RecordingError, match=r"cannot export the end to .*No space left"):
-        export_parquet(path, tmp_path / "run.parquet")
-    assert left(tmp_path) == before
-    monkeypatch.undo()
-    with pytest.raises(RecordingError, match=r"cannot export to .*No such file"):
-        export_parquet(path, tmp_path / "nowhere" / "run.parquet")
-
-
-def test_an_interrupt_leaves_nothing(path: Path, tmp_path: Path) -> None:
-    recorded_twice(path, ODD["a float"], "observation")
-    before = left(tmp_path)
 
     def interrupt(episode: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_parquet(path, tmp_path / "run.parquet", on_episode=interrupt)
-    assert left(tmp_path) == before
+        export_minari(path, "odd/value-v0", on_episode=interrupt)
+    assert left(tmp_path / "data") == []

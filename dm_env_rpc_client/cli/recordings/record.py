@@ -25,7 +25,6 @@ RECORD_EXAMPLES = examples(
     "dm-env-rpc record run.mcap --upstream python:my_module:Countdown",
 )
 EXPORT_EXAMPLES = examples(
-    "dm-env-rpc export run.mcap run.parquet",
     "dm-env-rpc export run.mcap --to minari catch/run-v0",
 )
 REPLAY_EXAMPLES = examples(
@@ -129,14 +128,13 @@ class _Export(recorded.Reading):
 
     Attributes:
       path: Recording to export.
-      out: Parquet: the file to write, which must not exist. Minari: the id of the data set, such as
-        catch/run-v0, which is stored where Minari stores them.
-      to: Format of the episodes, where no suffix says it: OUT.parquet is Parquet.
+      out: Id of the data set, such as catch/run-v0, which is stored where Minari stores them.
+      to: Format of the episodes.
     """
 
     path: Annotated[Path, typer.Argument(metavar="FILE")]
     out: Annotated[str, typer.Argument(metavar="OUT")]
-    to: Literal["parquet", "minari"] | None = None
+    to: Literal["minari"] = "minari"
 
 
 @options.with_options
@@ -144,12 +142,9 @@ def export(*, wanted: _Export) -> None:
     """Writes the episodes of a recording for other programs."""
     from rich.progress import TextColumn
 
-    path, out, to = wanted.path, wanted.out, wanted.to
-    if to is None and not out.endswith(".parquet"):
-        raise typer.BadParameter(
-            f"the suffix of {out} is not .parquet; choose one of 'parquet', 'minari'",
-            param_hint="'--to'",
-        )
+    from dm_env_rpc_client.recording import minari
+
+    path, out = wanted.path, wanted.out
     counts = TextColumn("{task.completed} episodes, {task.fields[steps]} steps")
     with progress(counts) as bar:
         task = bar.add_task(f"exporting {cell(path.name)}", total=None, steps=0)
@@ -160,14 +155,7 @@ def export(*, wanted: _Export) -> None:
             steps += len(episode) - 1
             bar.update(task, advance=1, steps=steps)
 
-        if to == "minari":
-            from dm_env_rpc_client.recording import minari
-
-            count = minari.export_minari(path, out, limits=wanted.limits, on_episode=exported)
-        else:
-            from dm_env_rpc_client.recording import parquet
-
-            count = parquet.export_parquet(path, out, limits=wanted.limits, on_episode=exported)
+        count = minari.export_minari(path, out, limits=wanted.limits, on_episode=exported)
     console.print(f"wrote {count} episodes to {cell(out)}")
 
 
