@@ -38,6 +38,7 @@ ONLY_IN = {
     "ray": ["distributed."],
     "stable_baselines3": ["adaptors.sb3"],
     "docker": ["launch.container", "launch.containers"],
+    "grpc_reflection": ["transports.services.reflection"],
     "cffi": ["bridges."],
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],
@@ -117,5 +118,5 @@ def test_importing_the_package_imports_nothing_optional() -> None:
     program = "import sys, dm_env_rpc_client; print(*sorted(sys.modules))"
     loaded = run_python("-c", program).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
-    optional |= {"ipywidgets", "pettingzoo", "PIL", "mcap", "minari"}
+    optional |= {"ipywidgets", "pettingzoo", "PIL", "mcap", "minari", "grpc_reflection"}
     assert optional & set(loaded) == set()

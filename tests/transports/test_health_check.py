@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -214,6 +215,25 @@ def test_reflection_needs_no_token_and_gives_the_messages_of_the_protocol(transp
         assert answer.create_world.world_name == "world-1"
         with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
             list(stream(iter([contents]), timeout=20))
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_without_its_package_there_is_no_reflection(
+    transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("grpc_reflection", "grpc_reflection.v1alpha"):
+        monkeypatch.setitem(sys.modules, name, None)
+    reflection._servicer.cache_clear()
+    try:
+        with (
+            serve(Catch, transport=transport) as server,
+            grpc.insecure_channel(server.address) as channel,
+        ):
+            with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+                Reflected(channel, "v1").load(SERVICE)
+            assert status_of(server.address) == "SERVING"
+    finally:
+        reflection._servicer.cache_clear()
 
 
 def test_reflection_refuses_and_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

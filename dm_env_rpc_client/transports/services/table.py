@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dm_env_rpc_client.transports.server_streams import ServerStream
 from dm_env_rpc_client.transports.services import health
-from dm_env_rpc_client.transports.services.reflection import REFLECTIONS, Reflection
+from dm_env_rpc_client.transports.services.reflection import REFLECTIONS, open_reflection
 
 
 class OwnCall(NamedTuple):
@@ -29,4 +29,5 @@ def open_own(path: str) -> OwnCall | None:
         return OwnCall(health.HealthStream(path), is_unary=True)
     if path == health.WATCH:
         return OwnCall(health.HealthStream(path), stays=True)
-    return OwnCall(Reflection()) if path in REFLECTIONS else None
+    reflection = open_reflection() if path in REFLECTIONS else None
+    return None if reflection is None else OwnCall(reflection)
