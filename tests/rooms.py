@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "_proto", "arguments", "client", "errors", "launch", "plain_text", "protocol", "system",
         "tensors", "transports",
     },
-    "launch": {"arguments", "client", "errors", "extras", "system"},
+    "launch": {"arguments", "client", "errors", "system"},
     "client": {"arguments", "errors", "protocol", "recording", "system", "tensors", "transports"},
     "recording": {
         "arguments", "errors", "extras", "protocol", "system", "tensors", "transports",

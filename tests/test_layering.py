@@ -37,7 +37,6 @@ ONLY_IN = {
     "pettingzoo": ["adaptors.pettingzoo."],
     "ray": ["distributed."],
     "stable_baselines3": ["adaptors.sb3"],
-    "docker": ["launch.container", "launch.containers"],
     "grpc_reflection": ["transports.services.reflection"],
     "cffi": ["bridges."],
     "ipywidgets": ["notebook."],

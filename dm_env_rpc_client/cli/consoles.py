@@ -71,11 +71,13 @@ def table(
     return made
 
 
-class Download(rich.progress.DownloadColumn):
-    """How much of a download is there; nothing if nothing is downloaded."""
+class Layers(rich.progress.ProgressColumn):
+    """How many layers of an image are there; nothing if no image is pulled."""
 
     def render(self, task: rich.progress.Task) -> rich.text.Text:
-        return rich.text.Text() if task.total is None else super().render(task)
+        if task.total is None:
+            return rich.text.Text()
+        return rich.text.Text(f"{task.completed:.0f}/{task.total:.0f} layers")
 
 
 def progress(

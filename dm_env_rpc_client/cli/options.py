@@ -21,7 +21,7 @@ import typer
 from typer.models import ArgumentInfo
 from typing_extensions import Self
 
-from dm_env_rpc_client.cli.consoles import Download, cell, progress, waiting
+from dm_env_rpc_client.cli.consoles import Layers, cell, progress, waiting
 from dm_env_rpc_client.cli.failures import WRONG_USAGE, UsageError
 from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, attribute_texts
 from dm_env_rpc_client.system.launch_text import DOCKER, PROCESS, is_launch
@@ -152,7 +152,7 @@ class Server(Access):
         access = Access() if self.address == CATCH else self
         seconds = CONNECT_SECONDS if self.timeout == CONNECT_SECONDS else self.timeout
         with contextlib.ExitStack() as stack:
-            with progress(Download()) as bar:
+            with progress(Layers()) as bar:
                 task = bar.add_task("starting the server", total=None)
 
                 def show(what: str, done: int, total: int) -> None:

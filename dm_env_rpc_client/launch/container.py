@@ -6,28 +6,31 @@ removal at the end of a container would take away the output and the exit code o
 soon.
 
 The request is JSON in a variable of the environment, since other users can read command lines, and
-the variables of a container may be secret.
+the variables of a container may be secret. `docker` gets these in a file without a name, and those
+that such a file cannot have, such as texts with line breaks, in its own environment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-import docker
-import docker.errors
-import requests.exceptions
-
-from dm_env_rpc_client.launch.containers import REQUEST
+from dm_env_rpc_client.launch.containers import REQUEST, docker
+from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Guard, Parent, bound_output
 
 LABEL = "dm-env-rpc-client"
@@ -36,16 +39,20 @@ _CREATE_SECONDS = 60.0
 """How long the daemon may take to create a container that nobody waits for any more."""
 _MAP_SECONDS = 2.0
 """How long the daemon may take to map the port of a container that runs."""
+_ANSWER_SECONDS = 60.0
 _END_AGAIN_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
 _TRIES = 50
 
 _CREATED = b"created"
-_REFUSALS = (docker.errors.DockerException, requests.exceptions.RequestException)
 
 
 class _EndError(BaseException):
     """The container is to be removed. What handles errors of any kind must not catch it."""
+
+
+class _RefusedError(Exception):
+    """Docker did not do something, and said why."""
 
 
 def _main(request: dict[str, Any]) -> int:
@@ -59,23 +66,21 @@ def _main(request: dict[str, Any]) -> int:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
         threading.Thread(target=bound_output, daemon=True).start()
         seconds = _CREATE_SECONDS
-        container = _created(name, request)
+        _create(name, request)
         seconds = 0.0
         guard.tell(_CREATED)
         if request["file"]:
-            container.put_archive("/", _archive(request["file"]))
-        container.start()
-        address = _mapped(container, f"{request['port']}/tcp")
-        if address is not None:
-            os.write(request["address_pipe"], f"{address}\n".encode())
-        for text in container.logs(stream=True, follow=True):
-            os.write(1, text)
-        return int(container.wait()["StatusCode"])
+            _run("cp", "-", f"{name}:/", contents=_archive(request["file"]))
+        with _attached(name) as attached:
+            address = _mapped(name, f"{request['port']}/tcp")
+            if address is not None:
+                os.write(request["address_pipe"], f"{address}\n".encode())
+            return attached.wait()
     except _EndError:
         return 0
-    except _REFUSALS as error:
+    except _RefusedError as error:
         os.write(2, f"Docker refused: {error}\n".encode())
-        if isinstance(error, docker.errors.APIError) and error.is_client_error():
+        if "Error response from daemon" in str(error):
             seconds = 0.0  # The daemon has answered: it will not create it any more.
         return 1
     finally:
@@ -84,16 +89,71 @@ def _main(request: dict[str, Any]) -> int:
         guard.dismiss()
 
 
-def _created(name: str, request: dict[str, Any]) -> Any:
-    return docker.from_env().containers.create(
-        request["image"],
-        request["command"],
-        name=name,
-        environment=request["environment"],
-        ports={f"{request['port']}/tcp": ("127.0.0.1", None)},
-        labels={LABEL: str(request["owner"])},
-        **request["options"],
-    )
+def _create(name: str, request: dict[str, Any]) -> None:
+    variables: dict[str, str] = request["environment"]
+    broken = {key: value for key, value in variables.items() if not _fits_a_line(key, value)}
+    with tempfile.TemporaryFile() as file:
+        lines = (f"{key}={value}\n" for key, value in variables.items() if key not in broken)
+        file.write("".join(lines).encode("utf-8", "surrogateescape"))
+        file.seek(0)
+        arguments = [
+            "create",
+            f"--name={name}",
+            f"--label={LABEL}={request['owner']}",
+            f"--publish=127.0.0.1::{request['port']}",
+            f"--env-file=/dev/fd/{file.fileno()}",
+            *(f"--env={key}" for key in broken),
+            *request["options"],
+            request["image"],
+            *request["command"],
+        ]
+        _run(*arguments, variables=broken, descriptors=[file.fileno()])
+
+
+def _fits_a_line(name: str, value: str) -> bool:
+    """Whether a file of variables can have one: lines of UTF-8, where `#` begins a comment."""
+    is_plain = re.fullmatch(r"[^#\s\udc80-\udcff][^\s\udc80-\udcff]*", name) is not None
+    return is_plain and re.search(r"[\n\r\udc80-\udcff]", value) is None
+
+
+def _run(
+    *arguments: str,
+    contents: bytes = b"",
+    variables: dict[str, str] | None = None,
+    descriptors: Sequence[int] = (),
+    timeout: float | None = None,
+) -> str:
+    """Runs `docker` and returns what it printed.
+
+    Raises:
+      _RefusedError: it failed.
+    """
+    try:
+        finished = subprocess.run(
+            docker(*arguments),
+            input=contents,
+            capture_output=True,
+            check=False,
+            env=children.variables(variables or {}),
+            pass_fds=descriptors,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        raise _RefusedError(f"no answer to docker {arguments[0]} within {timeout:g} s") from None
+    if finished.returncode:
+        raise _RefusedError(finished.stderr.decode(errors="replace").strip())
+    return finished.stdout.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts the container; `docker` prints what it prints, and ends as it does."""
+    process = subprocess.Popen(docker("start", "--attach", name), stdin=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _archive(path: str) -> bytes:
@@ -110,24 +170,27 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _mapped(container: Any, inner: str) -> str | None:
+def _mapped(name: str, inner: str) -> str | None:
     """Returns where a port of a container is on this machine; None if the container has ended.
 
     Raises:
-      DockerException: the daemon maps no port.
+      _RefusedError: the daemon maps no port.
     """
     deadline = time.monotonic() + _MAP_SECONDS
     while True:
-        container.reload()
-        bound = container.ports.get(inner)
+        (found,) = json.loads(_run("container", "inspect", name, timeout=_ANSWER_SECONDS))
+        bound = (found["NetworkSettings"].get("Ports") or {}).get(inner)
         if bound:
             return f"127.0.0.1:{bound[0]['HostPort']}"
-        if container.status not in ("created", "running"):
+        status = found["State"]["Status"]
+        if status not in ("created", "running"):
             return None
+        if status == "created":  # `docker start` has not come that far.
+            deadline = time.monotonic() + _MAP_SECONDS
         if time.monotonic() > deadline:
-            raise docker.errors.DockerException(
+            raise _RefusedError(
                 f"the port {inner} of the container has none on this machine; is there a "
-                "network_mode among the options?"
+                "--network among the options?"
             )
         time.sleep(_PAUSE_SECONDS)
 
@@ -145,18 +208,22 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 def _remove(name: str, seconds: float) -> None:
     """Removes the container, also one that the daemon may still create within some seconds."""
-    import docker
-
     deadline = time.monotonic() + seconds
     tries_left = _TRIES
     while tries_left:
         try:
-            docker.from_env().api.remove_container(name, v=True, force=True)
-            return
-        except docker.errors.NotFound:
-            if time.monotonic() > deadline:
+            # It prints the name of what it has removed. Versions differ in whether it fails if
+            # there is no such container.
+            if name in _run("rm", "--force", "--volumes", name, timeout=_ANSWER_SECONDS):
                 return
-        except _REFUSALS:
+            is_missing = True
+        except _RefusedError as error:
+            is_missing = "no such container" in str(error).lower()
+        except Exception:
+            is_missing = False
+        if is_missing and time.monotonic() > deadline:
+            return
+        if not is_missing:
             tries_left -= 1  # The daemon is busy with it, or cannot be reached.
         time.sleep(_PAUSE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Servers in Docker containers. Needs the extra `docker`.
+"""Servers in Docker containers, by the program `docker`.
 
 The container belongs to a process of its own, `container.py`, which creates it, copies what it
 prints, and removes it when the container or this process ends, in whatever way. It is there before
@@ -12,8 +12,11 @@ import functools
 import json
 import logging
 import os
+import re
 import select
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +25,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.errors import LaunchError, SpecError
-from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
-from dm_env_rpc_client.launch.processes import START_SECONDS, UNBUFFERED, check_process
+from dm_env_rpc_client.launch.processes import START_SECONDS, UNBUFFERED, asked, check_process
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
 
@@ -36,13 +38,17 @@ REQUEST = "DM_ENV_RPC_CONTAINER"
 """The variable with the request for `container.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Hears of an image that is pulled: what happens, the bytes that are done and those in total."""
+"""Hears of an image that is pulled: what happens, the layers that are there and those in total."""
 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.02
 
-_OWN_OPTIONS = {"image", "command", "name", "environment", "ports", "labels"}
+_OWN_OPTIONS = re.compile(r"--(name|env|env-file|publish|label|rm)(?![\w-])|-[epl]")
+"""The options of `docker create` that are set here."""
+
+_ANSWER_SECONDS = 60.0
+"""How long the daemon may take to say what it knows."""
 
 _STANDALONE_PORT = 50051
 """Where the server in `standalone` listens in a container, if nothing else is said."""
@@ -61,7 +67,7 @@ def from_docker(
     env: Mapping[str, str] | None = None,
     timeout: float | None = START_SECONDS,
     progress: Progress | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Sequence[str] = (),
     **connecting: Unpack[ConnectKeywords],
 ) -> Launch:
     """Starts a container that serves, and waits until it answers.
@@ -84,23 +90,20 @@ def from_docker(
         them, as for `from_process`.
       timeout: seconds, once there is the image, until the server must answer; None for no limit.
       progress: called while the image is pulled; None to log that it is, at level INFO.
-      options: further arguments of `docker.containers.create`, such as `mem_limit` or `volumes`;
-        not those that are set here: `name`, `environment`, `ports` and `labels`.
+      options: further options of `docker create`, such as `["--memory=1g", "--gpus=all"]`; not
+        those that are set here: `--name`, `--env`, `--publish`, `--label` and `--rm`.
       **connecting: for `connect`, with which it is asked whether it answers, such as `token`.
 
     Returns:
       The running server. Its `address` is on the loopback interface.
 
     Raises:
-      LaunchError: there is no Docker or no such image; or the container ended, or did not answer
-        in time, and says what it has printed.
+      LaunchError: there is no program `docker`, no daemon or no such image; or the container ended,
+        or did not answer in time, and says what it has printed.
       SpecError: an argument is of another type or out of range, the image does not say at which
         port it listens, an option is set here, or a text is one that no program can be given, see
         `from_process`.
-      ModuleNotFoundError: the extra is not installed.
     """
-    with importing("docker", "from_docker needs"):
-        import docker  # noqa: F401
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     connect_options = ConnectOptions(**connecting)
     arguments.text("image", image, expected="the name of an image")
@@ -110,9 +113,9 @@ def from_docker(
     port = arguments.count("port", port, most=65535, none="None for the one of the image")
     check_process(env)
     arguments.function("progress", progress, none="None")
-    arguments.mapping("options", options, none="None")
-    check_startable([image, *command, target, python], env)
-    own = sorted(_OWN_OPTIONS.intersection(options or ()))
+    arguments.names("options", options, expected="a list of options of `docker create`")
+    check_startable([image, *command, target, python, *options], env)
+    own = sorted({found[0] for each in options if (found := _OWN_OPTIONS.match(each))})
     if own:
         raise SpecError(
             f"from_docker sets {', '.join(own)} itself; pass env= for variables, port= for the port"
@@ -120,7 +123,7 @@ def from_docker(
     exposed = _have_image(image, progress)
     if target is not None:
         port = port or _STANDALONE_PORT
-        options = {"entrypoint": [python], **(options or {})}
+        options = [f"--entrypoint={python}", *options]
         place = f"/{os.path.basename(standalone.FILE)}"
         command = [place, target, "--address", "0.0.0.0:{port}", "--insecure"]
     inside = _inner_port(image, port, exposed)
@@ -130,7 +133,7 @@ def from_docker(
         "command": [part.replace("{port}", str(inside)) for part in command],
         "port": inside,
         "environment": {**UNBUFFERED, **(env or {})},
-        "options": dict(options or {}),
+        "options": list(options),
         "owner": os.getpid(),
         "file": None if target is None else standalone.FILE,
         "address_pipe": writing,
@@ -175,49 +178,61 @@ def _mapped_address(
     return line.decode().strip()
 
 
+def docker(*arguments: str) -> list[str]:
+    """Returns the command that runs `docker` with some arguments.
+
+    Raises:
+      LaunchError: there is no such program.
+    """
+    found = shutil.which("docker")
+    if found is None:
+        text = "cannot be started, for lack of Docker: there is no program docker in PATH"
+        raise LaunchError(text, shlex.join(["docker", *arguments]), None, "")
+    return [found, *arguments]
+
+
 def _have_image(image: str, progress: Progress | None) -> list[str]:
     """Pulls an image if it is not there; returns the ports that it exposes, such as "80/tcp"."""
-    import docker
-    import docker.errors
-    import requests.exceptions
-
-    try:
-        client = docker.from_env()
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        reason = f"cannot be started, for lack of Docker: {error}"
-        raise LaunchError(reason, image, None, "") from error
-    try:
-        try:
-            found = client.images.get(image)
-        except docker.errors.ImageNotFound:
-            _pull(client, image, progress)
-            found = client.images.get(image)
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise LaunchError(f"has no image: {error}", image, None, "") from error
-    finally:
-        client.close()
-    return list((found.attrs.get("Config") or {}).get("ExposedPorts") or ())
+    code, printed, said = _ask(image, "image", "inspect", image)
+    if code:
+        code, _, said = _ask(image, "version", "--format={{.Server.Version}}")
+        if code:
+            reason = f"cannot be started, for lack of Docker: {said.strip()}"
+            raise LaunchError(reason, image, None, "")
+        _pull(image, progress)
+        code, printed, said = _ask(image, "image", "inspect", image)
+        if code:
+            raise LaunchError(f"has no image: {said.strip()}", image, None, "")
+    (found,) = json.loads(printed)
+    return list((found.get("Config") or {}).get("ExposedPorts") or ())
 
 
-def _pull(client: Any, image: str, progress: Progress | None) -> None:
-    from docker.errors import DockerException
-    from docker.utils import parse_repository_tag
+def _ask(image: str, *arguments: str) -> tuple[int, str, str]:
+    return asked(docker(*arguments), image, "start: Docker did not answer {}", _ANSWER_SECONDS)
 
-    repository, tag = parse_repository_tag(image)
+
+def _pull(image: str, progress: Progress | None) -> None:
     _log.info("pulling the image %s", image)
-    layers: dict[str, tuple[int, int]] = {}
-    failure = None
-    for line in client.api.pull(repository, tag or "latest", stream=True, decode=True):
-        # The rest is read, too, so that the connection is given back.
-        failure = line.get("error", failure)
-        detail = line.get("progressDetail") or {}
-        if "total" in detail:
-            layers[line["id"]] = (detail.get("current", 0), detail["total"])
-        if progress is not None:
-            done = sum(each for each, _ in layers.values())
-            progress(line.get("status", ""), done, sum(each for _, each in layers.values()))
-    if failure is not None:
-        raise DockerException(failure)
+    layers: dict[str, bool] = {}
+    line = ""
+    with subprocess.Popen(
+        docker("pull", image), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, errors="replace", start_new_session=True,
+        env=children.variables({}),
+    ) as pulling:  # fmt: skip
+        assert pulling.stdout is not None
+        try:
+            for line in pulling.stdout:
+                layer, _, status = line.strip().partition(": ")
+                if status and re.fullmatch(r"[0-9a-f]{12}", layer):
+                    layers[layer] = status in ("Pull complete", "Already exists")
+                if progress is not None:
+                    progress(status or layer, sum(layers.values()), len(layers))
+        except BaseException:
+            os.killpg(pulling.pid, signal.SIGKILL)
+            raise
+    if pulling.returncode:
+        raise LaunchError(f"has no image: {line.strip()}", image, None, "")
 
 
 def _inner_port(image: str, port: int | None, exposed: Sequence[str]) -> int:

@@ -263,7 +263,8 @@ def other_python(
     """
     check_startable([python, reference, cwd], env)
     named = shlex.join([python, reference])
-    code, printed, errors = _asked([python, "-c", _WHAT_IT_HAS], named, env, cwd, timeout)
+    late = "say {} which Python it is"
+    code, printed, errors = asked([python, "-c", _WHAT_IT_HAS], named, late, timeout, env, cwd)
     words = printed.split()
     if code or len(words) != 3 or not (words[0] + words[1]).isdecimal():
         raise LaunchError("is no Python", named, code, printed + errors)
@@ -282,16 +283,25 @@ def _package_server(python: str, thread: str | None) -> list[str]:
     return [python, "-m", "dm_env_rpc_client.server", *chosen]
 
 
-def _asked(
+def asked(
     command: Sequence[str],
     named: str,
-    env: Mapping[str, str] | None,
-    cwd: str | os.PathLike[str] | None,
+    late: str,
     timeout: float | None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
 ) -> tuple[int, str, str]:
     """Runs a command that ends by itself.
 
     It may be a wrapper that starts the interpreter: all of its session ends if it is late.
+
+    Args:
+      command: the program and its arguments.
+      named: how errors name it.
+      late: what it did not do if it is late, with {} for the time.
+      timeout: seconds until it must have ended; None for no limit.
+      env: variables of the environment, beside those of this process.
+      cwd: the folder that it runs in; None for that of this process.
 
     Returns:
       Its exit code, and what it has printed to standard output and to standard error.
@@ -310,21 +320,21 @@ def _asked(
             return texts[0], texts[1]
 
         try:
-            asked = subprocess.Popen(
+            process = subprocess.Popen(
                 command, cwd=cwd, env=children.variables(env or {}), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=errors, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise LaunchError(f"cannot be started: {error}", named, None, "") from error
         try:
-            return asked.wait(timeout), *printed()
+            return process.wait(timeout), *printed()
         except subprocess.TimeoutExpired:
-            reason = f"did not say within {timeout:g} s which Python it is"
+            reason = f"did not {late.format(f'within {timeout:g} s')}"
             raise LaunchError(reason, named, None, "".join(printed())) from None
         finally:
-            if asked.returncode is None:
-                os.killpg(asked.pid, signal.SIGKILL)
-                asked.wait()
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,26 +1,25 @@
-"""A stand-in for the Docker daemon: the part of its HTTP API that launching containers needs.
+"""A stand-in for Docker: a program `docker`, and the daemon that it asks.
 
 Docker is not on every machine. A "container" of this daemon is a process of this machine, which
-serves the Echo environment at the host's port that was mapped. The client is Docker's own SDK.
+serves the Echo environment at the host's port that was mapped. The program passes its arguments to
+the daemon, which is in the process of the test, and prints what that answers.
 """
 
 from __future__ import annotations
 
+import argparse
+import base64
 import contextlib
 import io
 import json
-import re
 import signal
 import socketserver
-import struct
 import subprocess
 import sys
 import tarfile
 import threading
 import time
-import urllib.parse
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,36 @@ from tests.launch.processes import ROOT
 from tests.support.ports import HeldPort
 
 IMAGE = "owner/echo:latest"
+
+_DOCKER = """#!{python} -IS
+import base64, json, os, socket, sys
+asked = dict(arguments=sys.argv[1:], variables=dict(), contents="")
+for each in sys.argv[1:]:
+    if each.startswith("--env-file="):
+        with open(each.partition("=")[2]) as file:
+            lines = file.read().splitlines()
+        asked["variables"].update(line.split("=", 1) for line in lines)
+    if each.startswith("--env="):
+        name = each.partition("=")[2]
+        asked["variables"][name] = os.environ[name]
+if sys.argv[1] == "cp":
+    asked["contents"] = base64.b64encode(sys.stdin.buffer.read()).decode()
+host = os.environ["DOCKER_HOST"]
+with socket.socket(socket.AF_UNIX) as connection:
+    try:
+        connection.connect(host[len("unix://"):])
+    except OSError:
+        sys.exit("Cannot connect to the Docker daemon at " + host)
+    with connection.makefile("rwb") as answers:
+        answers.write(json.dumps(asked).encode() + bytes([10]))
+        answers.flush()
+        for line in answers:
+            stream, text = json.loads(line)
+            if stream == "code":
+                sys.exit(text)
+            os.write(stream, text.encode())
+sys.exit(1)
+"""
 
 _PROGRAM = """
 import os, sys
@@ -42,34 +71,46 @@ with serve(Echo, f"127.0.0.1:{sys.argv[1]}") as server:
 """
 
 
-class Container:
-    """A process, created and not started at first."""
+_CREATE = argparse.ArgumentParser("create")
+for _name in ("name", "label", "publish", "env-file", "memory", "entrypoint"):
+    _CREATE.add_argument(f"--{_name}", default="")
+_CREATE.add_argument("--env", action="append")
+_CREATE.add_argument("image")
+_CREATE.add_argument("command", nargs=argparse.REMAINDER)
 
-    def __init__(self, name: str, config: dict[str, Any]):
-        self.id = name[::-1]
-        self.name = name
-        self.config = config
+
+class Container:
+    """A process, created and not started at first.
+
+    Attributes:
+      options: those of `docker create`, with the image and the command.
+      variables: those of its environment.
+    """
+
+    def __init__(self, options: argparse.Namespace, variables: dict[str, str], root: Path):
+        self.name: str = options.name
+        self.options = options
+        self.variables = variables
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
-        self.root = Path()
+        self.root = root
         self.output = b""
         self.has_ended = threading.Event()
 
     def start(self) -> None:
         self._held = HeldPort()
         self.port = self._held.number
-        variables = dict(each.split("=", 1) for each in self.config.get("Env") or [])
-        command = [sys.executable, "-c", _PROGRAM, str(self.port), *(self.config.get("Cmd") or [])]
-        if self.config.get("Entrypoint"):
+        command = [sys.executable, "-c", _PROGRAM, str(self.port), *self.options.command]
+        if self.options.entrypoint:
             # The root folder is that of the files; the network has the mapped port only.
-            command = [*self.config["Entrypoint"], *self.config["Cmd"]]
+            command = [self.options.entrypoint, *self.options.command]
             command = [part.replace("0.0.0.0:50051", f"127.0.0.1:{self.port}") for part in command]
             command = [
                 str(self.root) + part if part.startswith("/dm_") else part for part in command
             ]
         self.process = subprocess.Popen(
             command,
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables or None,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.variables or None,
         )  # fmt: skip
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -95,24 +136,21 @@ class Container:
         return code if code >= 0 else 128 - code
 
     def inspected(self, is_mapped: bool) -> dict[str, Any]:
-        ((inner, bound),) = self.config["HostConfig"]["PortBindings"].items()
-        assert [each["HostIp"] for each in bound] == ["127.0.0.1"]
+        host, _, inner = self.options.publish.partition("::")
+        assert host == "127.0.0.1"
         is_mapped = is_mapped and self.port != 0
         mapped = [{"HostIp": "127.0.0.1", "HostPort": str(self.port)}] if is_mapped else None
-        return {
-            "Id": self.id,
-            "Name": f"/{self.name}",
-            "Config": {"Tty": False, "Labels": self.config["Labels"]},
-            "State": {"Status": "exited" if self.has_ended.is_set() else "running"},
-            "NetworkSettings": {"Ports": {inner: mapped}},
-        }
+        status = "exited" if self.has_ended.is_set() else "running" if self.port else "created"
+        ports = {f"{inner}/tcp": mapped}
+        return {"State": {"Status": status}, "NetworkSettings": {"Ports": ports}}
 
 
 class Daemon:
-    """Serves the API at a unix socket.
+    """Answers the program at a unix socket.
 
     Attributes:
       host: for DOCKER_HOST.
+      path: the folder of the program, for PATH.
       images: the ports that each image exposes.
       remote: images that can be pulled.
       containers: those that were created and not removed, by name.
@@ -122,12 +160,18 @@ class Daemon:
       maps: whether ports of containers are mapped.
       folder: where files are put that containers get.
       is_asked: set when a container is to be created.
+      seen: the arguments that the program was called with.
     """
 
     def __init__(self, folder: Path):
-        path = folder / "docker.sock"
+        socket = folder / "docker.sock"
         self.folder = folder
-        self.host = f"unix://{path}"
+        self.host = f"unix://{socket}"
+        self.path = folder / "bin"
+        self.path.mkdir()
+        program = self.path / "docker"
+        program.write_text(_DOCKER.replace("{python}", sys.executable))
+        program.chmod(0o755)
         self.images: dict[str, list[str]] = {IMAGE: ["50051/tcp"]}
         self.remote: dict[str, list[str]] = {}
         self.containers: dict[str, Container] = {}
@@ -136,8 +180,9 @@ class Daemon:
         self.refusal = ""
         self.maps = True
         self.is_asked = threading.Event()
+        self.seen: list[list[str]] = []
         handler = type("Handler", (_Handler,), {"daemon": self})
-        self._server = socketserver.ThreadingUnixStreamServer(str(path), handler)
+        self._server = socketserver.ThreadingUnixStreamServer(str(socket), handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -147,122 +192,90 @@ class Daemon:
         for container in self.created:
             container.kill()
 
-    def find(self, name: str) -> Container | None:
-        for container in list(self.containers.values()):
-            if name in (container.id, container.name):
-                return container
-        return None
+
+class _RefusedError(Exception):
+    """What the program prints as an error."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(socketserver.StreamRequestHandler):
     daemon: Daemon
 
-    def log_message(self, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        url = urllib.parse.urlsplit(self.path)
-        path = re.sub(r"^/v[\d.]+", "", url.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
-        size = int(self.headers.get("Content-Length") or 0)
-        contents = self.rfile.read(size)
-        body = json.loads(contents) if size and self.command != "PUT" else contents
+    def handle(self) -> None:
+        asked = json.loads(self.rfile.readline())
+        arguments: list[str] = asked["arguments"]
+        self.daemon.seen.append(arguments)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            for pattern, method in _ROUTES:
-                found = re.fullmatch(pattern, f"{self.command} {path}")
-                if found is not None:
-                    method(self, *found.groups(), query=query, body=body)
-                    return
-            self._send(501, {"message": f"the stand-in has no {self.command} {path}"})
+            try:
+                code = _COMMANDS[arguments[0]](self, asked)
+            except _RefusedError as error:
+                self._say(2, f"{error}\n")
+                code = 1
+            self._say("code", code)
 
-    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815  # as http.server calls them
+    def _say(self, stream: int | str, text: str | int) -> None:
+        self.wfile.write(json.dumps([stream, text]).encode() + b"\n")
+        self.wfile.flush()
 
-    def _send(self, status: int, answer: Any = None) -> None:
-        data = b"" if answer is None else json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    def _find(self, name: str) -> Container:
+        found = self.daemon.containers.get(name)
+        if found is None:
+            raise _RefusedError(f"Error response from daemon: No such container: {name}")
+        return found
 
-    def version(self, query: Any, body: Any) -> None:
-        self._send(200, {"Version": "stand-in", "ApiVersion": "1.44", "MinAPIVersion": "1.24"})
+    def version(self, asked: Any) -> int:
+        self._say(1, "stand-in\n")
+        return 0
 
-    def image(self, name: str, query: Any, body: Any) -> None:
+    def image(self, asked: Any) -> int:
+        name = asked["arguments"][2]
         name = name if ":" in name else f"{name}:latest"
         if name not in self.daemon.images:
-            self._send(404, {"message": f"No such image: {name}"})
-            return
+            self._say(1, "[]\n")
+            raise _RefusedError(f"Error response from daemon: No such image: {name}")
         ports: dict[str, Any] = {port: {} for port in self.daemon.images[name]}
-        self._send(200, {"Id": "sha256:1", "RepoTags": [name], "Config": {"ExposedPorts": ports}})
+        self._say(1, json.dumps([{"Config": {"ExposedPorts": ports}}]))
+        return 0
 
-    def pull(self, query: dict[str, str], body: Any) -> None:
-        name = f"{query['fromImage']}:{query['tag']}"
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        lines: Iterator[dict[str, Any]] = iter([{"error": f"no image {name} anywhere"}])
-        if name in self.daemon.remote:
-            self.daemon.images[name] = self.daemon.remote[name]
-            lines = iter(
-                {
-                    "id": "layer", "status": "Downloading",
-                    "progressDetail": {"current": done, "total": 100},
-                }
-                for done in (20, 70, 100)
-            )  # fmt: skip
-            self._chunk({"status": "Pulling from owner/echo"})
-        for line in lines:
-            self._chunk(line)
-        self.wfile.write(b"0\r\n\r\n")
+    def pull(self, asked: Any) -> int:
+        name = asked["arguments"][1]
+        name = name if ":" in name else f"{name}:latest"
+        if name not in self.daemon.remote:
+            raise _RefusedError(f"Error response from daemon: no image {name} anywhere")
+        self.daemon.images[name] = self.daemon.remote[name]
+        self._say(1, "1.2: Pulling from owner/echo\n")
+        layers = ("0123456789ab", "ba9876543210")
+        for status in ("Pulling fs layer", "Download complete", "Pull complete"):
+            for layer in layers:
+                self._say(1, f"{layer}: {status}\n")
+        self._say(1, "Digest: sha256:0123\n")
+        return 0
 
-    def _chunk(self, line: dict[str, Any]) -> None:
-        data = json.dumps(line).encode() + b"\r\n"
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-    def create(self, query: dict[str, str], body: dict[str, Any]) -> None:
+    def create(self, asked: Any) -> int:
         self.daemon.is_asked.set()
         time.sleep(self.daemon.slow)  # It takes time to create one.
         if self.daemon.refusal:
-            self._send(400, {"message": self.daemon.refusal})
-            return
-        container = Container(query["name"], body)
-        container.root = self.daemon.folder
+            raise _RefusedError(f"Error response from daemon: {self.daemon.refusal}")
+        options = _CREATE.parse_args(asked["arguments"][1:])
+        container = Container(options, asked["variables"], self.daemon.folder)
         self.daemon.containers[container.name] = container
         self.daemon.created.append(container)
-        self._send(201, {"Id": container.id, "Warnings": []})
+        self._say(1, f"{container.name[::-1]}\n")
+        return 0
 
-    def archive(self, name: str, query: dict[str, str], body: bytes) -> None:
-        assert query["path"] == "/"
-        with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+    def cp(self, asked: Any) -> int:
+        _, source, target = asked["arguments"]
+        assert (source, target) == ("-", f"{self._find(target.partition(':')[0]).name}:/")
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(asked["contents"]))) as archive:
             for entry in archive:
                 contents = archive.extractfile(entry)
                 assert contents is not None
                 (self.daemon.folder / entry.name).write_bytes(contents.read())
-        self._send(200)
+        return 0
 
-    def container(self, name: str, action: str, query: Any, body: Any) -> None:
-        found = self.daemon.find(name)
-        if found is None:
-            self._send(404, {"message": f"No such container: {name}"})
-        elif action == "start":
-            found.start()
-            self._send(204)
-        elif action == "json":
-            self._send(200, found.inspected(self.daemon.maps))
-        elif action == "wait":
-            found.has_ended.wait()
-            self._send(200, {"StatusCode": found.code})
-        elif action == "logs":
-            self._logs(found)
-        else:
-            found.kill()
-            self.daemon.containers.pop(found.name, None)
-            self._send(204)
-
-    def _logs(self, container: Container) -> None:
-        self.send_response(200)
-        self.end_headers()
+    def start(self, asked: Any) -> int:
+        assert asked["arguments"][1] == "--attach"
+        container = self._find(asked["arguments"][2])
+        container.start()
         sent = 0
         has_ended = False
         while not has_ended:
@@ -270,20 +283,24 @@ class _Handler(BaseHTTPRequestHandler):
             data = container.output[sent:]
             sent += len(data)
             if data:
-                # https://docs.docker.com/reference/api/engine, "Stream format" of attach
-                self.wfile.write(struct.pack(">BxxxL", 1, len(data)) + data)
-                self.wfile.flush()
+                self._say(1, data.decode())
+        return container.code
 
-    def remove(self, name: str, query: Any, body: Any) -> None:
-        self.container(name, "remove", query, body)
+    def container(self, asked: Any) -> int:
+        found = self._find(asked["arguments"][2])
+        self._say(1, json.dumps([found.inspected(self.daemon.maps)]))
+        return 0
+
+    def rm(self, asked: Any) -> int:
+        found = self._find(asked["arguments"][-1])
+        found.kill()
+        self.daemon.containers.pop(found.name, None)
+        self._say(1, f"{found.name}\n")
+        return 0
 
 
-_ROUTES: list[tuple[str, Callable[..., None]]] = [
-    ("GET /version", _Handler.version),
-    ("GET /images/(.+)/json", _Handler.image),
-    ("POST /images/create", _Handler.pull),
-    ("POST /containers/create", _Handler.create),
-    ("(?:GET|POST) /containers/([^/]+)/(start|json|wait|logs)", _Handler.container),
-    ("PUT /containers/([^/]+)/archive", _Handler.archive),
-    ("DELETE /containers/([^/]+)", _Handler.remove),
-]
+_COMMANDS: dict[str, Callable[[_Handler, Any], int]] = {
+    "version": _Handler.version, "image": _Handler.image, "pull": _Handler.pull,
+    "create": _Handler.create, "cp": _Handler.cp, "start": _Handler.start,
+    "container": _Handler.container, "rm": _Handler.rm,
+}  # fmt: skip

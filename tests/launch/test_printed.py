@@ -107,5 +107,5 @@ def test_a_variable_of_the_user_stays(program: list[str], monkeypatch: pytest.Mo
 
 def test_containers_are_told_as_well(daemon: Daemon) -> None:
     with from_docker("owner/echo"), from_docker("owner/echo", env={"PYTHONUNBUFFERED": "0"}):
-        told = [sorted(each.config["Env"]) for each in daemon.containers.values()]
-        assert told == [["PYTHONUNBUFFERED=1"], ["PYTHONUNBUFFERED=0"]]
+        told = [each.variables for each in daemon.containers.values()]
+        assert told == [{"PYTHONUNBUFFERED": "1"}, {"PYTHONUNBUFFERED": "0"}]

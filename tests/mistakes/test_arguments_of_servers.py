@@ -138,8 +138,8 @@ MISTAKES: list[Mistake] = [
     M(lambda: docker("image", timeout=0), SpecError, "timeout", "got 0", FOR_ALL),
     M(lambda: docker("image", progress=True), SpecError, "progress", "got True",
       "must be a function, or None"),
-    M(lambda: docker("image", options=["rm"]), SpecError, "options", "got ['rm']",
-      "must be a mapping"),
+    M(lambda: docker("image", options={"mem_limit": "1g"}), SpecError, "options",
+      "got {'mem_limit': '1g'}", "a list of options of `docker create`"),
     M(lambda: launched(lambda own: own.wait_until_ready(-1)), SpecError, "timeout", "got -1",
       FROM_0),
     # listen

@@ -106,11 +106,11 @@ def test_nothing_is_said_of_bytes_while_a_server_starts() -> None:
     assert "/?" not in written
 
 
-@pytest.mark.parametrize(("total", "shown"), [(None, False), (2000, True)])
-def test_a_download_is_shown_once_its_size_is_known(total: int | None, shown: bool) -> None:
+@pytest.mark.parametrize(("total", "shown"), [(None, False), (5, True)])
+def test_layers_are_shown_once_there_are_any(total: int | None, shown: bool) -> None:
     written = io.StringIO()
     screen = consoles.Console(file=written, force_terminal=True, width=100)
-    with consoles.progress(consoles.Download(), screen=screen) as bar:
-        bar.add_task("pulling", total=total, completed=1000)
-    assert ("1.0/2.0 kB" in written.getvalue()) is shown
+    with consoles.progress(consoles.Layers(), screen=screen) as bar:
+        bar.add_task("pulling", total=total, completed=2)
+    assert ("2/5 layers" in written.getvalue()) is shown
     assert "/?" not in written.getvalue()

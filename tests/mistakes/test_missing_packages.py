@@ -36,10 +36,6 @@ MISSING: dict[str, list[tuple[str, str]]] = {
     "lz4": [("from dm_env_rpc_client.recording import read", "record")],
     "zstandard": [("from dm_env_rpc_client.recording import replay", "record")],
     "minari": [("import dm_env_rpc_client.recording.minari", "minari")],
-    "docker": [
-        ("from dm_env_rpc_client import launch; launch.from_docker('image')", "docker"),
-        ("from dm_env_rpc_client import make; make('docker:image')", "docker"),
-    ],
     "cffi": [
         (
             "from dm_env_rpc_client.bridges import env_c_api as c; c.EnvCApiEnvironment('a', 'b')",
@@ -88,7 +84,6 @@ def test_a_missing_package_is_told_with_its_extra(package: str, tmp_path: Path) 
 
 
 COMMANDS = {
-    "docker": ("run docker:image", "docker"),
     "cffi": ("serve --c-library ./a.so:connect", "c"),
     "gymnasium": ("serve gymnasium://CartPole-v1", "gymnasium"),
     "pettingzoo": ("serve pettingzoo://classic/rps_v2", "pettingzoo"),
