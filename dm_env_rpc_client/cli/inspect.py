@@ -50,23 +50,22 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
 
     with world.environment() as env:
         num_envs = num_envs_of(env)
-        described = {
-            "actions": _describe_all(env.action_spec()),
-            "observations": _describe_all(env.observation_spec()),
-            "reward": describe(env.reward_spec()),
-            "discount": describe(env.discount_spec()),
-        }
+        actions, observations = env.action_spec(), env.observation_spec()
+        own = {"reward": env.reward_spec(), "discount": env.discount_spec()}
     if as_json:
+        described = {
+            "actions": _describe_all(actions),
+            "observations": _describe_all(observations),
+            **_describe_all(own),
+        }
         print_json({"address": world.address, "num_envs": num_envs, **described})
         return
+    from dm_env_rpc_client.tensors.displays.spec_tables import COLUMNS, spec_rows
+
     console = Console()
-    own = {name: described.pop(name) for name in ("reward", "discount")}
-    for title, specs in {**described, "reward and discount": own}.items():
-        rows = [
-            (name, spec["dtype"], spec["shape"], *(_short(spec, side) for side in _SIDES))
-            for name, spec in specs.items()
-        ]
-        console.print(table(("name", "dtype", "shape", *_SIDES), rows, title=title.capitalize()))
+    shown = {"Actions": actions, "Observations": observations, "Reward and discount": own}
+    for title, structure in shown.items():
+        console.print(table(COLUMNS, spec_rows(structure, to=".."), title=title))
     if num_envs is not None:
         console.print(
             f"A batch of {num_envs} environments: the first axis of actions and observations is "
@@ -101,8 +100,3 @@ def _describe_all(structure: Mapping[str, Any]) -> dict[str, Any]:
 
     flat = nesting.flatten_dict(structure, nesting.SEPARATOR)
     return {name: describe(spec) for name, spec in flat.items()}
-
-
-def _short(described: Mapping[str, Any], side: str) -> str:
-    text = "none" if described.get(side, "") is None else str(described.get(side, ""))
-    return text if len(text) <= 24 else text[:21] + "..."

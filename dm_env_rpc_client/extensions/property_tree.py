@@ -11,7 +11,8 @@ import numpy as np
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.plain_text import printable
-from dm_env_rpc_client.tensors.displays import markup, spec_tables
+from dm_env_rpc_client.tensors.displays import markup
+from dm_env_rpc_client.tensors.displays.spec_tables import spec_text
 from dm_env_rpc_client.tensors.displays.values import in_short, show_value
 
 MAX_PROPERTIES = 1000
@@ -71,7 +72,7 @@ class PropertyTree:
                 _key_cell(entry),
                 _value_cell(entry),
                 markup.escape(", ".join(_kinds(entry.spec))),
-                markup.escape(_spec_text(entry.spec)),
+                markup.escape("" if entry.spec.spec is None else spec_text(entry.spec.spec)),
                 markup.escape(entry.spec.description),
             )
             for entry in self.entries
@@ -131,14 +132,6 @@ def _reason(error: DmEnvRpcError | ProtocolError) -> str:
 def _kinds(spec: PropertySpec) -> list[str]:
     done = {"readable": "read", "writable": "written", "listable": "listed"}
     return [word for kind, word in done.items() if getattr(spec, kind)]
-
-
-def _spec_text(spec: PropertySpec) -> str:
-    if spec.spec is None:
-        return ""
-    shape = f" {list(spec.spec.shape)}" if spec.spec.shape else ""
-    bounds = spec_tables.bounds_text(spec.spec)
-    return f"{spec_tables.dtype_text(spec.spec)}{shape}{f', {bounds}' if bounds else ''}"
 
 
 def _value_text(entry: TreeEntry) -> str:

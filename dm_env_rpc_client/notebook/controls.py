@@ -16,9 +16,8 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.displays.spec_tables import bounds_text, dtype_text
-from dm_env_rpc_client.tensors.spec_manager import TensorField
-from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec
+from dm_env_rpc_client.tensors.controls import checked_by, elements, few_values, idle
+from dm_env_rpc_client.tensors.displays.spec_tables import spec_text
 
 MAX_BUTTONS = 12
 """The maximum number of values that are shown as buttons."""
@@ -80,7 +79,7 @@ class Buttons(Control):
     def __init__(self, spec: specs.Array, where: str, labels: Sequence[str] | None = None):
         super().__init__(spec)
         self._where = where
-        self._values = few_values(spec)
+        self._values = few_values(spec, MAX_BUTTONS)
         texts = list(map(str, self._values if labels is None else labels))
         if len(texts) != len(self._values):
             few = len(self._values) or f"more than {MAX_BUTTONS}"
@@ -91,7 +90,7 @@ class Buttons(Control):
         ]
         for index, button in enumerate(self._buttons):
             button.on_click(lambda _, index=index: self._press(index))
-        self._select(0)
+        self._show(idle(spec))
         self.widget = ipywidgets.HBox(self._buttons, layout=ipywidgets.Layout(flex_flow="row wrap"))
 
     def value(self) -> Any:
@@ -118,11 +117,10 @@ class Sliders(Control):
 
     def __init__(self, spec: specs.BoundedArray):
         super().__init__(spec)
-        lows = np.ravel(np.broadcast_to(spec.minimum, spec.shape))
-        highs = np.ravel(np.broadcast_to(spec.maximum, spec.shape))
+        first = np.ravel(idle(spec)).tolist()
         self._sliders = [
-            _slider(low.item(), high.item(), str(index) if spec.shape else "")
-            for index, (low, high) in enumerate(zip(lows, highs, strict=True))
+            _slider(low, high, value, "".join(map(str, index)))
+            for (index, low, high), value in zip(elements(spec, MAX_SLIDERS), first, strict=True)
         ]
         for slider in self._sliders:
             slider.observe(self._was_set, "value")
@@ -147,12 +145,11 @@ class Text(Control):
         self._where = where
         self._check = checked_by(spec, where)
         self._is_plain = isinstance(spec, specs.StringArray) and not spec.shape
-        shape = f"[{', '.join('any' if size < 0 else str(size) for size in spec.shape)}]"
-        hint = f"{dtype_text(spec)}{shape if spec.shape else ''} {bounds_text(spec)}"
+        hint = spec_text(spec)
         self._line = ipywidgets.Text(
-            placeholder=hint.strip(), tooltip=hint.strip(), continuous_update=False, layout=_FILL
+            placeholder=hint, tooltip=hint, continuous_update=False, layout=_FILL
         )
-        self.show(spec.generate_value())
+        self.show(idle(spec))
         self._line.observe(self._was_set, "value")
         self.widget = self._line
 
@@ -175,39 +172,6 @@ class Text(Control):
             self._line.value = json.dumps(np.asarray(value).tolist())
 
 
-def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
-    """Returns a function that checks values against a spec and converts them to its dtype.
-
-    Args:
-      spec: the spec.
-      where: the name of the value in error messages, such as "action 'arm.torque'".
-
-    Returns:
-      A function that returns its argument as an array or a scalar of the spec's dtype. It
-      raises SpecError if the shape is wrong, the value is out of bounds, or the cast would
-      change it.
-
-    Raises:
-      SpecError: the protocol has no such dtype.
-    """
-    field = TensorField(0, dm_env_spec_to_tensor_spec(spec), "value")
-    field.label = where
-
-    def check(value: Any) -> Any:
-        conforming = field.conform(value)
-        if conforming.dtype == object:
-            return conforming[()]
-        with np.errstate(over="ignore"):
-            narrowed = conforming.astype(spec.dtype)
-        # The protocol has no 16-bit dtypes; a value of the next wider one may not fit.
-        is_float = narrowed.dtype.kind == "f"
-        if not np.all(np.isfinite(narrowed) if is_float else narrowed == conforming):
-            raise SpecError(f"{where}: {value!r} does not fit its dtype, {spec.dtype.name}")
-        return narrowed[()]
-
-    return check
-
-
 def control_for(
     spec: specs.Array, where: str, labels: Sequence[str] | None = None
 ) -> Control | None:
@@ -221,7 +185,7 @@ def control_for(
     Raises:
       SpecError: the number of labels is not the number of values.
     """
-    if few_values(spec) or labels is not None:
+    if few_values(spec, MAX_BUTTONS) or labels is not None:
         return Buttons(spec, where, labels)
     if _has_sliders(spec):
         return Sliders(spec)
@@ -234,37 +198,19 @@ def control_for(
         return None
 
 
-def few_values(spec: specs.Array) -> list[Any]:
-    """The values of a scalar that has few of them; empty for any other spec."""
-    if spec.shape:
-        return []
-    if spec.dtype.kind == "b":
-        return [False, True]
-    if spec.dtype.kind not in "iu" or not isinstance(spec, specs.BoundedArray):
-        return []
-    # As Python integers: the difference may not fit into the dtype.
-    low, high = int(spec.minimum), int(spec.maximum)
-    return list(range(low, high + 1)) if 0 <= high - low < MAX_BUTTONS else []
-
-
 def _has_sliders(spec: specs.Array) -> bool:
-    if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
-        return False
-    if len(spec.shape) > 1 or (spec.shape and not 0 < spec.shape[0] <= MAX_SLIDERS):
-        return False
-    lows, highs = np.asarray(spec.minimum, float), np.asarray(spec.maximum, float)
-    with np.errstate(over="ignore"):
-        spans = highs - lows
     # JavaScript has only floats, which represent integers exactly up to 2**53.
-    largest = max(np.abs(lows).max(), np.abs(highs).max())
-    return bool(np.all(spans <= _MAX_SPAN) and largest < 2**53)
+    return bool(elements(spec, MAX_SLIDERS)) and all(
+        float(high) - float(low) <= _MAX_SPAN and max(abs(low), abs(high)) < 2**53
+        for _, low, high in elements(spec, MAX_SLIDERS)
+    )
 
 
-def _slider(low: Any, high: Any, description: str) -> Any:
+def _slider(low: Any, high: Any, value: Any, description: str) -> Any:
     options: dict[str, Any] = {
         "min": low,
         "max": high,
-        "value": min(max(type(low)(0), low), high),
+        "value": value,
         "description": description,
         "continuous_update": False,
         "layout": ipywidgets.Layout(width="auto"),

@@ -18,12 +18,13 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.notebook.controls import Control, control_for
-from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, default_keys
+from dm_env_rpc_client.notebook.keyboard import Keyboard
 from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Stepper
 from dm_env_rpc_client.server.properties.strings import has_string_properties
+from dm_env_rpc_client.tensors.controls import ROOT, Change, changed, checked_action
 from dm_env_rpc_client.tensors.displays import markup, plots
 from dm_env_rpc_client.tensors.displays.leaves import named_leaves, rebuild
 from dm_env_rpc_client.tensors.displays.progress import Progress
@@ -32,7 +33,6 @@ from dm_env_rpc_client.tensors.sampling import sample
 
 Policy = Callable[[dm_env.TimeStep], Any]
 
-_ROOT = "action"
 _BY_HAND = "the controls"
 _MIN_RATE, _MAX_RATE = 0.25, 60.0
 _PLOT = (520, 140)
@@ -68,7 +68,7 @@ def explore(
       env: any dm_env.Environment.
       policy: returns an action for a TimeStep. It becomes an option of "run".
       action: the initial values of the controls, a whole action or some of its values, nested
-        or by flat name; all others start at 0 or at their minimum.
+        or by flat name; all others start at the middle one of three values, or near 0.
       keys: actions by key. A key is named as in `KeyboardEvent.key`, such as "ArrowLeft" or
         "a"; its action may have only some of the values, nested or by flat name. None for
         keys derived from the specs.
@@ -108,15 +108,13 @@ class Explorer(ipywidgets.VBox):
         if isinstance(env, DmEnvAdaptor) and num_envs_of(env) is not None:
             env = self._row = OneRow(env)
         self._action_spec = env.action_spec()
-        self._specs: dict[str, specs.Array] = named_leaves(self._action_spec, _ROOT)
+        self._specs: dict[str, specs.Array] = named_leaves(self._action_spec, ROOT)
         self._controls = self._make_controls(labels or {}, action)
-        self._keyboard = Keyboard(
-            default_keys(self._specs) if keys is None else keys, self._specs, _ROOT, self._press
-        )
+        self._keyboard = Keyboard(keys, self._specs, self._press)
         self._is_led = False
         self._random = np.random.default_rng()
         self._policies: dict[str, Policy] = {
-            _BY_HAND: lambda _: self._chosen({}),
+            _BY_HAND: lambda _: self._chosen([]),
             "random": lambda _: self._sample(),
         }
         if policy is not None:
@@ -142,7 +140,7 @@ class Explorer(ipywidgets.VBox):
     def _make_controls(
         self, labels: Mapping[str, Sequence[str]], action: Any
     ) -> dict[str, Control]:
-        first = {} if action is None else checked_action(action, self._specs, _ROOT)
+        first = {} if action is None else checked_action(action, self._specs)
         unknown = labels.keys() - self._specs.keys()
         if unknown:
             known = ", ".join(map(repr, self._specs)) or "none"
@@ -257,7 +255,7 @@ class Explorer(ipywidgets.VBox):
             # environment steps are not queued.
             return
         elif what in ("step", "act"):
-            stepper.step(lambda _: self._chosen(self._keyboard.values()))
+            stepper.step(lambda _: self._chosen(self._keyboard.keys.take()))
 
     def _was_set(self, control: Control) -> None:
         """Takes a step if a button of an action was pressed, but not for sliders and texts."""
@@ -266,7 +264,7 @@ class Explorer(ipywidgets.VBox):
 
     def _act(self, timestep: dm_env.TimeStep) -> Any:
         """Returns the action of a step of a run."""
-        pressed = self._keyboard.values()
+        pressed = self._keyboard.keys.take()
         self._is_led = not pressed and self._source.value != _BY_HAND
         if pressed:
             return self._chosen(pressed)
@@ -274,17 +272,17 @@ class Explorer(ipywidgets.VBox):
 
     def _follow(self, action: Any) -> None:
         """Shows an action that a policy has chosen in the controls."""
-        for name, value in named_leaves(action, _ROOT).items():
+        for name, value in named_leaves(action, ROOT).items():
             if name in self._controls:
                 self._controls[name].show(value)
 
-    def _chosen(self, pressed: Mapping[str, Any]) -> Any:
+    def _chosen(self, pressed: Sequence[Change]) -> Any:
         values = {name: control.value() for name, control in self._controls.items()}
-        return rebuild(self._action_spec, {**values, **pressed}, _ROOT)
+        return rebuild(self._action_spec, changed(values, pressed), ROOT)
 
     def _sample(self) -> Any:
         values = {name: sample(self._specs[name], self._random) for name in self._controls}
-        return rebuild(self._action_spec, values, _ROOT)
+        return rebuild(self._action_spec, values, ROOT)
 
     def _show(self, progress: Progress) -> int:
         """Shows the progress of the stepper; called in its thread."""
@@ -337,7 +335,7 @@ def _status(progress: Progress, error: str) -> str:
 
 def _action_text(action: Any) -> str:
     return ", ".join(
-        f"{name} {in_short(value)}" for name, value in named_leaves(action, _ROOT).items()
+        f"{name} {in_short(value)}" for name, value in named_leaves(action, ROOT).items()
     )
 
 

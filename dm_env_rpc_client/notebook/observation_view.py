@@ -9,7 +9,7 @@ import numpy as np
 
 from dm_env_rpc_client.tensors.displays import images, markup
 from dm_env_rpc_client.tensors.displays.leaves import named_leaves
-from dm_env_rpc_client.tensors.displays.spec_tables import Range, value_range
+from dm_env_rpc_client.tensors.displays.spec_tables import ANY, value_range
 from dm_env_rpc_client.tensors.displays.values import show_value
 
 SIDE, SIDE_OF_MANY = 480, 230
@@ -19,7 +19,6 @@ SHARP_SIDE = 1280
 """The longer side of the file of an image that stands still: screens may have two dots a pixel."""
 
 _ROOT = "observation"
-_ANY = Range(None, None)
 
 
 class ObservationView:
@@ -59,7 +58,7 @@ class ObservationView:
         pictures: dict[str, images.Picture] = {}
         rows: list[tuple[str, str]] = []
         for name, value in named_leaves(observation, _ROOT).items():
-            bounds = self._ranges.get(name, _ANY)
+            bounds = self._ranges.get(name, ANY)
             array = np.asarray(value)
             if array.dtype.kind in "biuf" and images.is_image(array.shape, array.dtype):
                 pictures[name] = images.picture(array, *bounds, most=most)

@@ -115,7 +115,15 @@ def test_run_joins_a_world_that_exists(catch_server: Server) -> None:
 def test_inspect_shows_every_spec() -> None:
     with serve(Robot) as server:
         text = invoke("inspect", server.address, "--create", "joints=2").stdout
-        for name in ("arm.torque", "camera.rgb", "joints.1", "reward", "uint8", "[4, 5, 3]"):
+        for name in (
+            "arm.torque",
+            "camera.rgb",
+            "joints.1",
+            "reward",
+            "uint8",
+            "4 x 5 x 3",
+            "-1 .. 1",
+        ):
             assert name in text
         described = json.loads(invoke("inspect", server.address, "--json").stdout)
         torque = {"dtype": "float32", "shape": [3], "minimum": -1.0, "maximum": 1.0}

@@ -62,7 +62,7 @@ def server() -> Iterator[Server]:
 
 
 def test_without_a_world_there_are_the_servers_own(server: Server) -> None:
-    assert "version  string read-only" in run("list", server.address).stdout
+    assert "version  string, read-only" in run("list", server.address).stdout
     assert run("get", server.address, "version").stdout == "1.2\n"
 
 
@@ -70,9 +70,9 @@ def test_a_tree_with_values(server: Server) -> None:
     text = run("list", server.address, "--new-world", "--create=gravity=2.5", "--values").stdout
     assert "└── gravity = 2.5  float64" in text
     assert "├── is_dark = False  bool" in text
-    assert "size = [8, 6]  int32[2]" in text
-    assert "share = 0.5  float32 0.0..1.0  how much [of it] there is" in text
-    assert "secret  int8 write-only" in text
+    assert "size = [8, 6]  int32 [2]" in text
+    assert "share = 0.5  float32, 0 .. 1  how much [of it] there is" in text
+    assert "secret  int8, write-only" in text
     assert "broken the server answered INTERNAL" in " ".join(text.split())
     assert server.world_count == 0
 
@@ -189,7 +189,7 @@ def test_a_server_that_ends_the_stream_at_what_it_does_not_know_is_asked_again()
             yield response.SerializeToString()
 
     with ScriptedServer(script) as server:
-        assert "depth  int32 read-only" in run("list", server.address).stdout
+        assert "depth  int32, read-only" in run("list", server.address).stdout
 
 
 def test_a_server_without_properties_says_so() -> None:

@@ -464,7 +464,7 @@ def test_a_row_of_a_batch_is_selected(catch_server: Server) -> None:
         assert (rows_list.description, rows_list.options) == ("row", (0, 1, 2))
         first = hands.pictures()
         hands.press("Step")
-        hands.wait_for("step 1 · reward 0 · return 0 · action paddle 0")
+        hands.wait_for("step 1 · reward 0 · return 0 · action paddle 1")
         rows_list.value = 2
         hands.wait_for("episode 2 · step 0")
         wait_for(lambda: hands.pictures() != first, "the picture of another row")

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.cli.failures import UsageError
@@ -14,7 +13,7 @@ from dm_env_rpc_client.cli.inspect import describe
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.tensors import casting
-from dm_env_rpc_client.tensors.displays.spec_tables import dtype_text
+from dm_env_rpc_client.tensors.displays.spec_tables import dtype_text, spec_text
 
 _SHOWN_CHARACTERS = 200
 
@@ -96,17 +95,12 @@ def show_spec(spec: PropertySpec) -> str:
     """Returns dtype, shape, bounds and access of a property in a few words."""
     parts = []
     if spec.spec is not None:
-        described = describe(spec.spec)
-        shape = str(described["shape"]) if described["shape"] else ""
-        parts.append(described["dtype"] + shape)
-        if "minimum" in described and np.ndim(described["minimum"]) == 0:
-            low, high = described["minimum"], described["maximum"]
-            parts.append(f"{'' if low is None else low}..{'' if high is None else high}")
+        parts.append(spec_text(spec.spec, ".."))
     if spec.spec is not None and not spec.writable:
         parts.append("read-only" if spec.readable else "no access")
     elif spec.writable and not spec.readable:
         parts.append("write-only")
-    return " ".join(parts)
+    return ", ".join(parts)
 
 
 def show_value(value: Any) -> str:

@@ -62,6 +62,11 @@ def is_image(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
     return np.dtype(dtype).kind in "biuf" and _layout(shape) is not None
 
 
+def is_rgb(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
+    """Whether arrays of this shape and dtype are pictures as they are: uint8 [H, W, 3]."""
+    return np.dtype(dtype) == np.uint8 and len(shape) == 3 and shape[2] == 3
+
+
 def picture(array: Array, low: Any = None, high: Any = None, most: int = MAX_SIDE) -> Picture:
     """Returns an image of an array for which `is_image` holds.
 
@@ -162,6 +167,20 @@ def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.ui
     if array.shape[2] == 3:
         return np.ascontiguousarray(array)
     return np.concatenate(np.moveaxis(array, -1, 0), axis=1)
+
+
+def rgb(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8]:
+    """Returns an array for which `is_image` or `is_rgb` holds as a picture, uint8 [H, W, 3].
+
+    Args:
+      array: as for `picture`; not aliased by the result.
+      low: as for `picture`.
+      high: as for `picture`.
+    """
+    if is_rgb(array.shape, array.dtype):
+        return np.array(array)
+    shown = pixels(array, low, high)
+    return shown if shown.ndim == 3 else np.repeat(shown[..., np.newaxis], 3, axis=2)
 
 
 def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:

@@ -21,7 +21,21 @@ def named_leaves(structure: Any, root: str) -> dict[str, Any]:
       structure: the structure; None has no leaves.
       root: the name if the structure itself is a leaf.
     """
-    return {} if structure is None else dict(_walk(structure, "", root))
+    if structure is None:
+        return {}
+    return {_name(path) or root: leaf for path, leaf in leaf_paths(structure)}
+
+
+def leaf_paths(structure: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yields the leaves of a structure, each with the keys and indices that lead to it."""
+    if _is_mapping(structure):
+        for key, child in structure.items():
+            yield from leaf_paths(child, (*path, key))
+    elif isinstance(structure, list | tuple):
+        for index, child in enumerate(structure):
+            yield from leaf_paths(child, (*path, index))
+    else:
+        yield path, structure
 
 
 def rebuild(structure: Any, values: Mapping[str, Any], root: str) -> Any:
@@ -32,39 +46,29 @@ def rebuild(structure: Any, values: Mapping[str, Any], root: str) -> Any:
     Raises:
       KeyError: a leaf of a list or a tuple, or the root, has no value.
     """
-    return _rebuild(structure, values, "", root)
+    return _rebuild(structure, values, (), root)
 
 
 def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and not isinstance(value, protobuf_message.Message)
 
 
-def _walk(value: Any, name: str, root: str) -> Iterator[tuple[str, Any]]:
-    prefix = name + _SEPARATOR if name else ""
-    if _is_mapping(value):
-        for key, child in value.items():
-            yield from _walk(child, f"{prefix}{key}", root)
-    elif isinstance(value, list | tuple):
-        for index, child in enumerate(value):
-            yield from _walk(child, f"{prefix}{index}", root)
-    else:
-        yield name or root, value
+def _name(path: tuple[Any, ...]) -> str:
+    return _SEPARATOR.join(map(str, path))
 
 
-def _rebuild(structure: Any, values: Mapping[str, Any], name: str, root: str) -> Any:
-    prefix = name + _SEPARATOR if name else ""
+def _rebuild(structure: Any, values: Mapping[str, Any], path: tuple[Any, ...], root: str) -> Any:
     if _is_mapping(structure):
         return {
-            key: _rebuild(child, values, f"{prefix}{key}", root)
+            key: _rebuild(child, values, (*path, key), root)
             for key, child in structure.items()
-            if set(dict(_walk(child, f"{prefix}{key}", root))) & set(values)
+            if any(_name(below) in values for below, _ in leaf_paths(child, (*path, key)))
         }
     if isinstance(structure, list | tuple):
         children = [
-            _rebuild(child, values, f"{prefix}{index}", root)
-            for index, child in enumerate(structure)
+            _rebuild(child, values, (*path, index), root) for index, child in enumerate(structure)
         ]
         if hasattr(structure, "_fields"):
             return type(structure)(*children)
         return type(structure)(children)
-    return values[name or root]
+    return values[_name(path) or root]

@@ -10,7 +10,9 @@ from dm_env import specs
 from dm_env_rpc_client.tensors.displays import markup, plots
 from dm_env_rpc_client.tensors.displays.leaves import named_leaves
 
-_COLUMNS = ("name", "dtype", "shape", "values")
+COLUMNS = ("name", "dtype", "shape", "values")
+"""What a table says of a spec."""
+
 _MAX_LEAVES = 1000
 
 
@@ -19,6 +21,9 @@ class Range(NamedTuple):
 
     low: Any
     high: Any
+
+
+ANY = Range(None, None)
 
 
 def are_specs(structure: Any) -> bool:
@@ -40,15 +45,32 @@ def spec_table(structure: Any, root: str = "value") -> str:
       root: the name if the structure is a single spec without a name.
     """
     rows = [
-        (
-            f"<b>{markup.escape(name, 200)}</b>",
-            markup.escape(dtype_text(spec)),
-            markup.escape(_shape_text(spec.shape), 200),
-            markup.escape(bounds_text(spec)),
-        )
-        for name, spec in named_leaves(structure, getattr(structure, "name", None) or root).items()
+        (f"<b>{markup.escape(name, 200)}</b>", *(markup.escape(fact, 200) for fact in facts))
+        for name, *facts in spec_rows(structure, root)
     ]
-    return markup.table(_COLUMNS, rows) if rows else '<i style="opacity:0.6">none</i>'
+    return markup.table(COLUMNS, rows) if rows else '<i style="opacity:0.6">none</i>'
+
+
+def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tuple[str, ...]]:
+    """Returns the facts of each spec in a structure, as in `COLUMNS`.
+
+    Args:
+      structure: specs, nested or not.
+      root: the name if the structure is a single spec without a name.
+      to: what stands between two bounds.
+    """
+    named = named_leaves(structure, getattr(structure, "name", None) or root)
+    return [
+        (name, dtype_text(spec), _shape_text(spec.shape, " x ") or "scalar", bounds_text(spec, to))
+        for name, spec in named.items()
+    ]
+
+
+def spec_text(spec: specs.Array, to: str = "…") -> str:
+    """Returns dtype, shape and bounds of a spec in a few words, such as "float32 [2], 0 … 1"."""
+    shape = f" [{_shape_text(spec.shape)}]" if spec.shape else ""
+    bounds = bounds_text(spec, to)
+    return f"{dtype_text(spec)}{shape}{f', {bounds}' if bounds else ''}"
 
 
 def dtype_text(spec: specs.Array) -> str:
@@ -67,30 +89,29 @@ def shapes_text(structure: Any) -> str:
     """
     named = named_leaves(structure, "").items()
     return ", ".join(
-        f"{name} {dtype_text(leaf)} {[*(leaf.shape or ())]}".lstrip() for name, leaf in named
+        f"{name} {dtype_text(leaf)} [{_shape_text(leaf.shape or ())}]".lstrip()
+        for name, leaf in named
     )
 
 
-def bounds_text(spec: specs.Array) -> str:
+def bounds_text(spec: specs.Array, to: str = "…") -> str:
     """Returns which values a spec allows; empty if it allows all values of its dtype."""
-    if isinstance(spec, specs.DiscreteArray):
-        return f"0 … {spec.num_values - 1}"
     if not isinstance(spec, specs.BoundedArray):
         return ""
     low, high = (_side_text(side) for side in (spec.minimum, spec.maximum))
-    return f"{low} … {high}"
+    return f"{low} {to} {high}"
 
 
 def value_range(spec: specs.Array) -> Range:
     """Returns the range of a spec's values; None for a bound that is missing or infinite."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
-        return Range(None, None)
+        return ANY
     low, high = np.min(spec.minimum), np.max(spec.maximum)
     return Range(low if np.isfinite(low) else None, high if np.isfinite(high) else None)
 
 
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return " x ".join("any" if size < 0 else str(size) for size in shape) if shape else "scalar"
+def _shape_text(shape: tuple[int, ...], separator: str = ", ") -> str:
+    return separator.join("any" if size < 0 else str(size) for size in shape)
 
 
 def _side_text(side: Any) -> str:

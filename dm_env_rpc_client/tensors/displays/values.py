@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.tensors.displays import images, markup, plots
-from dm_env_rpc_client.tensors.displays.spec_tables import Range
+from dm_env_rpc_client.tensors.displays.spec_tables import ANY, Range
 
 IMAGE_SIDE = 240
 """The length of the longer side of an image on the page, in pixels."""
@@ -17,10 +17,9 @@ IMAGE_SIDE = 240
 _MAX_NUMBERS = 8
 _MAX_TEXTS = 8
 _MAX_ELEMENTS = 1_000_000
-_ANY = Range(None, None)
 
 
-def show_value(value: Any, bounds: Range = _ANY) -> str:
+def show_value(value: Any, bounds: Range = ANY) -> str:
     """Returns a value as HTML, whose size is limited for values of any size.
 
     Args:
