@@ -31,8 +31,8 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
-        "_proto", "arguments", "bridges", "client", "compliance", "environment", "errors",
-        "extensions", "extras", "launch", "plain_text", "protocol", "recording", "server",
+        "_proto", "adaptors", "arguments", "bridges", "client", "compliance", "environment",
+        "errors", "extensions", "extras", "launch", "plain_text", "protocol", "recording", "server",
         "system", "tensors", "transports", "version",
     },
     "notebook": {

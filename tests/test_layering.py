@@ -23,14 +23,14 @@ ONLY_IN = {
     "pytest": ["testing.pytest_plugin", "compliance.conftest", "compliance.test_all"],
     "typer": ["cli."],
     "rich": ["cli."],
-    "textual": ["cli.playing."],
-    "textual_image": ["cli.playing."],
+    "pygame": ["cli.play"],
     "gymnasium": [
         "gymnasium",
         "adaptors.gymnasium.",
         "adaptors.pettingzoo.",
         "adaptors.sb3",
         "recording.minari",
+        "cli.play",
     ],
     "mcap": ["recording."],
     "minari": ["recording.minari"],
@@ -42,7 +42,7 @@ ONLY_IN = {
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],
     "traitlets": ["notebook.keyboard"],
-    "PIL": ["cli.playing.blocks", "cli.playing.view", "tensors.displays.images"],
+    "PIL": ["tensors.displays.images"],
     "matplotlib": ["tensors.displays.images"],
 }
 

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import check, health, init, inspect
+from dm_env_rpc_client.cli import check, health, init, inspect, play
 from dm_env_rpc_client.cli.group import Commands, examples
-from dm_env_rpc_client.cli.playing import play
 from dm_env_rpc_client.cli.properties import commands as properties
 from dm_env_rpc_client.cli.recordings import record
 from dm_env_rpc_client.cli.serving import serve
@@ -28,7 +27,7 @@ app = typer.Typer(
     ),
     epilog=examples(
         "dm-env-rpc run                            # random episodes of Catch, an example game",
-        "dm-env-rpc play                           # play Catch with the keyboard",
+        "dm-env-rpc play                           # play Catch in a window",
         "dm-env-rpc serve catch                    # serve Catch at localhost:50051",
         "dm-env-rpc inspect localhost:50051        # show its actions and observations",
         "dm-env-rpc check localhost:50051          # test it against the protocol",

@@ -69,22 +69,6 @@ class Terminal:
         """Presses keys, by tmux's names."""
         self._call("send-keys", *keys)
 
-    def resize(self, columns: int, rows: int) -> None:
-        """Gives the window another size, and waits until the terminal in it has that size."""
-        path = self._call("display-message", "-p", "#{pane_tty}").strip()
-        terminal = os.open(path, os.O_RDONLY | os.O_NOCTTY)
-        try:
-
-            def is_resized() -> bool:
-                # tmux puts several changes within a quarter of a second together, and has been
-                # seen to leave out the last.
-                self._call("resize-window", "-x", str(columns), "-y", str(rows))
-                return os.get_terminal_size(terminal) == (columns, rows)
-
-            assert settles(is_resized), os.get_terminal_size(terminal)
-        finally:
-            os.close(terminal)
-
     def screen(self) -> str:
         """What can be read on the screen."""
         return self._call("capture-pane", "-p")
@@ -116,7 +100,6 @@ class Terminal:
 
 def on_a_terminal(
     *arguments: str,
-    first: bytes = b"",
     until: str = "",
     keys: bytes = b"",
     environment: dict[str, str] | None = None,
@@ -125,14 +108,12 @@ def on_a_terminal(
 
     Args:
       *arguments: of the command.
-      first: what is typed before it starts.
       until: the text after which `keys` are typed.
       keys: what is typed.
       environment: variables beside those of the test.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 400, 4000, 1000))
-    os.write(ours, first)
     written = b""
     try:
         with forks.running_command(

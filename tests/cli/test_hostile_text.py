@@ -39,7 +39,7 @@ from tests.test_errors import ERRORS
 
 pytestmark = pytest.mark.row(53)
 
-TOLD = {"DM_ENV_RPC_TRACEBACK": "1", "DM_ENV_RPC_LOG": "debug"}
+TOLD = {"DM_ENV_RPC_TRACEBACK": "1", "DM_ENV_RPC_LOG": "debug", "SDL_VIDEODRIVER": "dummy"}
 SHOWN = printable(CLIPBOARD)
 
 SERVERS = {
@@ -85,11 +85,13 @@ COMMANDS = [
     (["properties", "get", "{serves}", "unit"], True),
     (["properties", "get", "{serves}", EVIL.replace("\0", "")], True),
     (["properties", "set", "{serves}", f"unit={EVIL}".replace("\0", "")], True),
+    (["play", "{serves}"], True),
+    (["play", "{ends}", "--keys", "a=1"], True),
     (["health", "{serves}", "--service", CLIPBOARD], False),
     (["replay", "{file}.missing"], True),
     (["export", "{file}.missing", "catch/run-v0"], True),
 ]  # fmt: skip
-AS_JSON = [words for words, _ in COMMANDS if words[0] not in ("replay", "export")]
+AS_JSON = [words for words, _ in COMMANDS if words[0] not in ("play", "replay", "export")]
 
 
 @pytest.mark.parametrize(("words", "is_quoted"), COMMANDS, ids=lambda value: repr(value)[:40])
@@ -119,15 +121,6 @@ def test_json_escapes_as_json_does(words: list[str], addresses: dict[str, str]) 
     assert leftover(finished.stdout + finished.stderr, on_terminal=False) == []
     if words[:2] in (["inspect", "{serves}"], ["properties", "list"]) and finished.stdout:
         assert EVIL in repr(json.loads(finished.stdout)).encode().decode("unicode_escape")
-
-
-@pytest.mark.terminal
-def test_play(addresses: dict[str, str]) -> None:
-    pytest.importorskip("textual")
-    shown = on_a_terminal("play", addresses["serves"], until=SHOWN, keys=b"q")
-    assert CLIPBOARD not in shown
-    assert SHOWN in shown
-    assert not {c for c in EVIL if c >= "\x7f"} & set(shown)
 
 
 def test_serve_and_record_and_replay(addresses: dict[str, str], tmp_path: Path) -> None:

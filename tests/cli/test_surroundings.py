@@ -146,7 +146,7 @@ MOMENTS = [
     pytest.param("/typer/__init__.py:<module>", marks=pytest.mark.slow),
     pytest.param("/rich/console.py:<module>", marks=pytest.mark.slow),
     "/google/protobuf/__init__.py:<module>",
-    pytest.param("/cli/playing/play.py:<module>", marks=pytest.mark.slow),
+    pytest.param("/cli/play.py:<module>", marks=pytest.mark.slow),
     # Typer builds the command line.
     pytest.param("/cli/failures.py:log_in_one_line", marks=pytest.mark.slow),
     "/typer/main.py:get_command",

@@ -46,10 +46,6 @@ MISSING: dict[str, list[tuple[str, str]]] = {
         ("from dm_env_rpc_client.distributed import RayServers; RayServers('a:b', 1)", "ray"),
         ("from dm_env_rpc_client.distributed import RayRollouts as R; R(lambda: 0, int)", "ray"),
     ],
-    "textual": [("from dm_env_rpc_client.cli.playing.play import _check_extra as c; c()", "play")],
-    "textual_image": [
-        ("from dm_env_rpc_client.cli.playing.play import _check_extra as c; c()", "play")
-    ],
 }
 """What is done without a package, and the extra that its error names."""
 
@@ -69,8 +65,6 @@ print(json.dumps(said))
 
 @pytest.mark.parametrize("package", MISSING)
 def test_a_missing_package_is_told_with_its_extra(package: str, tmp_path: Path) -> None:
-    if package == "textual_image":  # The other package of this extra is missed first.
-        pytest.importorskip("textual")
     done = [line for line, _ in MISSING[package]]
     hidden = hide(tmp_path, [package])
     ran = run_python("-c", TRIED, json.dumps(done), environment=hidden, folder=tmp_path)
@@ -87,6 +81,7 @@ COMMANDS = {
     "cffi": ("serve --c-library ./a.so:connect", "c"),
     "gymnasium": ("serve gymnasium://CartPole-v1", "gymnasium"),
     "pettingzoo": ("serve pettingzoo://classic/rps_v2", "pettingzoo"),
+    "pygame": ("play localhost:1", "play"),
     "mcap": ("record a.mcap --upstream localhost:1", "record"),
     "minari": ("export a.mcap --to minari a/b-v0", "minari"),
     "typer": ("run", "cli"),

@@ -32,6 +32,7 @@ __all__ = [
 GROUPS = {
     "browser": ("chromium", "chromedriver"),
     "terminal": ("tmux",),
+    "screen": ("Xvfb", "xdotool"),
     "compiler": ("cc", "nm"),
     "certificates": ("openssl",),
     "nginx": ("nginx",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dm_env
@@ -14,9 +14,16 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium.proxy import GymnasiumProxy, describe, restarted
+from dm_env_rpc_client.adaptors.gymnasium.proxy import (
+    Description,
+    GymnasiumProxy,
+    describe,
+    remote_element,
+    restarted,
+)
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, BaseAdaptor
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import is_made_again
 from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.sites import Address
@@ -25,6 +32,9 @@ from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.displays import images
+from dm_env_rpc_client.tensors.displays.leaves import leaf_paths
+from dm_env_rpc_client.tensors.displays.spec_tables import value_range
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,8 +45,11 @@ __all__ = [
     "GymnasiumEnv",
     "check_reward",
     "check_reward_spec",
+    "element_for",
     "info_of",
     "is_terminated",
+    "join_described",
+    "largest_image",
     "make_remote",
     "single_leaf",
     "wrap",
@@ -62,8 +75,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
       unwrap_single: False to keep the mappings around a single array.
       render_mode: "rgb_array" to have `render` return the last observed image. A mode that there
         is not is a warning, and `render` returns None then.
-      render_observation: which observation is the image, by flat name; None for the first
-        that is uint8 [height, width, 3].
+      render_observation: which observation is the image, by flat name: any that notebooks show as
+        one, such as a board. None for the first that is uint8 [height, width, 3].
       seed_setting: the name of the setting that takes the seed of a reset; None to not send
         seeds.
 
@@ -93,15 +106,13 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         check_reward(env)
         self._unwrap_single = unwrap_single
         self._adopt_specs()
-        images = find_images(env.observation_spec())
-        self.metadata = {
-            "render_modes": ["rgb_array"] if images else [],
-            "render_fps": RENDER_FPS,
-        }
-        if render_observation is not None and render_observation not in images:
+        of_all = images.is_rgb if render_observation is None else is_shown
+        found = find_images(env.observation_spec(), of_all)
+        self.metadata = {"render_modes": ["rgb_array"] if found else [], "render_fps": RENDER_FPS}
+        if render_observation is not None and render_observation not in found:
             raise SpecError(
-                f"no observation {render_observation!r} that is an image, uint8 [height, width, "
-                f"3]; images: {', '.join(images) or 'none'}"
+                f"no observation {render_observation!r} that is an image, such as uint8 [height, "
+                f"width, 3]; images: {', '.join(found) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
             warnings.warn(
@@ -111,7 +122,9 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
                 stacklevel=2,
             )
             render_mode = None
-        self._image_path = images[render_observation or next(iter(images))] if images else ()
+        self._image_path, self._image_spec = (), None
+        if found:
+            self._image_path, self._image_spec = found[render_observation or next(iter(found))]
         self.render_mode = render_mode
 
     def __getstate__(self) -> dict[str, Any]:
@@ -203,7 +216,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         image = self._last_observation
         for key in self._image_path:
             image = image[key]
-        return np.array(image)
+        return images.rgb(np.asarray(image), *value_range(self._image_spec))
 
     def close(self) -> None:
         """Closes the environment; a second call does nothing."""
@@ -280,18 +293,14 @@ def make_remote(
         "nested_tensors": nested_tensors,
     }
     may_be_proxy = requested_observations is None and render_observation is None and nested_tensors
-    env = make(address, create_world_settings, join_world_settings, **keywords)
+
+    def join() -> DmEnvAdaptor:
+        return make(address, create_world_settings, join_world_settings, **keywords)
+
+    env, description = join_described(join) if may_be_proxy else (join(), None)
     try:
-        if may_be_proxy:
-            try:
-                description = describe(env)
-            except ConnectionLostError:
-                # Some servers end a stream with an extension that they do not know.
-                env.close()
-                env = make(address, create_world_settings, join_world_settings, **keywords)
-                description = None
-            if description is not None:
-                return GymnasiumProxy(env, description, render_mode)
+        if description is not None:
+            return GymnasiumProxy(env, description, render_mode)
         return GymnasiumEnv(
             env,
             unwrap_single=unwrap_single,
@@ -299,6 +308,30 @@ def make_remote(
             render_observation=render_observation,
             seed_setting=seed_setting,
         )
+    except BaseException:
+        env.close()
+        raise
+
+
+def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Description | None]:
+    """Joins a world, and asks the server about the Gymnasium environment in it.
+
+    Args:
+      join: joins it; called again if the server ends the stream with an extension that it does not
+        know, as some do.
+
+    Returns:
+      The environment, and its description; None if it is not a Gymnasium environment.
+
+    Raises:
+      As `join` and `describe`. No world is left on the server then.
+    """
+    env = join()
+    try:
+        return env, describe(env)
+    except ConnectionLostError:
+        env.close()
+        return join(), None
     except BaseException:
         env.close()
         raise
@@ -372,24 +405,51 @@ def check_reward_spec(spec: Any) -> None:
         )
 
 
-def find_images(structure: Any) -> dict[str, tuple[Any, ...]]:
-    """Returns the flat names of observations that are RGB images, and the keys to each."""
+def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
+    """Returns the element of `env.action_space` for an action of `env.environment`."""
+    if isinstance(env, GymnasiumProxy):
+        return remote_element(env.action_space, action)
+    for key in env._action_path:
+        action = action[key]
+    return to_space(env.action_space, action)
+
+
+def find_images(
+    structure: Any, are_images: Callable[..., bool] = images.is_rgb
+) -> dict[str, tuple[tuple[Any, ...], specs.Array]]:
+    """Returns the flat names of observations that are images, with the keys to each and its spec.
+
+    Args:
+      structure: of specs.
+      are_images: says so of arrays of a shape and a dtype.
+    """
     return {
-        nesting.SEPARATOR.join(map(str, path)): path
-        for path, spec in _leaves(structure, ())
-        if spec.dtype == np.uint8 and len(spec.shape) == 3 and spec.shape[2] == 3
+        nesting.SEPARATOR.join(map(str, path)): (path, spec)
+        for path, spec in leaf_paths(structure)
+        if are_images(tuple(spec.shape), spec.dtype)
     }
 
 
-def _leaves(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    if isinstance(structure, Mapping):
-        for key, part in structure.items():
-            yield from _leaves(part, (*path, key))
-    elif isinstance(structure, list | tuple):
-        for index, part in enumerate(structure):
-            yield from _leaves(part, (*path, index))
-    else:
-        yield path, structure
+def is_shown(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
+    """Whether `GymnasiumEnv` can render arrays of this shape and dtype."""
+    return images.is_rgb(shape, dtype) or images.is_image(shape, dtype)
+
+
+def largest_image(structure: Any) -> str | None:
+    """Returns the flat name of the observation that says most to the eye.
+
+    Args:
+      structure: of specs.
+
+    Returns:
+      The largest that is uint8 [height, width, 3], otherwise the largest that notebooks show as an
+      image, such as a board; None if there is none.
+    """
+    for are_images in (images.is_rgb, is_shown):
+        found = find_images(structure, are_images)
+        if found:
+            return max(found, key=lambda name: abs(int(np.prod(found[name][1].shape))))
+    return None
 
 
 def wrap(path: tuple[Any, ...], value: Any) -> Any:

@@ -38,6 +38,7 @@ __all__ = [
     "observation_of",
     "read_frame",
     "read_frames",
+    "remote_element",
     "reset_settings",
     "restarted",
     "wire_action",
@@ -386,6 +387,12 @@ def wire_action(space: spaces.Space[Any], action: Any) -> dict[str, Any]:
     """Returns an element of a space of actions by name; SpecError if it does not conform."""
     value = elements.by_name(elements.to_structure(space, action, "action"))
     return value if isinstance(space, spaces.Dict | spaces.Tuple) else {"action": value}
+
+
+def remote_element(space: spaces.Space[Any], action: Mapping[str, Any]) -> Any:
+    """Returns the element of a space of actions for an action by name; inverse of `wire_action`."""
+    value = action if isinstance(space, spaces.Dict | spaces.Tuple) else action["action"]
+    return elements.from_structure(space, value, "action", as_sampled=True)
 
 
 def _infos(description: Description, form: str) -> dict[str, Any]:

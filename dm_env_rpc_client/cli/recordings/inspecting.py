@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,15 +137,17 @@ def _print_tables(
 
 def _picture(episode: Episode) -> tuple[str, Any] | None:
     """Returns the first image in the last TimeStep below a title; None if there is none."""
-    if importlib.util.find_spec("PIL") is None:
-        return None
-    from dm_env_rpc_client.cli.playing.blocks import Drawing
-    from dm_env_rpc_client.cli.playing.pictures import picture_for
+    import numpy as np
+
+    from dm_env_rpc_client.cli.recordings.drawing import Drawing
+    from dm_env_rpc_client.tensors.displays import images
+    from dm_env_rpc_client.tensors.displays.spec_tables import ANY, value_range
 
     for name, value in episode.flat_timesteps[-1].observation.items():
-        found = picture_for(value, episode.observation_specs.get(name))
-        if found is not None:
+        array, spec = np.asarray(value), episode.observation_specs.get(name)
+        if images.is_image(array.shape, array.dtype):
             of_row = "" if episode.row is None else f" of row {episode.row}"
             title = f"{name}, at the end of episode {episode.number}{of_row}:"
-            return cell(title), Drawing(found)
+            bounds = ANY if spec is None else value_range(spec)
+            return cell(title), Drawing(images.rgb(array, *bounds))
     return None

@@ -230,8 +230,12 @@ def test_rendering_shows_the_last_image() -> None:
         with make_remote(address) as env:
             env.reset()
             assert env.render() is None
-        with pytest.raises(SpecError, match=r"images: left\.rgb, right\.rgb"):
-            make_remote(address, render_observation="board")
+        with make_remote(address, render_mode="rgb_array", render_observation="board") as env:
+            observation, _ = env.reset()
+            board = np.repeat(observation["board"][..., None] * 255, 3, axis=2)
+            np.testing.assert_array_equal(env.render(), board.astype(np.uint8))
+        with pytest.raises(SpecError, match=r"images: .*left\.rgb, right\.rgb"):
+            make_remote(address, render_observation="nothing")
         with pytest.warns(UserWarning, match="render_mode 'human' is not available"):
             env = make_remote(address, render_mode="human")
         with env:
