@@ -43,9 +43,9 @@ _ARROWS: dict[int, tuple[str | None, ...]] = {
 
 
 class Element(NamedTuple):
-    """A number of a bounded spec: its index, () for a scalar, and its bounds."""
+    """A number of a bounded spec: at which index, () for a scalar, and its bounds."""
 
-    index: tuple[int, ...]
+    at: tuple[int, ...]
     low: Any
     high: Any
 
@@ -56,15 +56,15 @@ class Change(NamedTuple):
     Attributes:
       name: the flat name of what it sets.
       value: the value.
-      index: the element that has the value; `...` for all.
+      at: the index of the element that has the value; `...` for all.
     """
 
     name: str
     value: Any
-    index: tuple[int, ...] | EllipsisType = ...
+    at: tuple[int, ...] | EllipsisType = ...
 
     def __str__(self) -> str:
-        where = "" if self.index is ... else "".join(f"[{i}]" for i in self.index)
+        where = "" if self.at is ... else "".join(f"[{i}]" for i in self.at)
         return f"{self.name}{where} {in_short(self.value)}"
 
 
@@ -218,11 +218,11 @@ def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, A
     """Returns values by flat name after changes, a later one of which overrides an earlier one."""
     arrays = dict(values)
     for change in changes:
-        if change.index is ...:
+        if change.at is ...:
             arrays[change.name] = change.value
         else:
             array = np.array(arrays[change.name])
-            array[change.index] = change.value
+            array[change.at] = change.value
             arrays[change.name] = array[()]
     return arrays
 
@@ -256,13 +256,15 @@ def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, list[Chan
         else:
             for end in filter(_has_two_ends, elements(spec, _MOST_ELEMENTS)):
                 for back, forth in itertools.islice(axes, 1):
-                    keys[back] = [Change(name, end.low, end.index)]
-                    keys[forth] = [Change(name, end.high, end.index)]
+                    keys[back] = [Change(name, end.low, end.at)]
+                    keys[forth] = [Change(name, end.high, end.at)]
     for name, spec in action_specs.items():
         values = few_values(spec, most)
         if values and spec.dtype.kind in "iu":
             are_digits = values[0] >= 0 and values[-1] <= 9
-            names = map(str, values) if are_digits else itertools.chain(_DIGITS, letters)
+            names: Iterable[str] = map(str, values)
+            if not are_digits:
+                names = itertools.chain(_DIGITS, letters)
             keys |= {key: [Change(name, each)] for key, each in zip(names, values, strict=False)}
             break
     return keys

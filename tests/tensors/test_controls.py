@@ -126,7 +126,7 @@ def test_the_value_that_nobody_changes(spec: specs.Array, value: Any) -> None:
 )
 def test_a_change_by_hand(named: str, value: Any, change: Change) -> None:
     found = checked_change(named, value, SPECS, "")
-    assert (found.name, found.index) == (change.name, change.index)
+    assert (found.name, found.at) == (change.name, change.at)
     np.testing.assert_array_equal(found.value, change.value)
 
 

@@ -122,7 +122,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
                 stacklevel=2,
             )
             render_mode = None
-        self._image_path, self._image_spec = (), None
+        self._image_path: tuple[Any, ...] = ()
+        self._image_spec: specs.Array | None = None
         if found:
             self._image_path, self._image_spec = found[render_observation or next(iter(found))]
         self.render_mode = render_mode
