@@ -104,5 +104,5 @@ def on_stderr(env: DmEnvAdaptor, text: str) -> None:
       env: the environment that is stepped.
       text: what it waits for.
     """
-    command = f"dm-env-rpc play {env.connection.address} --world {env.world_name!r}"
+    command = f"dm-env-rpc run {env.connection.address} --world {env.world_name!r}"
     console.print(one_line(f"waiting: {text}; others join with: {command}"), markup=False)

@@ -32,7 +32,7 @@ def test_who_is_missing_and_how_to_join_and_ctrl_c(race: Server) -> None:
     process = started("run", race.address, "--timeout", "60", *CREATE)
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert "waiting: 1 more player(s) must join; others join with: dm-env-rpc play" in line
+    assert "waiting: 1 more player(s) must join; others join with: dm-env-rpc run" in line
     assert re.search(rf"{race.address} --world '[^']+'", line)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=patience(20))
