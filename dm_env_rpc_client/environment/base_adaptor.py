@@ -408,7 +408,7 @@ def _adopt(
         actions,
         observations,
         StepCodec(actions, observations, uids, limits),
-        batches.num_rows(actions.specs_by_name, observations.specs_by_name),
+        batches.num_rows(observations.specs_by_name),
         hidden,
         nested_tensors and any(nesting.SEPARATOR in name for name in (*visible, *actions.names())),
         by_name.get(REWARD),

@@ -173,11 +173,12 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
         Args:
           action: arrays [M, ...] by name, a row for each of `env_ids`.
-          env_ids: the indices of M environments without a step under way; None for all.
+          env_ids: the indices of M environments without a step under way; None for all. The rows
+            of one batch step together, so these are all rows of some batches (see `num_batches`).
 
         Raises:
-          SpecError: an action does not conform, or an environment has a step under way;
-            nothing was sent to any environment.
+          SpecError: an action does not conform, an environment has a step under way, or these are
+            only some rows of a batch; nothing was sent to any environment.
           EnvironmentsFailedError: nothing can be sent to some.
         """
         ids = range(self.num_envs) if env_ids is None else env_ids

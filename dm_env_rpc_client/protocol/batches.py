@@ -59,7 +59,8 @@ AUTORESET_MODES = {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED":
 """The names of the modes, and their values in Gymnasium."""
 
 STEP_MASK = "step_mask"
-"""The setting of a CreateWorld that asks for the action of this name, bool [N]: which rows step."""
+"""A reserved name: of the action by which older clients step some rows of a batch, and of the
+setting that asks for it. Servers refuse both; recordings of those clients have them."""
 
 STEP_TYPE = "step_type"
 """The observation with the type of each row's step, uint8 [N]: 0 FIRST, 1 MID, 2 LAST."""
@@ -102,14 +103,13 @@ _NUMBERS = frozenset(
 )
 
 
-def num_rows(actions: Specs, observations: Specs) -> int | None:
+def num_rows(observations: Specs) -> int | None:
     """Returns the number of rows of a batched world; None for a world that is not batched.
 
     A world is batched if it has step types and rewards of as many rows.
 
     Args:
-      actions: the specs of its actions, by flat name.
-      observations: the specs of its observations, the same.
+      observations: the specs of its observations, by flat name.
 
     Raises:
       SpecError: a spec breaks the rules for batches.
@@ -127,9 +127,6 @@ def num_rows(actions: Specs, observations: Specs) -> int | None:
     errors = observations.get(ROW_ERRORS)
     if errors is not None and (errors.dtype != dm_env_rpc_pb2.STRING or errors.shape):
         raise _wrong_spec(f"observation {ROW_ERRORS!r}", errors, "one STRING")
-    mask = actions.get(STEP_MASK)
-    if mask is not None and (mask.dtype != dm_env_rpc_pb2.BOOL or mask.shape != kinds.shape):
-        raise _wrong_spec(f"action {STEP_MASK!r}", mask, f"BOOL [{count}]")
     return count
 
 

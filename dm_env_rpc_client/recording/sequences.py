@@ -137,11 +137,18 @@ class RowSequences:
           SpecError: the specs break the rules for batches.
         """
         found = observations.specs_by_name
-        count = batches.num_rows(actions.specs_by_name, found)
+        count = batches.num_rows(found)
         if count is None:
             return None
         names = [n for n, spec in found.items() if n not in batches.OF_BATCH and spec.shape]
         names_of_actions = [n for n in actions.specs_by_name if n != batches.STEP_MASK]
+        if batches.STEP_MASK in actions.specs_by_name:
+            mask = tensor_spec_to_dm_env_spec(actions.name_to_spec(batches.STEP_MASK))
+            if mask.dtype != np.bool_ or mask.shape != (count,):
+                raise SpecError(
+                    f"action {batches.STEP_MASK!r} of the batch is {mask.dtype} "
+                    f"{list(mask.shape)}; expected bool [{count}]"
+                )
 
         def of(manager: SpecManager, names: list[str]) -> dict[str, dm_env_specs.Array]:
             rows = {n: row_tensor_spec(manager.name_to_spec(n), count) for n in names}
@@ -258,7 +265,7 @@ class RowSequences:
             # No sequence has begun in a row of another kind.
             taken = taken & (kinds == _FIRST)
             self._mask, self._has_reset = None, False
-        elif batches.STEP_MASK in action:
+        elif batches.STEP_MASK in action:  # Of a client from before all rows stepped together.
             taken = action[batches.STEP_MASK].copy()
         for row in batches.row_errors(errors, self._count):
             taken[row] = False

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import dm_env
 import numpy as np
 import numpy.typing as npt
-from dm_env import specs
 
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_checks import (
@@ -32,7 +31,7 @@ from dm_env_rpc_client.server.request_errors import RequestError, environments_o
 from dm_env_rpc_client.server.turns import Turns, Waits
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
 from dm_env_rpc_client.server.worlds.spec_checks import Specs, specs_of
-from dm_env_rpc_client.tensors import nesting, structures
+from dm_env_rpc_client.tensors import nesting
 
 OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 """What every client of a server may read, so that it knows that there are batches."""
@@ -125,14 +124,15 @@ class Batch(dm_env.Environment):
         own = dict(settings)
         self.num_envs = check_num_envs(own.pop(batches.NUM_ENVS))
         self._wish = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
-        self._has_step_mask = bool(own.pop(batches.STEP_MASK, False))
+        if own.pop(batches.STEP_MASK, False):
+            raise RequestError.invalid(
+                f"setting {batches.STEP_MASK!r}: all rows of a batch step together; open several "
+                "batches, or a world for each environment, to step some of them"
+            )
         prefix = batches.ROWS + nesting.SEPARATOR
         has_row_settings = any(name.startswith(prefix) for name in own)
         self._settings = settings_of_rows(own, self.num_envs)
         self._turns = Turns(self.num_envs, waits)
-        # The step mask of a step that names none.
-        self._every_row = np.ones(self.num_envs, np.bool_)
-        self._every_row.flags.writeable = False
         self._environments: list[dm_env.Environment] = []
         # Those that settings have replaced, and that are to be closed.
         self._replaced: list[dm_env.Environment] = []
@@ -171,10 +171,7 @@ class Batch(dm_env.Environment):
     @property
     def default_actions(self) -> Mapping[str, Any]:
         """Values, by flat name, for actions that a step leaves out, as the rows have them."""
-        own = getattr(self._environments[0], "default_actions", {})
-        if not self._has_step_mask:
-            return own
-        return {**own, batches.STEP_MASK: self._every_row}
+        return getattr(self._environments[0], "default_actions", {})
 
     def configure(self, settings: Settings) -> None:
         """Applies settings of a Reset to the rows in which it begins a sequence.
@@ -261,24 +258,13 @@ class Batch(dm_env.Environment):
           action: arrays [N, ...] in the structure of `action_spec`.
         """
         rows = self._rows
-        mask = None
-        if self._has_step_mask:
-            mask = action[batches.STEP_MASK]
-            mask = None if mask is self._every_row else np.asarray(mask)
-            action = self._without_mask(action)
         actions = rows.actions(action)
-        failures = self._turns.take(
-            _indices(mask, self.num_envs), rows.step, self._environments, actions
-        )
+        failures = self._turns.take(range(self.num_envs), rows.step, self._environments, actions)
         return self._timestep(dm_env.StepType.MID, failures, "step")
 
     def action_spec(self) -> Any:
         """Returns the specs of the actions, [N, ...] each."""
-        own = self._rows.action_spec
-        if not self._has_step_mask:
-            return own
-        mask = specs.Array((self.num_envs,), np.bool_, batches.STEP_MASK)
-        return {**named(own, "action", (batches.STEP_MASK,)), batches.STEP_MASK: mask}
+        return self._rows.action_spec
 
     def observation_spec(self) -> Any:
         """Returns the specs of the observations, [N, ...] each, with those of the rows."""
@@ -345,7 +331,7 @@ class Batch(dm_env.Environment):
             check_size(found, self.num_envs)
         FlatSpecs(*found, {})  # What cannot be served without rows either is no fault of a request.
         with in_request():
-            # A client takes an action of this name for the mask, whether it asked for one or not.
+            # Clients, and readers of recordings, take an action of this name for a mask.
             named(found[0], "action", (batches.STEP_MASK,))
             make_rows = getattr(environment, "batch_rows", None)
             if make_rows is None:
@@ -376,15 +362,6 @@ class Batch(dm_env.Environment):
                     "rows; a Reset with the setting 'infos' is for all rows"
                 )
         return after
-
-    def _without_mask(self, action: Mapping[str, Any]) -> Any:
-        rest = {name: value for name, value in action.items() if name != batches.STEP_MASK}
-        own = self._rows.action_spec
-        if isinstance(own, dict) or structures.parts_by_name(own) is not None:
-            return rest
-        if isinstance(own, list | tuple):
-            return type(own)(rest[str(index)] for index in range(len(own)))
-        return rest.get("action")
 
     def _checked_mask(self, mask: Any) -> npt.NDArray[np.bool_] | None:
         if mask is None:

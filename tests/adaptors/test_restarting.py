@@ -158,6 +158,24 @@ def test_a_lost_row_without_autoreset(losing: Losing) -> None:
         assert envs.step(np.array([7, 8]))[0].tolist() == [7, 8]
 
 
+def test_rows_of_a_lost_batch_without_autoreset_begin_when_they_are_told(losing: Losing) -> None:
+    proxy = losing(Echo)
+    with contextlib.closing(
+        RemoteVectorEnv(proxy.address, 2, restart=RESTART, autoreset_mode="Disabled")
+    ) as envs:
+        envs.reset()
+        envs.step(np.array([1, 2]))
+        proxy.reset()
+        assert envs.step(np.array([3, 4]))[3].tolist() == [True, True]
+        only = {"reset_mask": np.array([True, False])}
+        assert envs.reset(options=only)[0][0] == -1
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"environments \[1\]"):
+            envs.step(np.array([5, 6]))
+        only = {"reset_mask": np.array([False, True])}
+        assert envs.reset(options=only)[0].tolist() == [-1, -1]
+        assert envs.step(np.array([7, 8]))[0].tolist() == [7, 8]
+
+
 PLAYERS = ["red", "blue"]
 
 

@@ -91,11 +91,11 @@ def test_a_batch_of_arrays_is_one_array(catch_server: Server) -> None:
         assert timestep.observation.tolist() == actions.tolist()
         envs.observation_spec().validate(timestep.observation)
         assert envs.step({"action": actions}).observation.shape == (3, 2)
-        envs.send(actions[1:], [2, 0])
-        timestep, ids = envs.recv(2)
-        assert timestep.observation.tolist() == [actions[{2: 1, 0: 2}[i]].tolist() for i in ids]
-        with pytest.raises(SpecError, match=r"action 'action'.*3 rows; expected 2"):
-            envs.send(actions, [0, 1])
+        envs.send(actions, [2, 0, 1])
+        timestep, ids = envs.recv(3)
+        assert timestep.observation.tolist() == [actions[[2, 0, 1].index(i)].tolist() for i in ids]
+        with pytest.raises(SpecError, match=r"action 'action'.*2 rows; expected 3"):
+            envs.send(actions[1:])
     with BatchedEnvironment(catch_server.address, 2, unwrap_single=True) as envs:
         assert envs.reset().observation["board"].shape == (2, 10, 5)
         assert envs.action_spec().keys() == {"paddle"}

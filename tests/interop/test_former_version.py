@@ -89,7 +89,7 @@ def former_client(former: Path, former_server: str, former_one_file: str) -> dic
         places = {
             "former": (former_server, scenarios.ALL),
             "former one-file": (former_one_file, scenarios.ANYWHERE),
-            "new": (new.address, scenarios.ALL),
+            "new": (new.address, {**scenarios.ALL, **scenarios.REFUSED}),
             "new one-file": (new_one_file, scenarios.ANYWHERE),
         }
         asked = json.dumps({address: list(names) for address, names in places.values()})
@@ -131,12 +131,22 @@ def test_the_new_client_sees_the_same_at_the_former_server_in_one_file(
     assert found == former_client["former one-file"][name]
 
 
+def test_a_former_client_is_told_that_rows_of_a_batch_step_together(
+    former_client: dict[str, Any],
+) -> None:
+    found = former_client["new"]
+    assert found["some_rows"].startswith("DmEnvRpcError: ")
+    assert "'step_mask': all rows of a batch step together" in found["some_rows"]
+    # It does not find the action in the specs, and says so itself, before it sends anything.
+    assert found["a_part_of_a_batch"].startswith("SpecError: environments [1] are rows of one ")
+
+
 def test_the_scenarios_succeed(former_client: dict[str, Any]) -> None:
     failed = {
         (kind, name): result
         for kind, results in former_client.items()
         for name, result in results.items()
-        if isinstance(result, str)
+        if isinstance(result, str) and name not in scenarios.REFUSED
     }
     assert failed == {}
     assert former_client["former"]["failing"] == [13, True]

@@ -171,16 +171,15 @@ def test_a_replay_serves_a_remote_vector_env(path: Path) -> None:
 
 
 def test_a_plain_environment_of_a_batch_unrolls(path: Path) -> None:
-    rows = {**ROWS, "step_mask": True}
     moves = np.random.default_rng(0).integers(0, 3, (25, 3))
 
     def unroll(address: str, **options: Any) -> tuple[dm_env.TimeStep, list[dm_env.TimeStep]]:
-        with dm_env_rpc_client.make(address, rows, **options) as env:
+        with dm_env_rpc_client.make(address, ROWS, **options) as env:
             return env.unroll({"paddle": moves}), list(env.rollout({"paddle": moves}))
 
     with serve(Catch) as server:
         stacked, listed = unroll(server.address, record=path)
-        with dm_env_rpc_client.make(server.address, rows) as env:
+        with dm_env_rpc_client.make(server.address, ROWS) as env:
             steps = [env.step({"paddle": move}) for move in moves]
             steps += [env.step({"paddle": move}) for move in moves]
     for found, step in zip(listed, steps[25:], strict=True):
@@ -201,13 +200,12 @@ def test_a_plain_environment_of_a_batch_unrolls(path: Path) -> None:
 
 
 def test_masks_leave_other_rows_as_they_are(path: Path) -> None:
-    with recorded(path, Catch, {**ROWS, "step_mask": True}) as env:
+    with recorded(path, Catch, ROWS) as env:
         env.reset()
         move = np.ones(3, int)
         env.step({"paddle": move})
-        env.step({"paddle": move, "step_mask": np.array([True, False, False])})
         env.reset({"reset_mask": [False, True, False]})
-        env.step({"paddle": move, "step_mask": np.array([False, True, True])})
+        env.step({"paddle": move})
         env.reset({"reset_mask": [False, False, True]})
         env.step({"paddle": move})
         env.reset()

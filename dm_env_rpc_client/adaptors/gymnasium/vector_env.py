@@ -267,7 +267,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
         Args:
           actions: rows of an element of `action_space`, one for each of `env_ids`.
-          env_ids: the indices of M environments without a step under way; None for all.
+          env_ids: the indices of M environments without a step under way; None for all. The rows
+            of one batch step together, so these are all rows of some batches (see `num_batches`).
 
         Raises:
           As `step`.

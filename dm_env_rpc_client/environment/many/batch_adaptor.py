@@ -34,10 +34,7 @@ def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
 
 def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
     """Whether a world with these specs is a batch."""
-    actions, observations = (
-        {spec.name: spec for spec in each.values()} for each in (specs.actions, specs.observations)
-    )
-    return batches.num_rows(actions, observations) is not None
+    return batches.num_rows({spec.name: spec for spec in specs.observations.values()}) is not None
 
 
 class RowSpecs(NamedTuple):
@@ -125,7 +122,7 @@ class BatchAdaptor(DmEnvAdaptor):
             (),
             self._limits,
         )
-        codec.encode({k: v[place] for k, v in action.items() if k != batches.STEP_MASK})
+        codec.encode({name: values[place] for name, values in action.items()})
 
     def _specs_by_kind(self) -> dict[str, Any]:
         """Returns those of one row."""

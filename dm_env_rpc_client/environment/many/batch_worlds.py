@@ -17,14 +17,7 @@ from dm_env import specs
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor, RowSpecs
-from dm_env_rpc_client.environment.many.batched_world import (
-    Actions,
-    Owed,
-    Part,
-    RowConsumer,
-    World,
-    without,
-)
+from dm_env_rpc_client.environment.many.batched_world import Actions, RowConsumer, World
 from dm_env_rpc_client.environment.many.pool import NO_ACTION, Consumer, EnvironmentPool
 from dm_env_rpc_client.environment.many.row_settings import reset_settings
 from dm_env_rpc_client.environment.many.rows import batch_of_actions
@@ -49,7 +42,6 @@ class BatchWorlds:
     Args:
       pool: has one environment for each world, a `BatchAdaptor`; closed with this one.
       groups: the rows of each world, by their indices.
-      has_step_mask: whether the worlds can step some of their rows.
 
     Attributes:
       num_envs: N.
@@ -57,18 +49,14 @@ class BatchWorlds:
       follows_at_once: whether the step that ends a sequence has begun the next one.
     """
 
-    def __init__(self, pool: EnvironmentPool, groups: Sequence[Sequence[int]], has_step_mask: bool):
+    def __init__(self, pool: EnvironmentPool, groups: Sequence[Sequence[int]]):
         self.pool = pool
         self.follows_at_once = False
         self.num_envs = sum(map(len, groups))
         self._worlds = [World(group, self.num_envs) for group in groups]
         self._of = {row: number for number, group in enumerate(groups) for row in group}
-        self._has_step_mask = has_step_mask
-        # What rows have answered and nobody has asked for yet: the first TimeStep of those that
-        # began beside others, the last one of those that were lost beside others.
-        self._owed: dict[int, list[Owed]] = {}
-        # Rows that were received; with what one was owed.
-        self._arrived: dict[int, Owed | None] = {}
+        # The rows that were received and nobody has asked for yet, in the order of their arrival.
+        self._arrived: dict[int, None] = {}
         self._failures: dict[int, Exception] = {}
         # The rows that the call under way gives to its caller.
         self._delivered: Sequence[int] = ()
@@ -109,14 +97,8 @@ class BatchWorlds:
         """
         self.pool.taken, self._delivered = [], ()
         everything = range(self.num_envs)
-        if self._owed or not self._is_idle():
-            self.send(actions, everything, idle)
-            while any(world.busy for world in self._worlds):
-                self._receive(consume)
-            self._delivered = everything
-            for row in everything:
-                self._deliver(row, consume)
-            return self._raise()
+        if not self._is_idle():
+            self.check_idle(everything)
         batch = self._batch(actions, everything, idle)
         sent = {
             number: batch
@@ -131,7 +113,7 @@ class BatchWorlds:
             with self._failing():
                 self.pool.step(sent, put)
         except SpecError:
-            self._blame(sent, dict(enumerate(self.groups)))
+            self._blame(sent)
             raise
         self._arrived.clear()
         return self._raise()
@@ -139,7 +121,7 @@ class BatchWorlds:
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Steps some rows without waiting for them.
+        """Steps all rows of some worlds without waiting for them.
 
         Args:
           actions: arrays [M, ...] by flat name.
@@ -147,64 +129,54 @@ class BatchWorlds:
           idle: those of them that begin a sequence, whose actions may be anything.
 
         Raises:
-          SpecError: an action does not conform, a step is under way, or only some rows of a vector
-            environment would step, which steps all. Nothing was sent.
+          SpecError: an action does not conform, a step is under way, or these are only some of the
+            rows of a world, which steps all together. Nothing was sent.
           EnvironmentsFailedError: nothing can be sent to some.
         """
         self.check_idle(ids)
-        batch = self._batch(actions, ids, idle)
-        parts: dict[int, tuple[list[int], list[int]]] = {}
-        for position, row in enumerate(ids):
-            positions, rows = parts.setdefault(self._of[row], ([], []))
-            positions.append(position)
-            rows.append(row)
-        for number, (_, rows) in parts.items():
-            if len(rows) < len(self._worlds[number].rows) and not self._has_step_mask:
+        positions = {row: position for position, row in enumerate(ids)}
+        numbers = dict.fromkeys(self._of[row] for row in ids)
+        for number in numbers:
+            rows = self._worlds[number].rows
+            if not positions.keys() >= set(rows):
                 raise SpecError(
-                    f"environments {rows} are rows of one vector environment, which steps all of "
-                    f"its rows {self._worlds[number].rows} together; send for all of them"
+                    f"environments {[row for row in rows if row in positions]} are rows of one "
+                    f"batch, which steps all of its rows {rows} together; send for all of them, or "
+                    "make more batches with num_batches (0: a stream for each environment)"
                 )
-        to_send: dict[int, Actions] = {}
-        queued: dict[int, Part] = {}
-        for number, (positions, rows) in parts.items():
-            part = Part(rows, {name: values[positions] for name, values in batch.items()})
-            part = without(part, self._owed)
-            if part.rows and number in self.pool.in_turn:
-                queued[number] = part
-            elif part.rows:
-                to_send[number] = self._worlds[number].action([part])
-                self._worlds[number].under_way = part.rows
-        later = {number: self._worlds[number].action([part]) for number, part in queued.items()}
+        batch = self._batch(actions, ids, idle)
+        sent: dict[int, Actions] = {}
+        for number in numbers:
+            world = self._worlds[number]
+            order = [positions[row] for row in world.rows]
+            sent[number] = {name: values[order] for name, values in batch.items()}
+            world.under_way = world.rows
         try:
             with self._failing():
-                for number, action in later.items():
-                    # Before anything is sent; and once more when it is.
-                    self.adaptors[number]._prepare_step(action)
-                self.pool.send(to_send)
+                self.pool.send(sent)
         except SpecError:
-            self._blame({**to_send, **later}, {number: rows for number, (_, rows) in parts.items()})
+            self._blame(sent)
             raise
-        for number, part in queued.items():
-            self._worlds[number].queued.append(part)
-        self._pay(ids)
         self._raise()
 
     def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
         """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
         self.pool.taken, self._delivered = [], ()
-        busy = len({*self._arrived, *(row for world in self._worlds for row in world.busy)})
+        busy = len(self._busy())
         if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
             bound = "" if maximum is None else f" and at most {maximum}"
             raise SpecError(
                 f"cannot receive at least {minimum}{bound} of {busy} environments under way"
             )
+        put = self._consumer(consume)
         while len(self._arrived) < minimum:
-            self._receive(consume)
+            with self._failing():
+                self.pool.receive(1, None, put)
             self._raise()
         rows = list(self._arrived)[:maximum]
         self._delivered = rows
         for row in rows:
-            self._deliver(row, consume)
+            del self._arrived[row]
         return rows
 
     def reset(
@@ -231,13 +203,10 @@ class BatchWorlds:
         with self._failing():
             self.pool.finish(by_world, self._consumer(consume))
         for number, of_rows in by_world.items():
-            world = self._worlds[number]
-            queued = (without(part, of_rows) for part in world.queued)
-            world.queued = [part for part in queued if part.rows]
-            world.under_way = list(of_rows)
+            self._worlds[number].under_way = list(of_rows)
+            self._worlds[number].unseen.difference_update(of_rows)
         for row in settings:
             self._arrived.pop(row, None)
-            self._owed.pop(row, None)
             self._failures.pop(row, None)
         with self._failing():
             for number, earlier in requests.items():
@@ -249,7 +218,6 @@ class BatchWorlds:
                 self._consumer(consume),
                 adopt,
             )
-        self._send_queued(by_world)
         for row in settings:
             self._arrived.pop(row, None)
         self._raise()
@@ -278,10 +246,13 @@ class BatchWorlds:
     def _is_idle(self) -> bool:
         return not self._arrived and not any(world.under_way for world in self._worlds)
 
+    def _busy(self) -> set[int]:
+        """Returns the rows with a step under way, or one that was not received."""
+        return {*self._arrived, *(row for world in self._worlds for row in world.under_way)}
+
     def check_idle(self, ids: Iterable[int]) -> None:
         """Raises SpecError if one of some rows has a step under way."""
-        taken = {*self._arrived, *(row for world in self._worlds for row in world.busy)}
-        busy = sorted(taken.intersection(ids))
+        busy = sorted(self._busy().intersection(ids))
         if busy:
             raise SpecError(
                 f"environments {busy} have steps under way; receive them first, or reset them"
@@ -299,52 +270,15 @@ class BatchWorlds:
                 batch[name][places] = _any_value(self.adaptors[0].action_rows[name])
         return batch
 
-    def _blame(self, sent: Mapping[int, Actions], rows: Mapping[int, Sequence[int]]) -> None:
-        """Raises SpecError for the first of some rows whose action does not conform to its spec."""
+    def _blame(self, sent: Mapping[int, Actions]) -> None:
+        """Raises SpecError for the first row of some worlds whose action does not conform."""
         for number, action in sent.items():
-            places = self._worlds[number].places(rows[number])
-            for place, row in zip(places, rows[number], strict=True):
+            for place, row in enumerate(self._worlds[number].rows):
                 try:
                     self.adaptors[number].check_row(action, place)
                 except SpecError as error:
                     at = self.pool.addresses[number]
                     raise SpecError(f"environment {row} at {at}: {error}") from error
-
-    def _receive(self, consume: RowConsumer) -> None:
-        """Waits for a world, and sends what was to be sent after its step."""
-        with self._failing():
-            self._send_queued(self.pool.receive(1, None, self._consumer(consume)))
-
-    def _send_queued(self, numbers: Iterable[int]) -> None:
-        to_send: dict[int, Actions] = {}
-        for number in numbers:
-            world = self._worlds[number]
-            while world.queued and number not in to_send:
-                queued = world.next_parts()
-                # Rows of a world that has begun meanwhile are owed their first TimeStep.
-                parts = [without(part, self._owed) for part in queued]
-                self._pay(row for part in queued for row in part.rows)
-                world.under_way = [row for part in parts for row in part.rows]
-                if world.under_way:
-                    to_send[number] = world.action(parts)
-        if to_send:
-            with self._failing():
-                self.pool.send(to_send)
-
-    def _pay(self, rows: Iterable[int]) -> None:
-        """Has those of some rows arrive that are owed a TimeStep."""
-        for row in rows:
-            owed = self._owed.get(row)
-            if owed:
-                self._arrived[row] = owed.pop(0)
-                if not owed:
-                    del self._owed[row]
-
-    def _deliver(self, row: int, consume: RowConsumer) -> None:
-        """Takes a row from those that have arrived; what was owed to it is consumed now."""
-        owed = self._arrived.pop(row, None)
-        if owed is not None:
-            owed(consume)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -357,9 +291,7 @@ class BatchWorlds:
             yield
         except EnvironmentsFailedError as error:
             for number, failure in error.failures.items():
-                world = self._worlds[number]
-                self._failures.update(dict.fromkeys(world.busy, failure))
-                world.queued = []
+                self._failures.update(dict.fromkeys(self._worlds[number].under_way, failure))
             self._settle()
         except BaseException:
             self._settle()
@@ -380,17 +312,20 @@ class BatchWorlds:
         def put(number: int, timestep: dm_env.TimeStep) -> bool:
             if self.pool.environments[number].interruption is not None:
                 return self._put_lost(self._worlds[number], timestep, consume)
-            self._put(self._worlds[number], timestep, consume)
-            return False
+            return self._put(number, timestep, consume)
 
         return Consumer(put, _no_mid_steps)
 
-    def _put(self, world: World, timestep: dm_env.TimeStep, consume: RowConsumer) -> None:
-        """Takes the answer of a world."""
+    def _put(self, number: int, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
+        """Takes the answer of a world; returns whether rows of it begin a sequence now."""
+        world = self._worlds[number]
         rows, world.under_way = world.under_way, []
+        unseen = [row for row in rows if row in world.unseen] if world.unseen else []
         try:
             failed = self._take(world, rows, timestep)
-            rows = [row for row in rows if row not in failed]
+            rows = [row for row in rows if row not in failed and row not in unseen]
+            for row in unseen:
+                failed.pop(row, None)
             self._failures.update(failed)
             if len(rows) == len(world.rows):
                 consume.put_rows(world.at, None, timestep)
@@ -400,6 +335,18 @@ class BatchWorlds:
             self._failures.update(dict.fromkeys(rows, error))
         else:
             self._arrived.update(dict.fromkeys(rows))
+        return bool(unseen) and self._begin_unseen(number, unseen)
+
+    def _begin_unseen(self, number: int, rows: list[int]) -> bool:
+        """Ends the sequences that have begun unseen, of which nobody gets a TimeStep.
+
+        The rows of a world step together, so those sequences have gone on beside the others.
+        """
+        world, adaptor = self._worlds[number], self.adaptors[number]
+        world.under_way = rows
+        adaptor._finish_reset(adaptor._start_reset({batches.RESET_MASK: world.mask(rows)}))
+        world.unseen.difference_update(rows)
+        return True
 
     def _take(
         self, world: World, rows: list[int], timestep: dm_env.TimeStep
@@ -410,9 +357,10 @@ class BatchWorlds:
             raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
         if not world.has_begun:
             world.has_begun = True
-            for row in sorted({*world.rows} - {*rows}):
-                self._owe(row, _rows_of(np.array([row]), world.places([row]), timestep))
+            world.unseen = {*world.rows} - {*rows}
         world.is_running = (kinds != _LAST) | self.follows_at_once
+        if world.unseen:
+            world.is_running[world.places(world.unseen)] = False
         text = timestep.observation.get(batches.ROW_ERRORS, "")
         # The adaptor has checked it.
         failed = batches.row_errors(text, len(kinds)) if text else {}
@@ -421,24 +369,18 @@ class BatchWorlds:
     def _put_lost(self, world: World, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
         """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
 
-        The sequences that were running end in all rows, also in those that did not step. Rows
-        whose sequence had ended before begin the next one with this step.
+        The sequences that were running end. Rows whose sequence had ended before begin the next one
+        with this step.
         """
         lost = [row for row, runs in zip(world.rows, world.is_running, strict=True) if runs]
         world.has_begun = False
         world.is_running = np.zeros(len(world.rows), np.bool_)
+        world.unseen = set()
         for row in lost:
-            owed = _lost(row, _row(timestep, *world.places([row])))
-            if row in world.under_way:
-                owed(consume)
-                self._arrived[row] = None
-            else:
-                self._owe(row, owed)
+            consume.put_lost(row, _row(timestep, *world.places([row])))
+        self._arrived.update(dict.fromkeys(lost))
         world.under_way = [row for row in world.under_way if row not in lost]
         return bool(world.under_way)
-
-    def _owe(self, row: int, owed: Owed) -> None:
-        self._owed.setdefault(row, []).append(owed)
 
 
 def _any_value(spec: specs.Array) -> Any:
@@ -446,14 +388,6 @@ def _any_value(spec: specs.Array) -> Any:
     if isinstance(spec, specs.BoundedArray):
         return spec.minimum
     return spec.dtype.type(0) if spec.dtype.kind in "biuf" else ""
-
-
-def _rows_of(at: Any, taken: Any, timestep: dm_env.TimeStep) -> Owed:
-    return lambda consume: consume.put_rows(at, taken, timestep)
-
-
-def _lost(row: int, timestep: dm_env.TimeStep) -> Owed:
-    return lambda consume: consume.put_lost(row, timestep)
 
 
 def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:

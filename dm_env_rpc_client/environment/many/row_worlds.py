@@ -244,7 +244,7 @@ def _open_found(
             return StreamWorlds(pool)
         start = groups[-1].stop if groups else 0
         groups.append(range(start, start + environment.count))
-    return BatchWorlds(pool, groups, _has_step_masks(pool))
+    return BatchWorlds(pool, groups)
 
 
 def _adaptor(
@@ -252,10 +252,6 @@ def _adaptor(
 ) -> DmEnvAdaptor:
     kind = BatchAdaptor if is_batched(specs) else DmEnvAdaptor
     return kind(connection, specs, **keywords)
-
-
-def _has_step_masks(pool: EnvironmentPool) -> bool:
-    return all(batches.STEP_MASK in each.action_spec() for each in pool.environments)
 
 
 def _open_batches(
@@ -280,9 +276,8 @@ def _open_batches(
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
         return None
-    # A vector environment takes no mask, and its factory perhaps nothing else of a batch.
-    tries = [{**world_settings, batches.STEP_MASK: True}, {**world_settings}]
-    for extra in [*tries, {}] if world_settings else tries:
+    # The factory of a vector environment perhaps takes nothing of a batch but the number of rows.
+    for extra in [world_settings, {}] if world_settings else [{}]:
         of_worlds = [
             {**(own or {}), **extra, batches.NUM_ENVS: len(rows)}
             for own, rows in zip(settings, groups, strict=True)
@@ -309,7 +304,7 @@ def _open_batches(
                 raise
             _log.info("the environments are not opened in batches: %s", error)
         else:
-            worlds = BatchWorlds(opened, groups, _has_step_masks(opened))
+            worlds = BatchWorlds(opened, groups)
             for adaptor, rows in zip(worlds.adaptors, groups, strict=True):
                 if adaptor.count != len(rows):
                     worlds.close()

@@ -58,7 +58,7 @@ class Lying(dm_env.Environment):
 
     reset_settings = ("infos",)
 
-    def __init__(self, num_envs: int = COUNT, lie: str = "", step_mask: bool = False):
+    def __init__(self, num_envs: int = COUNT, lie: str = ""):
         self._lie = lie
         names = ("action_space", "observation_space")
         described = {n: space_json.to_json(getattr(Described, n), n, []) for n in names}

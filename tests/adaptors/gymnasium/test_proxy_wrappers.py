@@ -179,7 +179,7 @@ def test_a_batch_is_that_of_local_environments(
 
 
 def test_what_has_arrived_has_its_infos(server: Server) -> None:
-    with pair(server, "discrete", AutoresetMode.NEXT_STEP) as (envs, _):
+    with pair(server, "discrete", AutoresetMode.NEXT_STEP, num_batches=2) as (envs, _):
         envs.reset(seed=1)
         envs.send(np.array([2, 0]), [2, 0])
         observations, rewards, _, _, infos, ids = envs.recv(2)

@@ -295,10 +295,9 @@ def test_what_a_caller_does_with_the_timesteps_of_a_batch_changes_nothing(place:
             _spoil(timestep.observation)
             timestep.reward[:] = 5
             # One row is received by itself.
-            envs.send({"action": np.zeros(1, np.int64)}, [1])
-            (observation,) = envs.recv()[0].observation.values()
+            envs.send({"action": np.zeros(3, np.int64)})
+            (observation,) = envs.recv(1, 1)[0].observation.values()
             assert observation.shape == (1, 2)
-            envs.send({"action": np.zeros(2, np.int64)}, [0, 2])
             envs.recv(2)
             envs.reset()
             for _ in range(count):

@@ -281,7 +281,8 @@ def test_the_first_reset_is_of_all_and_comes_first(short: Server) -> None:
 
 def test_disabled_asks_for_a_reset_of_those_that_are_at_their_end(short: Server) -> None:
     settings = [{"length": 1}, {"length": 5}]
-    with vector(short.address, 2, settings, autoreset_mode=AutoresetMode.DISABLED) as env:
+    mode = AutoresetMode.DISABLED
+    with vector(short.address, 2, settings, autoreset_mode=mode, num_batches=2) as env:
         env.reset()
         env.step([1, 2])
         with pytest.raises(gymnasium.error.ResetNeeded, match=r"environments \[0\]"):

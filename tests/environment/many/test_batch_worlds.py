@@ -17,8 +17,10 @@ from dm_env_rpc_client import (
     EnvironmentsFailedError,
     Restart,
     SpecError,
+    make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.testing import FaultProxy
 from tests.adaptors.sameness import same
 from tests.support.environments import Dice, Echo
 from tests.support.scripted import served_echo, settles
@@ -76,31 +78,51 @@ def test_two_servers_share_the_rows_of_both_kinds(dice: Server) -> None:
                 assert same(batched.step(rolls(5, number)), alone.step(rolls(5, number)))
 
 
-@pytest.mark.parametrize("num_batches", [None, 2])
-def test_parts_of_a_batch_are_sent_and_received(dice: Server, num_batches: int | None) -> None:
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_batches_are_sent_and_received(dice: Server, num_batches: int) -> None:
     """Each row is stepped as often as its partner; what is received is compared row by row."""
     count, random = 6, np.random.default_rng(3)
     with (
         BatchedEnvironment(dice.address, count, settings, num_batches=0) as alone,
         BatchedEnvironment(dice.address, count, settings, num_batches=num_batches) as batched,
     ):
-        idle, under_way = set(range(count)), 0
+        idle, under_way = set(range(num_batches)), 0
         for number in range(300):
             if idle and (not under_way or random.random() < 0.6):
                 some = random.permutation(sorted(idle))[: random.integers(1, len(idle) + 1)]
-                actions = rolls(len(some), number)
-                alone.send(actions, some)
-                batched.send(actions, some)
+                rows = random.permutation([r for r in range(count) if r % num_batches in some])
+                actions = rolls(len(rows), number)
+                alone.send(actions, rows)
+                batched.send(actions, rows)
                 idle -= set(some.tolist())
-                under_way += len(some)
+                under_way += len(rows)
                 continue
             # Others may have arrived first, so all are received.
             expected, ids = alone.recv(under_way)
             found, own = batched.recv(under_way)
             assert sorted(own) == sorted(ids)
             assert same(ordered(found, own), ordered(expected, ids))
-            idle |= set(own.tolist())
-            under_way = 0
+            idle, under_way = set(range(num_batches)), 0
+
+
+@pytest.mark.parametrize("num_batches", [None, 2])
+def test_some_rows_of_a_batch_do_not_step_alone(dice: Server, num_batches: int | None) -> None:
+    with BatchedEnvironment(dice.address, 4, settings, num_batches=num_batches) as env:
+        env.reset()
+        text = r"environments \[2\] are rows of one batch, .* \[0,.* together; send for all of them"
+        with pytest.raises(SpecError, match=text):
+            env.send(rolls(3, 0), [1, 2, 3] if num_batches else [2])
+        with pytest.raises(SpecError, match="of 0 environments under way"):
+            env.recv()
+        env.send(rolls(4, 0))
+        assert len(env.recv(4, 4)[1]) == 4
+
+
+def test_a_server_says_that_it_takes_no_step_mask(dice: Server) -> None:
+    # A client from before asks for one, and then makes its batches without.
+    with pytest.raises(DmEnvRpcError, match="'step_mask': all rows of a batch step together") as no:
+        make(dice.address, {"num_envs": 2, "step_mask": True})
+    assert no.value.code_name == "INVALID_ARGUMENT"
 
 
 def ordered(timestep: dm_env.TimeStep, ids: Any) -> dm_env.TimeStep:
@@ -109,23 +131,21 @@ def ordered(timestep: dm_env.TimeStep, ids: Any) -> dm_env.TimeStep:
     return rows
 
 
-@BOTH
+@pytest.mark.parametrize("num_batches", [0, 2], ids=["streams", "batches"])
 def test_an_action_that_does_not_conform_names_its_row_and_sends_nothing(
-    dice: Server, num_batches: int | None
+    dice: Server, num_batches: int
 ) -> None:
     with BatchedEnvironment(dice.address, 4, settings, num_batches=num_batches) as env:
         env.reset()
-        env.send(rolls(2, 0), [0, 1])
+        env.send(rolls(2, 0), [0, 2])
         wrong = rolls(2, 1)
         wrong["hand"]["push"][1] = 9.0
-        # Row 3 is in the world of row 1, or of all rows, whose step is under way.
-        with pytest.raises(SpecError, match=r"environment 3 at .*hand\.push"):
-            env.send(wrong, [2, 3])
-        env.send(rolls(2, 1), [2, 3])
-        _, ids = env.recv(4)
-        assert sorted(ids) == [0, 1, 2, 3]
-        with pytest.raises(SpecError, match=r"environment 1 at .*hand\.push"):
-            env.send(wrong, [0, 1])
+        for ids in ([1, 3], [3, 1]):
+            with pytest.raises(SpecError, match=rf"environment {ids[1]} at .*hand\.push"):
+                env.send(wrong, ids)
+        env.send(rolls(2, 1), [1, 3])
+        _, received = env.recv(4)
+        assert sorted(received) == [0, 1, 2, 3]
         env.step(rolls(4, 2))
 
 
@@ -217,3 +237,35 @@ def test_a_lost_world_ends_its_sequences_and_is_started_again(num_batches: int |
         with pytest.raises(EnvironmentsFailedError) as caught:  # It does not come back.
             env.step({"value": [1, 1, 1, 1]})
         assert list(caught.value.failures) == [0, 2]
+
+
+@BOTH
+def test_a_row_that_begins_when_its_world_is_lost_is_not_kept_by_the_others(
+    num_batches: int | None,
+) -> None:
+    """Row 0 has ended: it begins in the new world at once, and goes on while row 1 begins there."""
+    lengths = [{"length": 2}, {"length": 9}]
+    with (
+        serve(Echo) as server,
+        FaultProxy(server.address) as proxy,
+        BatchedEnvironment(
+            proxy.address, 2, lengths, num_batches=num_batches, restart=Restart(backoff=0.01)
+        ) as env,
+    ):
+        env.reset()
+        found = []
+        for step in range(1, 8):
+            if step == 3:
+                proxy.reset()
+            timestep = env.step({"value": [10 * step, 10 * step + 1]})
+            found.append([timestep.step_type.tolist(), timestep.observation["value"].tolist()])
+        assert found == [
+            [[1, 1], [10, 11]],
+            [[2, 1], [20, 21]],
+            [[0, 2], [-1, 21]],
+            [[1, 0], [40, -1]],
+            [[2, 1], [50, 51]],
+            [[0, 1], [-1, 61]],
+            [[1, 1], [70, 71]],
+        ]
+        assert env.restarts == 2

@@ -204,7 +204,7 @@ def test_those_that_answer_first_come_first(echoes: Echoes) -> None:
 
 
 def test_what_is_under_way_is_received_once(echoes: Echoes) -> None:
-    env = echoes(3)
+    env = echoes(3, num_batches=0)
     with pytest.raises(SpecError, match="at least 1 of 0 environments"):
         env.recv()
     env.send({"value": [5, 6]}, [2, 0])

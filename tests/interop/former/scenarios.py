@@ -140,6 +140,25 @@ def a_batch(address: str, **options: Any) -> Any:
         return [specs_of(env), timesteps(env, 3)]
 
 
+def some_rows(address: str, **options: Any) -> Any:
+    """Steps of some rows of a batch, which only the former version takes."""
+    settings = {"kind": "counter", "num_envs": 3, "rows.start": [1, 5, 9], "step_mask": True}
+    with dm_env_rpc_client.make(address, settings, **options) as env:
+        found = [env.reset(), env.step(action(0, 3))]
+        for number, stepping in enumerate([[1, 0, 0], [0, 1, 1], [1, 1, 1]]):
+            mask = np.array(stepping, bool)
+            found.append(env.step({**action(number, 3), "step_mask": mask}))
+            found.append(env.reset({"reset_mask": [number == row for row in range(3)]}))
+        return [plain(tuple(each)) for each in found]
+
+
+def a_part_of_a_batch(address: str) -> Any:
+    with dm_env_rpc_client.BatchedEnvironment(address, 2, {"kind": "counter"}) as envs:
+        envs.reset()
+        envs.send(action(0, 1), [1])
+        return [envs.recv()[1].tolist()]
+
+
 def a_batch_in_gymnasium(address: str) -> Any:
     found = []
     for mode in ("NEXT_STEP", "SAME_STEP"):
@@ -177,11 +196,18 @@ WITH_BATCHES: dict[str, Callable[[str], Any]] = {
 
 ALL = {**ANYWHERE, **WITH_BATCHES}
 
+REFUSED: dict[str, Callable[[str], Any]] = {
+    each.__name__: each for each in (some_rows, a_part_of_a_batch)
+}
+"""What the server refuses now, on purpose: rows of one batch that step apart."""
 
 RECORDED: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (episodes, a_batch, in_gymnasium, vector)
 }
 """What is recorded."""
+
+READ: dict[str, Callable[..., Any]] = {**RECORDED, some_rows.__name__: some_rows}
+"""The same, with what this version reads and cannot do."""
 
 
 def read_back(path: Path) -> Any:
@@ -201,7 +227,7 @@ def read_back(path: Path) -> Any:
 
 def record(address: str, folder: Path) -> None:
     """Writes recordings and, beside each, what the client saw and what was read from it."""
-    for name, play in RECORDED.items():
+    for name, play in READ.items():
         path = folder / f"{name}.mcap"
         path.unlink(missing_ok=True)
         seen = play(address, record=path)
@@ -214,7 +240,7 @@ def found_at(address: str, names: Any) -> dict[str, Any]:
     results = {}
     for name in names:
         try:
-            results[name] = ALL[name](address)
+            results[name] = {**ALL, **REFUSED}[name](address)
         except Exception as error:
             results[name] = f"{type(error).__name__}: {error}"
     return dict(json.loads(json.dumps(results)))

@@ -69,14 +69,6 @@ def masked_counter(scene: Scene) -> None:
                 scene.see("masked", env.reset({"reset_mask": mask}))
 
 
-def stepping_some(scene: Scene) -> None:
-    """The action `step_mask`."""
-    with d.make(scene.serve(Counter), {"num_envs": 3, "step_mask": True}) as env:
-        env.reset()
-        for mask in ([True, False, True], [False] * 3, [True] * 3):
-            scene.see("step", env.step({**acts(1, 3), "step_mask": np.array(mask)}))
-
-
 def sending(scene: Scene, num_batches: int | None, rows: int = 4) -> None:
     address = scene.serve(Counter)
     settings = [{"start": 10 * row} for row in range(rows)]
@@ -86,13 +78,15 @@ def sending(scene: Scene, num_batches: int | None, rows: int = 4) -> None:
         timestep, ids = envs.recv(rows)
         order = np.argsort(ids)
         scene.see("recv", timestep.reward[order], ids[order])
-        envs.send(acts(1, 2), [1, 3] if num_batches == 0 else [0, 1])
+        envs.send(acts(1, 2), [1, 3])
         timestep, ids = envs.recv(2)
         scene.see("recv", timestep.reward[np.argsort(ids)], np.sort(ids))
         with scene.fails("rows without a step"):
             envs.recv(1)
         with scene.fails("rows that are none"):
             envs.send(acts(1, 2), [0, 9])
+        with scene.fails("rows of both batches"):
+            envs.send(acts(1, 2), [0, 1])
 
 
 def resets_with_settings(scene: Scene, num_batches: int | None) -> None:
@@ -189,6 +183,7 @@ def refused(scene: Scene) -> None:
         "a row that refuses": {"num_envs": 2, "rows.length": [1, 0]},
         "a mode that is none": {"num_envs": 2, "autoreset_mode": "SOMETIMES"},
         "another mode": {"num_envs": 2, "autoreset_mode": "SAME_STEP"},
+        "a step mask": {"num_envs": 2, "step_mask": True},
     }
     for name, settings in wrong.items():
         with scene.fails(name):
@@ -222,7 +217,6 @@ SCENARIOS: dict[str, Scenario] = {
         for mode in ("NEXT_STEP", "SAME_STEP", "DISABLED")
     },
     "reset masks": Scenario(masked_counter),
-    "step masks": Scenario(stepping_some),
     "send and recv": Scenario(functools.partial(sending, num_batches=2)),
     "send and recv, on streams": Scenario(functools.partial(sending, num_batches=0)),
     **{
