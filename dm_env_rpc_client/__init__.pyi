@@ -26,8 +26,6 @@ from .environment.async_worlds import make_async as make_async
 from .environment.async_worlds import reset_world_async as reset_world_async
 from .environment.batched import BatchedEnvironment as BatchedEnvironment
 from .environment.dm_env_adaptor import DmEnvAdaptor as DmEnvAdaptor
-from .environment.incoming import Incoming as Incoming
-from .environment.incoming import listen as listen
 from .environment.requested import AutoObservations as AutoObservations
 from .environment.restarting import Restart as Restart
 from .environment.worlds import DmEnvAndWorldName as DmEnvAndWorldName

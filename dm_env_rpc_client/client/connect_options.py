@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union, cast
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import (
     Endpoint,
-    Incoming,
     Transport,
     check_connecting,
 )
@@ -103,35 +101,25 @@ class ConnectOptions:
 
         return recorder_of(self.record)
 
-    def endpoint(self, address: str | Incoming) -> Endpoint:
+    def endpoint(self, address: str) -> Endpoint:
         """Returns a server and how to connect to it.
 
         Args:
-          address: of the server, or where servers dial in.
+          address: of the server.
 
         Raises:
-          SpecError: as `Endpoint`; or an argument is of the connection, where a server dials in.
+          SpecError: as `Endpoint`.
           RecordingError: as `connect`.
         """
         limits = self.limits
-        incoming = None
-        if not isinstance(address, str) and hasattr(address, "take"):
-            incoming = address
-            is_secured = self.credentials is not None or self.insecure or self.token is not None
-            if is_secured or self.transport == "grpc":
-                raise SpecError(
-                    f"environments dial in to {incoming.address}: pass credentials, insecure and "
-                    "token to listen; their transport is http2"
-                )
         endpoint = Endpoint(
-            cast("str", address) if incoming is None else incoming.address,
+            address,
             self.credentials,
             self.insecure,
             self.metadata,
             self.transport,
             MAX_MESSAGE_BYTES if limits is None else limits.message_bytes,
             self.token,
-            incoming=incoming,
         )
         if self.record is None:
             return endpoint

@@ -21,12 +21,11 @@ from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnecti
 from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
-from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming, Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.metadata import Metadata
@@ -340,7 +339,7 @@ def _end_unclosed(
 
 
 def connect(
-    address: str | Incoming,
+    address: str,
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
@@ -357,8 +356,7 @@ def connect(
     If the server does not listen yet, the attempt is repeated until `timeout`.
 
     Args:
-      address: `host:port`, `unix:path` or another gRPC target; or an `Incoming`, where servers
-        dial in.
+      address: `host:port`, `unix:path` or another gRPC target.
       timeout: seconds until there must be a connection, more than 0; None for no limit.
       request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
         detects
@@ -435,16 +433,7 @@ def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -
 
 
 def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
-    """`open_connection`, to the server of a connection that was open before.
-
-    Raises:
-      ConnectionLostError: that server has dialed in, and only it can open another connection.
-        Otherwise as `connect`.
-    """
-    if endpoint.incoming is not None:
-        raise ConnectionLostError(
-            f"a server that dialed in to {endpoint.address} cannot be connected to again"
-        )
+    """`open_connection`, to the server of a connection that was open before."""
     return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 
 from dm_env_rpc_client.client.connect_options import DEFAULT, ConnectOptions
@@ -13,7 +12,6 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.transports.endpoint import Incoming
 from dm_env_rpc_client.transports.opening import StreamGroup
 
 __all__ = ["ConnectionGroup"]
@@ -25,30 +23,19 @@ class ConnectionGroup:
     Over grpcio each connection has a socket of its own.
 
     Args:
-      address: as for `connect`; or where servers dial in.
+      address: as for `connect`.
       options: how to connect.
-      connections: how many are to be open. Servers that dial in share them.
 
     Raises:
       SpecError, RecordingError: as `connect`.
     """
 
-    def __init__(
-        self,
-        address: str | Incoming,
-        options: ConnectOptions = DEFAULT,
-        connections: int = 1,
-    ):
+    def __init__(self, address: str, options: ConnectOptions = DEFAULT):
         self._endpoint = options.endpoint(address)
         self._options = options
         self._lock = make_lock()
         self._spare: Connection | None = None
-        self._streams = StreamGroup(self._endpoint, answer_memory, connections)
-
-    @property
-    def is_dialed(self) -> bool:
-        """Whether servers dial in, and share the connections among them."""
-        return self._endpoint.incoming is not None
+        self._streams = StreamGroup(self._endpoint, answer_memory)
 
     @property
     def processes(self) -> int:
@@ -72,12 +59,8 @@ class ConnectionGroup:
         if not self._streams.is_possible:
             return connect_with(first, self._endpoint, self._options)
         message = None if first is None else envelopes.encode_request(first).message
-        begun, timeout = time.monotonic(), self._options.timeout
         with self._lock:
-            if timeout is not None and self._endpoint.incoming is not None:
-                # Other threads may have waited before this one until a server dialed in.
-                timeout = max(0.0, timeout - (time.monotonic() - begun))
-            stream = self._streams.open(timeout, message)
+            stream = self._streams.open(self._options.timeout, message)
         connection = connection_on(stream, self._endpoint, self._options)
         return connection, None if first is None else connection._has_sent(first, first_timeout)
 

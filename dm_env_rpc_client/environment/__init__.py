@@ -7,6 +7,5 @@ The guide is `docs/how-to/environments.md`.
 # `dm_env_adaptor.py` and `async_dm_env_adaptor.py` send and receive, `joined_adaptor.py` begins and
 # closes, `make_options.py` says how to make one; `worlds.py` and
 # `async_worlds.py` create and join worlds; `forgotten.py` is for environments that nobody closed;
-# `batched.py` stacks several environments. `sites.py` says where a server is and launches it,
-# `incoming.py` takes those that dial in, and `restarting.py` says what becomes of an environment
-# that is lost.
+# `batched.py` stacks several environments. `sites.py` says where a server is and launches it, and
+# `restarting.py` says what becomes of an environment that is lost.

@@ -17,7 +17,6 @@ import numpy as np
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, endless, nesting
-from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = ["MadeAgain", "MadeByArguments", "Making", "is_made_again"]
 
@@ -67,12 +66,6 @@ class Making(NamedTuple):
                     f"{what} cannot be pickled, because its {name} may be a secret, and pickles "
                     f"are stored and sent; pickle a function that reads the {name} and makes it"
                 )
-        address = self.arguments[0] if self.arguments else self.keywords.get("address")
-        if any(isinstance(each, IncomingSockets) for each in _listed(address)):
-            raise SpecError(
-                f"{what} cannot be pickled, because its server has dialed in to this process; "
-                "copy.deepcopy makes another one here"
-            )
 
 
 class MadeAgain:
@@ -118,10 +111,6 @@ def is_made_again(environment: Any) -> bool:
     while environment is not None and not isinstance(environment, MadeAgain):
         environment = getattr(environment, "environment", None)
     return environment is not None
-
-
-def _listed(address: Any) -> list[Any]:
-    return list(address) if isinstance(address, list | tuple) else [address]
 
 
 class _TooDeepError(Exception):

@@ -41,7 +41,6 @@ __all__ = [
     "AsyncAdaptorKeywords",
     "AsyncJoinKeywords",
     "BatchKeywords",
-    "IncomingKeywords",
     "JoinKeywords",
     "MakeKeywords",
     "MakeOptions",
@@ -65,15 +64,6 @@ class JoinKeywords(AdaptorKeywords, total=False):
     """Those of `join_world`."""
 
     adaptor_class: type[DmEnvAdaptor]
-
-
-class IncomingKeywords(JoinKeywords, total=False):
-    """Those of `make` that say nothing about how to connect."""
-
-    timeout: float | None
-    request_timeout: float | None
-    limits: Limits | None
-    restart: Restart | bool | None
 
 
 class AsyncAdaptorKeywords(TypedDict, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dm_env_rpc_client.client.connect_options import (
     CONNECT_SECONDS,
@@ -13,13 +13,11 @@ from dm_env_rpc_client.client.connect_options import (
     ConnectOptions,
 )
 from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError, SpecError
-from dm_env_rpc_client.launch import specs
 from dm_env_rpc_client.launch.containers import Progress
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.launch.specs import Launcher, launcher_of
+from dm_env_rpc_client.launch.specs import Address, Launcher, is_address, launcher_of
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,14 +26,6 @@ __all__ = ["Address", "Site", "is_address", "launched"]
 
 Target = TypeVar("Target")
 
-Address: TypeAlias = specs.Address | IncomingSockets
-"""Where a server is: its address, what launches it, or where it dials in."""
-
-
-def is_address(given: Address) -> bool:
-    """Whether this is where servers are, and not one to launch."""
-    return isinstance(given, IncomingSockets) or specs.is_address(given)
-
 
 class Site(Generic[Target]):
     """A server, launched here if it is not there yet.
@@ -43,8 +33,7 @@ class Site(Generic[Target]):
     A launched server ends with `close`, or when all environments that use it have been forgotten.
 
     Args:
-      given: the address of a server, what launches one as text, a function that launches one, or
-        where servers dial in.
+      given: the address of a server, what launches one as text, or a function that launches one.
       target: makes what connections are opened with, from the address of the server.
       options: how to connect, also to ask a launched server whether it answers.
       progress: called while an image is pulled.
@@ -75,7 +64,7 @@ class Site(Generic[Target]):
         self._users = 0
         self._launch: Launch | None = None
         self._launcher: Launcher | None = None
-        if isinstance(given, IncomingSockets) or (python is None and specs.is_address(given)):
+        if python is None and is_address(given):
             self.target = target(given)
         else:
             self._launcher = launcher_of(given, options, progress, python)
@@ -147,7 +136,7 @@ class Site(Generic[Target]):
 
 @contextlib.contextmanager
 def launched(
-    given: specs.Address,
+    given: Address,
     timeout: float | None = CONNECT_SECONDS,
     progress: Progress | None = None,
     **connecting: Unpack[ConnectKeywords],

@@ -235,8 +235,7 @@ def make(
       address: as for `connect`, like `timeout`, `request_timeout`, `credentials`,
         `insecure`, `metadata`, `token` and `transport`. Or a server to launch, which ends with the
         environment: `process:COMMAND`, `docker:IMAGE` or `python:MODULE:NAME`, or a function
-        that returns a `launch.Launch`; see `dm_env_rpc_client.launch`. Or an `Incoming`, where
-        servers dial in.
+        that returns a `launch.Launch`; see `dm_env_rpc_client.launch`.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
       timeout: seconds until there must be a connection, or until a launched server must answer,

@@ -81,7 +81,7 @@ class Host:
 
     def listener_options(self, open_stream: OpenStream) -> ListenerOptions:
         """Returns what a listener serves; streams without the token are counted and refused."""
-        token = self.options.required_token
+        token = self.options.token
         return ListenerOptions(
             open_stream if token is None else self._admitting(token, open_stream),
             self.options.max_connections,

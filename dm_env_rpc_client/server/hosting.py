@@ -25,7 +25,7 @@ from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport
-from dm_env_rpc_client.transports.listeners import open_dialing, open_listener
+from dm_env_rpc_client.transports.listeners import open_listener
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +41,8 @@ class _InThisProcess:
         served = host.listener_options(functools.partial(open_session, host))
         try:
             host.worlds.try_instances()
-            self._listener = (
-                open_listener(served, options.address, options.credentials, options.transport)
-                if options.dialed is None
-                else open_dialing(served, options.dialed)
+            self._listener = open_listener(
+                served, options.address, options.credentials, options.transport
             )
         except BaseException:
             host.worlds.abandon()
@@ -93,7 +91,7 @@ class Server:
     """A running server; made by `serve`.
 
     Attributes:
-      address: where it listens, such as "localhost:40123"; or which program it dials.
+      address: where it listens, such as "localhost:40123".
     """
 
     def __init__(self, serving: _InThisProcess | Workers):
@@ -202,8 +200,6 @@ def serve(
     limits: Limits = DEFAULT,
     transport: Transport = "auto",
     processes: int | None = None,
-    dial: str | None = None,
-    dial_environments: int = 1,
     callable_names: Sequence[str] = (),
     settable_names: Sequence[str] = (),
     autoreset_mode: Any = None,
@@ -263,11 +259,6 @@ def serve(
         grpcio, or the system is not Linux.
       processes: the number of processes that the worlds live in, for environments that compute in
         Python; see "Several processes" in the guide. None: this one.
-      dial: the address of a program that takes environments with `dm_env_rpc_client.listen`. The
-        server connects to it, again and again, and listens nowhere. `credentials` are those of a
-        client then, with the `ca` that the program's certificate was issued by; `token` is sent
-        to the program; and `address` is not used. None: the server listens.
-      dial_environments: how many environments the program may have at a time.
       callable_names: the methods of Gymnasium environments that clients may call, and the
         attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. What travels is
         data, not objects.
@@ -292,9 +283,8 @@ def serve(
         machines can reach, without `insecure`; what makes an environment is not callable, or makes
         none; a text that names nothing, or what is not installed; an environment that cannot be
         served; `credentials` without a certificate, or with a file that cannot be read; a token of
-        other characters than printable ASCII; `dial` together with `address`, or with what a client
-        cannot use; or what `processes` need is not given: the transport http2, no other credentials
-        than a Tls, and environments that another process can import.
+        other characters than printable ASCII; or what `processes` need is not given: the transport
+        http2, no other credentials than a Tls, and environments that another process can import.
       TypeError: a method of an environment that exists already returns no specs.
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
@@ -315,8 +305,6 @@ def serve(
         limits=limits,
         transport=transport,
         processes=processes,
-        dial=dial,
-        dial_environments=dial_environments,
         callable_names=callable_names,
         settable_names=settable_names,
         autoreset_mode=autoreset_mode,

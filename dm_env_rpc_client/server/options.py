@@ -18,8 +18,7 @@ from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
-from dm_env_rpc_client.transports.listeners import check_may_dial, check_processes
+from dm_env_rpc_client.transports.listeners import check_processes
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 from dm_env_rpc_client.transports.tokens import bearer
 
@@ -60,8 +59,6 @@ class ServeOptions:
     limits: Limits = DEFAULT
     transport: Transport = "auto"
     processes: int | None = None
-    dial: str | None = None
-    dial_environments: int = 1
     callable_names: Sequence[str] = ()
     settable_names: Sequence[str] = ()
     autoreset_mode: Any = None
@@ -83,8 +80,7 @@ class ServeOptions:
                 f"processes={processes}: {existing[0]} that exists already belongs to this "
                 "process; pass what makes one, such as its class"
             )
-        if self.dial is None:
-            check_processes(self.address, self.credentials, self.transport)
+        check_processes(self.address, self.credentials, self.transport)
 
     def _check_values(self) -> None:
         """Checks types and ranges, and has numbers be those of Python."""
@@ -106,7 +102,6 @@ class ServeOptions:
             ),
             "max_connections": arguments.count("max_connections", self.max_connections),
             "max_worlds": arguments.count("max_worlds", self.max_worlds),
-            "dial_environments": arguments.count("dial_environments", self.dial_environments),
             "processes": arguments.count("processes", self.processes, none="None for this one"),
         }
         for option, number in numbers.items():
@@ -123,24 +118,9 @@ class ServeOptions:
                 "thread='main' has one thread for all environments, and threads='world' one for "
                 "each; pass one of them"
             )
-        dialed = self.dialed
-        if dialed is None:
-            check_may_listen(self.address, self.credentials, self.insecure)
-            if self.token is not None:
-                bearer(self.token)
-            return
-        if self.address != ANYWHERE:
-            raise SpecError(
-                f"a server either listens at {self.address} or dials {dialed.address}, not both"
-            )
-        if self.transport == "grpc":
-            raise SpecError("a server that dials takes transport 'http2' or 'auto', got 'grpc'")
-        check_may_dial(dialed, self.processes)
-        if self.dial_environments > self.max_connections:
-            raise SpecError(
-                f"dial_environments={self.dial_environments} are more than max_connections="
-                f"{self.max_connections}"
-            )
+        check_may_listen(self.address, self.credentials, self.insecure)
+        if self.token is not None:
+            bearer(self.token)
 
     def factories(self) -> dict[str, Factory]:
         """Returns what worlds are made of, by name; none if there is only one; see `hosted`."""
@@ -154,18 +134,6 @@ class ServeOptions:
         if isinstance(self.environment, Mapping):
             return self.environment
         return {UNNAMED: self.environment}
-
-    @property
-    def dialed(self) -> Dial | None:
-        """The program that takes the environments; None if the server listens."""
-        if self.dial is None:
-            return None
-        return Dial(self.dial, self.credentials, self.insecure, self.token, self.dial_environments)
-
-    @property
-    def required_token(self) -> str | None:
-        """What clients have to send; None for nothing."""
-        return self.token if self.dial is None else None
 
 
 def _mode(given: Any) -> str | None:

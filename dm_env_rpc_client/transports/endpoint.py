@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
@@ -23,17 +22,6 @@ Transport = Literal["auto", "grpc", "http2"]
 
 RETRY_SECONDS = 0.05
 """Between two attempts to connect to a server that does not listen yet."""
-
-
-class Incoming(Protocol):
-    """Where servers dial in, instead of being connected to."""
-
-    @property
-    def address(self) -> str:
-        """Where the servers dial in to."""
-
-    def take(self, wanted: Callable[[int], int], deadline: float | None) -> Any:
-        """Takes a connection; see `http2.incoming`."""
 
 
 class Tap(Protocol):
@@ -63,7 +51,6 @@ class Endpoint:
       token: sent with the call, as `authorization: Bearer <token>`; it becomes a part of
         `metadata`.
       tap: records the messages of the streams; None for none.
-      incoming: where servers dial in, at `address`; None to connect to them.
 
     Raises:
       SpecError: plaintext to another machine without `insecure`; local credentials for
@@ -80,16 +67,13 @@ class Endpoint:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     token: dataclasses.InitVar[str | None] = None
     tap: Tap | None = dataclasses.field(default=None, repr=False)
-    incoming: Incoming | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self, token: str | None) -> None:
-        if self.incoming is None:
-            check_address(self.address, "a server address")
+        check_address(self.address, "a server address")
         metadata = check_connecting(
             self.credentials, self.insecure, self.metadata, token, self.transport
         )
-        if self.incoming is None:
-            check_encryption(self.address, self.credentials, self.insecure)
+        check_encryption(self.address, self.credentials, self.insecure)
         if self.transport == "grpc" and ".localhost" in self.address and self.stays_on_loopback:
             raise SpecError(
                 f"{self.address}: the transport 'grpc' cannot check which address a name has; use "

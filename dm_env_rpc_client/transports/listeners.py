@@ -10,8 +10,6 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.epoll import why_no_epoll
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.http2.client.target import Target
-from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.http2.sockets import server_tls_context
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 from dm_env_rpc_client.transports.tls import Tls
@@ -55,42 +53,6 @@ def open_listener(
 
     assert credentials is None or isinstance(credentials, ssl.SSLContext | Tls)
     return Http2Listener(options, address, server_tls_context(credentials, address))
-
-
-def open_dialing(options: ListenerOptions, dial: Dial) -> Listener:
-    """Opens a listener that dials in to a program, again and again.
-
-    Args:
-      options: what is served.
-      dial: where the program is, and what it is offered.
-
-    Raises:
-      SpecError: a file of the credentials cannot be read.
-    """
-    from dm_env_rpc_client.transports.http2.dial_in.dialer import DialingListener
-
-    return DialingListener(options, dial)
-
-
-def check_may_dial(dial: Dial, processes: int | None) -> None:
-    """Checks that a server can dial.
-
-    Args:
-      dial: whom.
-      processes: how many processes of the server share it; None for the one that it runs in.
-
-    Raises:
-      SpecError: the system is not Linux, the address has another form, or a process has no
-        environment or no credentials.
-    """
-    Target.parse(dial.address)
-    reason = _why_not_http2(dial.address, dial.credentials)
-    if processes is not None and isinstance(dial.credentials, ssl.SSLContext):
-        reason = "with processes takes a Tls, got an ssl.SSLContext"
-    elif processes is not None and dial.environments < processes:
-        reason = f"with {processes} processes needs as many environments, got {dial.environments}"
-    if reason:
-        raise SpecError(f"a server that dials {reason}")
 
 
 def check_processes(

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import functools
-import logging
-import math
 import ssl
-import time
 import weakref
 from collections.abc import Callable
 
-from dm_env_rpc_client.errors import ConnectionLostError, SpecError
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import GrpcCredentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming
+from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
-from dm_env_rpc_client.transports.http2.client.connecting import open_connection, take_connection
+from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.client.target import can_reach
 from dm_env_rpc_client.transports.metadata import SPREADS
-from dm_env_rpc_client.transports.status import not_connected
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
-
-_log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS = 64
 """For the streams to one server, as long as it takes more streams on them."""
@@ -61,8 +55,6 @@ def open_stream(
 def _open_stream(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate, first: bytes | None
 ) -> Stream:
-    if endpoint.incoming is not None:
-        return StreamGroup(endpoint, allocate)._open(timeout, first)
     if _uses_http2(endpoint):
         connection = open_connection(endpoint, timeout, allocate, first=first)
         return Http2Stream(connection, None, _again(endpoint, allocate), first)
@@ -94,11 +86,6 @@ async def open_stream_async(
 async def _open_stream_async(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate
 ) -> AsyncStream:
-    if endpoint.incoming is not None:
-        raise SpecError(
-            "environments that dial in are for threads: use make, not make_async, or "
-            "asyncio.to_thread"
-        )
     if _uses_http2(endpoint):
         return await open_http2_stream_async(endpoint, timeout, allocate)
     channel = await open_channel_async(
@@ -117,18 +104,13 @@ class StreamGroup:
     A server of several processes is connected to as often, so that each serves some streams.
 
     Args:
-      endpoint: the server and how to connect to it. If servers dial in, each stream is to one of
-        them.
+      endpoint: the server and how to connect to it.
       allocate: gives the memory for large messages.
-      streams: how many streams are to be open. Servers that dial in share them.
     """
 
-    def __init__(self, endpoint: Endpoint, allocate: Allocate = plain_memory, streams: int = 1):
+    def __init__(self, endpoint: Endpoint, allocate: Allocate = plain_memory):
         self._endpoint = endpoint
         self._allocate = allocate
-        self._streams = streams
-        # How many of them a server that dials in is to have.
-        self._share = streams
         self._again = _again(endpoint, allocate)
         # Not kept alive: they are open as long as one of their streams is.
         self._connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
@@ -136,7 +118,7 @@ class StreamGroup:
     @property
     def is_possible(self) -> bool:
         """Whether the transport can have several streams on a connection."""
-        return self._endpoint.incoming is not None or _uses_http2(self._endpoint)
+        return _uses_http2(self._endpoint)
 
     @property
     def processes(self) -> int:
@@ -155,8 +137,6 @@ class StreamGroup:
 
     def _open(self, timeout: float | None, first: bytes | None) -> Stream:
         usable = [connection for connection in self._connections if connection.is_usable]
-        if self._endpoint.incoming is not None:
-            return _written(self._open_dialed(self._endpoint.incoming, usable, timeout), first)
         wanted = self.processes
         told = [SPREADS] if wanted > 1 else []
         if len(usable) >= min(wanted, _MAX_CONNECTIONS):
@@ -169,36 +149,6 @@ class StreamGroup:
         connection = open_connection(self._endpoint, timeout, self._allocate, *told, first=first)
         self._connections.add(connection)
         return Http2Stream(connection, None, self._again, first)
-
-    def _open_dialed(
-        self, incoming: Incoming, usable: list[ClientConnection], timeout: float | None
-    ) -> Stream:
-        for connection in usable:
-            if connection.stream_count < connection.most_streams:
-                call = connection.open_call()
-                if call is not None:
-                    return Http2Stream(connection, call)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        missing = self._streams - sum(connection.stream_count for connection in usable)
-
-        def wanted(waiting: int) -> int:
-            # All that wait at first have the same part. What a server has left it offers again at
-            # once, and is not to have more of it for that.
-            if not usable:
-                self._share = math.ceil(missing / waiting)
-            return max(1, min(missing, self._share))
-
-        while True:
-            dialed = incoming.take(wanted, deadline)
-            try:
-                connection = take_connection(dialed, self._endpoint, deadline, self._allocate)
-            except ConnectionLostError as error:
-                _log.info("%s was gone when it was needed: %s", dialed.address, error)
-                continue
-            except TimeoutError as error:
-                raise not_connected(dialed.address, None, "DEADLINE_EXCEEDED", None) from error
-            self._connections.add(connection)
-            return Http2Stream(connection)
 
     def cork(self) -> None:
         """Begins to hold back what one thread writes on several streams, until `uncork`."""

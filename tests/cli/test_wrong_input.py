@@ -156,9 +156,6 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve catch --protocol gym-socket --address {catch}", 1, "in use"),
     ("serve catch --protocol gym-socket --processes 2", 2, "has no --processes; --isolate"),
     ("serve catch --processes 0", 2, "'--processes'"),
-    ("serve catch --dial trainer.example:5000", 2, "not on this machine"),
-    ("serve catch --dial trainer.example:5000 --address localhost:0", 2, "either listens or dials"),
-    ("serve catch --dial trainer.example:5000 --protocol gym-socket", 2, "has no --dial"),
 ]
 
 

@@ -18,6 +18,7 @@ from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.protocol import lifecycle
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.snippets import snippets
+from tests.support.ports import HeldPort
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,13 +81,16 @@ def test_a_page_without_the_site_says_what_works_in_a_clone() -> None:
         assert shown == installing(document(name), published=False)
 
 
-def stand_ins(name: str) -> Mapping[str, str]:
-    """What a guide calls by names of its reader's own."""
+def stand_ins(name: str, port: HeldPort) -> Mapping[str, str]:
+    """What a guide calls by names of its reader's own; a port for the one that it names."""
     if name == "docs/how-to/c-libraries.md":
         return {
             "./libengine.so": compile_library("complete", "1.4"),
             "engine_connect": "complete_connect",
         }
+    if name == "docs/how-to/behind-nat.md":
+        file = ROOT / "tests/documentation/forwarding.py"
+        return {'"ssh"': f"{sys.executable!r}, {str(file)!r}", "5000": str(port.number)}
     if name == "docs/tutorials/ppo.md":
         return {"STEPS = 100_000": "STEPS = 4_000"}
     return {}
@@ -95,18 +99,19 @@ def stand_ins(name: str) -> Mapping[str, str]:
 def run_snippets(name: str, folder: Path, timeout: float = 100.0) -> None:
     """Runs the snippets of a page in order in a clean process, and compares what they print."""
     program = "\n".join(snippets(document(name)))
-    for own, stand_in in stand_ins(name).items():
-        program = program.replace(own, stand_in)
     path = folder / "snippets.py"
-    path.write_text(program)
-    finished = subprocess.run(
-        [sys.executable, "-W", "error", str(path)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    with HeldPort() as port:
+        for own, stand_in in stand_ins(name, port).items():
+            program = program.replace(own, stand_in)
+        path.write_text(program)
+        finished = subprocess.run(
+            [sys.executable, "-W", "error", str(path)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
     assert (finished.returncode, finished.stderr) == (0, "")
     # What a comment says that a line prints is what it prints.
     for promised in re.findall(r"print\(.*\)  # (.*)", program):

@@ -30,7 +30,6 @@ from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.displays import images
 from dm_env_rpc_client.transports import streams
 from dm_env_rpc_client.transports.http2.client import keepalive
-from dm_env_rpc_client.transports.http2.dial_in import dialer, greeting
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -84,16 +83,11 @@ STATED = [
     Stated(TIMEOUTS, r"frozen or unreachable \| (\d+) s", FROZEN, True),
     Stated(TIMEOUTS, r"lost its network is noticed within (\d+) seconds", FROZEN, True),
     Stated(TIMEOUTS, r"a launched server, until it answers \| (\d+) s", processes.START_SECONDS),
-    Stated(TIMEOUTS, r"until servers dial in \| (\d+) s",
-           default(dm_env_rpc_client.make, "timeout")),
     Stated(TIMEOUTS, r"until all players have stepped \| (\d+) s",
            default(server.serve, "step_timeout")),
     Stated(TIMEOUTS, r"until it is destroyed \| (\d+) s",
            default(server.serve, "idle_world_seconds")),
     Stated("docs/how-to/launch.md", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
-    Stated("docs/how-to/dial-in.md", r"pauses of up to (\d+) seconds",
-           dialer._LONGEST_PAUSE_SECONDS),
-    Stated("docs/how-to/dial-in.md", r"have at most (\d+) bytes", greeting._MAX_LINE_BYTES),
     Stated("docs/how-to/serve.md", r"if that lasts for (\d+) s", workers._STOPPED_SECONDS),
     Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_checks.MAX_ROWS),
     Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",

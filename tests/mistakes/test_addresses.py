@@ -16,7 +16,6 @@ from dm_env_rpc_client import (
     connect,
     connect_async,
     create_secure_channel_and_connect,
-    listen,
     make,
 )
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
@@ -100,7 +99,6 @@ Door = Callable[[str], Any]
 
 CLIENTS: dict[str, Door] = {
     "proxy": lambda address: proxy(address, "/nowhere/run.mcap", insecure=True),
-    "serve(dial=)": lambda address: serve(Catch, dial=address, insecure=True),
     "create_secure_channel_and_connect": create_secure_channel_and_connect,
 }
 for _transport in TRANSPORTS:
@@ -117,7 +115,6 @@ for _transport in TRANSPORTS:
         )
 
 SERVERS: dict[str, Door] = {
-    "listen": lambda address: listen(address, insecure=True),
     "proxy": lambda address: proxy("localhost:1", "/nowhere/run.mcap", address),
     **{
         f"serve over {transport}": lambda address, transport=transport: serve(  # type: ignore[misc]

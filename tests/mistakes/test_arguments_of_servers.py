@@ -27,11 +27,6 @@ def with_server(act: Callable[[Any], Any]) -> None:
         act(running)
 
 
-def with_incoming(act: Callable[[Any], Any]) -> None:
-    with rpc.listen("localhost:0") as incoming:
-        act(incoming)
-
-
 def launched(act: Callable[[Any], Any]) -> None:
     with from_python("dm_env_rpc_client.server:Catch") as launch:
         act(launch)
@@ -84,11 +79,6 @@ MISTAKES: list[Mistake] = [
     M(lambda: serve(Catch, transport="quic"), SpecError, "transport", "'quic'", "choose one of"),
     M(lambda: serve(Catch, processes="2"), SpecError, "processes", "got '2'", INT),
     M(lambda: serve(Catch, processes=True), SpecError, "processes", "got True", INT),
-    M(lambda: serve(Catch, dial=50051), SpecError, "dial", "got 50051", "'localhost:50051'?"),
-    M(lambda: serve(Catch, dial_environments="2"), SpecError, "dial_environments", "got '2'",
-      INT),
-    M(lambda: serve(Catch, dial="localhost:1", credentials="ca.crt"), SpecError, "credentials",
-      "got str", "Tls(ca='ca.crt')"),
     M(lambda: serve(Catch, callable_names="reset"), SpecError, "callable_names", "got 'reset'",
       "must be a sequence of names"),
     M(lambda: serve(Catch, callable_names=5), SpecError, "callable_names", "got 5",
@@ -141,25 +131,6 @@ MISTAKES: list[Mistake] = [
     M(lambda: docker("image", options={"mem_limit": "1g"}), SpecError, "options",
       "got {'mem_limit': '1g'}", "a list of options of `docker create`"),
     M(lambda: launched(lambda own: own.wait_until_ready(-1)), SpecError, "timeout", "got -1",
-      FROM_0),
-    # listen
-    M(lambda: rpc.listen(50051), SpecError, LISTEN, "got 50051", "'localhost:50051'?"),
-    M(lambda: rpc.listen("localhost:0", credentials="server.pem"), SpecError, "credentials",
-      "got 'server.pem'", "Tls(cert='server.pem', key='server.key')"),
-    M(lambda: rpc.listen("localhost:0", token=b"t"), SpecError, "a token", "got bytes",
-      "printable ASCII"),
-    M(lambda: rpc.listen("localhost:0", insecure=1), SpecError, "insecure", "got 1", FLAG),
-    M(lambda: with_incoming(lambda own: own.make(timeout="5")), SpecError, "timeout", "got '5'",
-      SECONDS),
-    M(lambda: with_incoming(lambda own: own.make(timeout=0)), SpecError, "timeout", "got 0",
-      FOR_ALL),
-    M(lambda: with_incoming(lambda own: own.make(restart=1)), SpecError, "restart", "got 1",
-      NEVER),
-    M(lambda: with_incoming(lambda own: own.make([1])), SpecError, "create_world_settings",
-      "got [1]", VALUES),
-    M(lambda: with_incoming(lambda own: own.wait_for("2", 1)), SpecError, "environments",
-      "got '2'", "must be an integer from 0 on"),
-    M(lambda: with_incoming(lambda own: own.wait_for(1, -1)), SpecError, "timeout", "got -1",
       FROM_0),
 ]  # fmt: skip
 

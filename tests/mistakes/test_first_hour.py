@@ -29,7 +29,6 @@ from dm_env_rpc_client import (
     connect,
     connect_async,
     dm_env_rpc_pb2,
-    listen,
     make,
     make_async,
 )
@@ -78,7 +77,6 @@ LISTENERS: dict[str, Callable[[str, Path], Any]] = {
     "serve": lambda address, path: serve(Catch, address),
     "serve over grpc": lambda address, path: serve(Catch, address, transport="grpc"),
     "serve in processes": lambda address, path: serve(Catch, address, processes=2),
-    "listen": lambda address, path: listen(address),
     "proxy": lambda address, path: proxy("localhost:1", path.with_name("b.mcap"), address=address),
     "replay": lambda address, path: replay(path, address),
     "gym-socket": lambda address, path: gym_socket.serve({"catch": Catch}, address),

@@ -25,7 +25,6 @@ from dm_env_rpc_client import (
     SpecError,
     Tls,
     dm_env_spec_to_tensor_spec,
-    listen,
     make,
 )
 from dm_env_rpc_client.adaptors.gymnasium import make_remote
@@ -328,7 +327,6 @@ def without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
 PATCHED: dict[str, Callable[[], Any]] = {
     "serve": lambda: serve(Catch, transport="http2"),
     "processes": lambda: serve(Catch, processes=2),
-    "listen": lambda: listen("localhost:0"),
 }
 
 

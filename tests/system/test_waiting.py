@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import listen
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, serve
@@ -78,11 +77,6 @@ SERVERS: dict[str, Callable[[], Any]] = {
 def test_a_signal_ends_the_wait_for_a_server(kind: str) -> None:
     with SERVERS[kind]() as server, interrupted(server.stop):
         server.wait()
-
-
-def test_a_signal_ends_the_wait_for_servers_that_dial_in() -> None:
-    with listen("localhost:0") as incoming, interrupted(incoming.close):
-        incoming.make(timeout=None)
 
 
 class _ToldError(BaseException):
@@ -152,14 +146,6 @@ def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_the_one_file_ser
             interrupt_anywhere(lambda seconds: server.wait(), 3e-5)
     finally:
         sys.setswitchinterval(switch_seconds)  # The server has made it shorter.
-
-
-def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_dialing_servers_is_raised() -> None:
-    with listen("localhost:0") as incoming:
-        interrupt_anywhere(lambda seconds: incoming.wait_for(1, seconds))
-        assert not incoming.wait_for(1, 0.01)
-        with serve(Catch, dial=incoming.address):
-            assert incoming.wait_for(1, GIVE_UP_SECONDS)
 
 
 def test_a_wait_has_its_timeout_and_ends_when_it_is_over() -> None:

@@ -26,7 +26,6 @@ EXAMPLES = examples(
     "dm-env-rpc serve my_envs:make --create rows=6 --address localhost:0 --json",
     "dm-env-rpc serve gymnasium://CartPole-v1 --processes 4",
     "dm-env-rpc serve --c-library ./libengine.so:engine_connect",
-    "dm-env-rpc serve my_envs:make --dial trainer:5000 --environments 8 --tls-ca ca.crt",
     "dm-env-rpc serve catch --tls-cert crt.pem --tls-key key.pem --token-file token",
 )
 
@@ -118,10 +117,6 @@ class _Host(options.Access):
         those that wait in their steps. If not given, cheap ones share the thread that reads.
       thread: main has all environments in the main thread, from their constructors on, for those
         that want it, such as some simulators and windows.
-      dial: Address of a program that takes environments with listen(). The server connects to it,
-        again and again, and listens nowhere. --tls-ca is what the program's certificate was issued
-        by, and --token-file what the program requires.
-      environments: With --dial: number of environments that the program may have at a time.
       callable_names: Name of a method of a Gymnasium environment that clients may call, or of an
         attribute that they may read. Repeatable.
       settable_names: Name of an attribute of a Gymnasium environment that clients may set.
@@ -145,8 +140,6 @@ class _Host(options.Access):
     processes: Annotated[int | None, typer.Option(min=1, metavar="N")] = None
     threads: Annotated[Literal["world"] | None, typer.Option()] = None
     thread: Annotated[Literal["main"] | None, typer.Option()] = None
-    dial: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None
-    environments: Annotated[int, typer.Option(min=1, metavar="N")] = 1
     callable_names: Annotated[list[str] | None, typer.Option("--callable", metavar="NAME")] = None
     settable_names: Annotated[list[str] | None, typer.Option("--settable", metavar="NAME")] = None
     autoreset_mode: Literal["NEXT_STEP", "SAME_STEP", "DISABLED"] | None = None
@@ -168,16 +161,7 @@ class _Host(options.Access):
 
     def check(self) -> None:
         """Raises UsageError if the options do not go together, or an address is wrong."""
-        if self.dial is not None:
-            if self.address is not None:
-                raise UsageError(
-                    "a server either listens or dials: pass --address or --dial, not both"
-                )
-            if self.is_gym_socket:
-                raise UsageError("the protocol gym-socket has no --dial")
-            options.Server(address=self.dial, **self.flags()).check_address()
-        else:
-            options.check_listening_address(self.place, self)
+        options.check_listening_address(self.place, self)
         if not self.is_gym_socket:
             return
         if self.credentials or self.token:
@@ -210,9 +194,7 @@ class _Host(options.Access):
             )
         return hosting.serve(
             source.factory,
-            *([self.place] if self.dial is None else []),
-            dial=self.dial,
-            dial_environments=self.environments,
+            self.place,
             max_connections=self.max_connections,
             idle_world_seconds=self.idle_seconds,
             processes=self.processes,
@@ -268,7 +250,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
             else:
                 console.print(
                     f"serving {cell(what.environment or what.c_library)} "
-                    f"{'to' if host.dial else 'at'} [bold]{server.address}[/]; "
+                    f"at [bold]{server.address}[/]; "
                     f"{what_stops()} stops"
                 )
             if shows_table and isinstance(server, Server):

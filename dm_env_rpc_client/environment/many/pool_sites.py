@@ -17,7 +17,6 @@ from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.specs import launcher_of
 from dm_env_rpc_client.system.threads import at_once
-from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = [
     "Addresses",
@@ -36,7 +35,7 @@ _Place: TypeAlias = tuple[int, Address]
 
 def listed(addresses: Addresses) -> list[Address]:
     """Returns one address, or several, as a list."""
-    if isinstance(addresses, str | IncomingSockets) or not hasattr(addresses, "__iter__"):
+    if isinstance(addresses, str) or not hasattr(addresses, "__iter__"):
         return [addresses]
     return list(addresses)
 
@@ -89,11 +88,10 @@ class PoolSites:
             if not is_address(address):
                 launches[number] = address
             elif number not in self._sites:
-                self._sites[number] = open_site(address, options, self._users[number])
+                self._sites[number] = open_site(address, options)
 
         for address in launches.values():  # All of them are checked before one is started.
-            if not isinstance(address, IncomingSockets):
-                launcher_of(address, options.connect, python=options.python)
+            launcher_of(address, options.connect, python=options.python)
 
         def launch(number: int) -> None:
             self._sites[number] = open_site(launches[number], options)
@@ -146,19 +144,16 @@ class PoolSites:
         at_once([site for site in self._sites.values() if site.launch is not None], Site.close)
 
 
-def open_site(
-    address: Address, options: MakeOptions, environments: int = 1
-) -> Site[ConnectionGroup]:
+def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
     """Returns a server, launched if need be, with connections to it that share sockets.
 
     Args:
       address: as for `make`.
       options: how to connect, and what to launch.
-      environments: how many environments are to use it.
     """
 
-    def group(own: str | IncomingSockets) -> ConnectionGroup:
-        return ConnectionGroup(own, options.connect, environments)
+    def group(own: str) -> ConnectionGroup:
+        return ConnectionGroup(own, options.connect)
 
     return Site(address, group, options.connect, python=options.python)
 

@@ -327,12 +327,9 @@ def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
     """Asks a server how many rows a batch may have.
 
     Returns:
-      That number, and the number of processes that serve; None if it makes no batches, or if the
-      environments dial in.
+      That number, and the number of processes that serve; None if it makes no batches.
     """
     group = sites.of[index].target
-    if group.is_dialed:
-        return None
     try:
         connection, pending = group.open_with(_question(), _ASK_SECONDS)
     except DmEnvRpcClientError as error:

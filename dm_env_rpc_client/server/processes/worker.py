@@ -12,11 +12,10 @@ import gc
 import logging
 import logging.handlers
 import multiprocessing.process
-import os
 import pickle
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dm_env_rpc_client.server.activity import Counts
@@ -32,9 +31,9 @@ from dm_env_rpc_client.server.processes.routing import RoutedStream, world_prefi
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.limits import described
-from dm_env_rpc_client.transports.listeners import open_dialing, open_worker
+from dm_env_rpc_client.transports.listeners import open_worker
 from dm_env_rpc_client.transports.metadata import SPREADS
-from dm_env_rpc_client.transports.server_streams import Listener, Peer, ServerStream, full_error
+from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, full_error
 from dm_env_rpc_client.transports.tls import Tls
 
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -110,15 +109,8 @@ class Worker:
             functools.partial(open_session, self._host, has_connection=False)
         )
         served = self._host.listener_options(self._open_stream)
-        self._listener: Listener
-        self._take: Callable[[int, Callable[[], None]], None]
-        if options.dialed is None:
-            assert options.credentials is None or isinstance(options.credentials, Tls)
-            listener = open_worker(served, options.credentials)
-            self._listener, self._take = listener, listener.adopt
-        else:
-            own = options.dialed.of_worker(index, options.processes)
-            self._listener, self._take = open_dialing(served, own), _close
+        assert options.credentials is None or isinstance(options.credentials, Tls)
+        self._listener = open_worker(served, options.credentials)
 
     def run(self) -> None:
         """Does what it is told, until it is told to stop."""
@@ -153,7 +145,7 @@ class Worker:
             if what == "client":
                 self._taken()
         elif what == "client":
-            self._take(descriptor, self._taken)
+            self._listener.adopt(descriptor, self._taken)
         else:
             assert what == "link"
             self._forwarded.adopt(descriptor, *arguments)
@@ -222,11 +214,6 @@ def _tell(control: MessagePipe, *message: Any, descriptor: int | None = None) ->
     """Tells the server's own process; this one ends soon if that is gone."""
     with contextlib.suppress(OSError):
         say(control, *message, descriptor=descriptor)
-
-
-def _close(descriptor: int, taken: Callable[[], None]) -> None:
-    os.close(descriptor)
-    taken()
 
 
 def _set_levels(levels: Mapping[str, int]) -> None:

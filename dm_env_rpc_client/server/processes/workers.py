@@ -67,7 +67,7 @@ class Workers:
       properties: those that all clients have.
 
     Attributes:
-      address: where it listens, with the port that it got; or the program that the workers dial.
+      address: where it listens, with the port that it got.
 
     Raises:
       SpecError: something in `options` cannot be given to another process.
@@ -115,11 +115,8 @@ class Workers:
             for worker in list(self._workers.values()):
                 worker.check_begun()
             self._is_serving = True
-            if options.dial is None:
-                self._acceptor = Acceptor(options.address, self._hand_over)
-                self.address: str = self._acceptor.address
-            else:
-                self.address = options.dial
+            self._acceptor = Acceptor(options.address, self._hand_over)
+            self.address: str = self._acceptor.address
         except BaseException:
             self.stop(0.0)
             raise

@@ -24,7 +24,7 @@ from dm_env_rpc_client.transports.tls import Tls
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What sockets raise instead of waiting."""
 
-HTTP2 = "h2"
+_ALPN = "h2"
 """The ALPN protocol (RFC 9113, section 3.2)."""
 
 _ACCEPT_SECONDS = 3.0
@@ -34,15 +34,12 @@ _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 """A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
 
 
-def tls_context(
-    credentials: Credentials | None, address: str, alpn: str = HTTP2
-) -> ssl.SSLContext | None:
+def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
     """Returns the context for TLS; None for plaintext.
 
     Args:
       credentials: as for `connect`.
       address: what error messages call the server.
-      alpn: the protocol that is offered in the handshake.
 
     Raises:
       SpecError: these credentials are for grpcio only.
@@ -57,19 +54,18 @@ def tls_context(
             f"{type(credentials).__name__}; or use transport='grpc'"
         )
     # gRPC servers require that the client offers HTTP/2 in the handshake.
-    credentials.set_alpn_protocols([alpn])
+    credentials.set_alpn_protocols([_ALPN])
     return credentials
 
 
 def server_tls_context(
-    credentials: ssl.SSLContext | Tls | None, address: str, alpn: str = HTTP2
+    credentials: ssl.SSLContext | Tls | None, address: str
 ) -> ssl.SSLContext | None:
     """Returns the context of a server; None for plaintext.
 
     Args:
       credentials: as for `serve`, other than grpcio's.
       address: what error messages call the server.
-      alpn: the protocol that is agreed to in the handshake.
 
     Raises:
       SpecError: it is a context for clients, or a Tls without a certificate.
@@ -83,7 +79,7 @@ def server_tls_context(
             f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "
             "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
         )
-    credentials.set_alpn_protocols([alpn])
+    credentials.set_alpn_protocols([_ALPN])
     return credentials
 
 
@@ -105,7 +101,6 @@ def connect_socket(
     tls: ssl.SSLContext | None,
     deadline: float | None,
     loopback_only: bool,
-    alpn: str = HTTP2,
 ) -> Any:
     """Opens a socket to the first address of a name that takes it.
 
@@ -114,7 +109,6 @@ def connect_socket(
       tls: for an encrypted connection.
       deadline: on the monotonic clock; None for any time.
       loopback_only: whether the name must be resolved to loopback addresses.
-      alpn: the protocol that the server must agree to in the handshake.
 
     Returns:
       A non-blocking socket.
@@ -138,7 +132,7 @@ def connect_socket(
                 connecting.setblocking(False)
                 return connecting
             connecting.settimeout(None if deadline is None else seconds_left(deadline))
-            return _encrypt(connecting, target, tls, alpn)
+            return _encrypt(connecting, target, tls)
         except OSError as caught:
             connecting.close()
             error = caught
@@ -148,18 +142,16 @@ def connect_socket(
     raise error
 
 
-def _encrypt(
-    connected: socket.socket, target: Target, tls: ssl.SSLContext, alpn: str
-) -> ssl.SSLSocket:
+def _encrypt(connected: socket.socket, target: Target, tls: ssl.SSLContext) -> ssl.SSLSocket:
     try:
         encrypted = tls.wrap_socket(connected, server_hostname=target.host or "localhost")
     except TimeoutError:
         raise
     except OSError as error:
         raise HandshakeError(error) from error
-    if encrypted.selected_alpn_protocol() != alpn:
+    if encrypted.selected_alpn_protocol() != _ALPN:
         encrypted.close()
-        raise HandshakeError(NO_HTTP2 if alpn == HTTP2 else f"it does not offer {alpn} in TLS")
+        raise HandshakeError(NO_HTTP2)
     encrypted.setblocking(False)
     return encrypted
 

@@ -23,7 +23,7 @@ REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 
 def served(*arguments: str) -> contextlib.AbstractContextManager[str]:
-    place = () if "--dial" in arguments else ("--address", "localhost:0")
+    place = ("--address", "localhost:0")
     warnings = {"PYTHONWARNINGS": "error"}
     return commands.served(*arguments, *place, cwd=ROOT, environment=warnings)
 
@@ -69,24 +69,6 @@ def test_environments_run_in_processes() -> None:
     ):
         assert envs.reset().first().all()
         assert envs.step({"action": np.ones(2, np.int64)}).mid().all()
-
-
-@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["one", "two"])
-def test_environments_dial_in(processes: list[str], tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("s3cret\n")
-    with dm_env_rpc_client.listen("localhost:0", token="s3cret") as incoming:
-        command = ["gymnasium://CartPole-v1", "--dial", incoming.address, "--environments", "4"]
-        with (
-            served(*command, *processes, "--token-file", str(token)) as address,
-            dm_env_rpc_client.BatchedEnvironment(incoming, 3, timeout=60.0) as envs,
-            gymnasium.make(REMOTE, address=incoming, timeout=60.0) as env,
-        ):
-            assert address == incoming.address
-            assert envs.reset().first().all()
-            assert envs.step({"action": np.ones(3, np.int64)}).mid().all()
-            env.reset(seed=3)
-            assert env.step(1)[1] == 1.0
 
 
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:

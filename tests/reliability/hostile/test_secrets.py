@@ -6,7 +6,6 @@ Recordings and spans of sessions that go well are in the tests of `recording` an
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import pickle
 import socket
@@ -20,18 +19,15 @@ import hpack
 import pytest
 
 from dm_env_rpc_client import (
-    DeadlineExceededError,
     DmEnvRpcClientError,
     ProtocolError,
     SpecError,
     connect,
-    listen,
     make,
 )
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Transport
-from tests.support.scripted import settles
 from tests.transports.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, frame, settings
 from tests.transports.raw_client import REQUEST, RawClient
 
@@ -59,47 +55,6 @@ def check(*shown: Any) -> None:
             texts += traceback.format_exception(each, limit=-1)
             texts += [str(vars(each)), str(pickle.dumps(each))]
         assert SECRET not in "".join(texts), "the secret is shown"
-
-
-GREETINGS = [
-    f'{{"token": "{SECRET}"',
-    f"authorization: Bearer {SECRET}",
-    f'"{SECRET}"',
-    f'{{"dm_env_rpc_dial": "{SECRET}"}}',
-    f'{{"dm_env_rpc_dial": 1, "environments": "{SECRET}"}}',
-    f'{{"dm_env_rpc_dial": 1, "environments": ["{SECRET}"]}}',
-    f'{{"dm_env_rpc_dial": 1, "environments": 1, "token": "{SECRET}"}}',
-    f'{{"dm_env_rpc_dial": 1, "environments": 1, "token": ["{SECRET}"]}}',
-]
-
-
-@pytest.mark.parametrize("greeting", GREETINGS)
-def test_row_54_greetings_to_a_program(greeting: str) -> None:
-    with listen("127.0.0.1:0", token="another") as incoming:
-        host, port = incoming.address.rsplit(":", 1)
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as dialing:
-            dialing.sendall(greeting.encode() + b"\n")
-            answer = b""
-            while part := dialing.recv(65536):
-                answer += part
-        assert json.loads(answer)["code"] in ("INVALID_ARGUMENT", "UNAUTHENTICATED")
-        assert settles(lambda: incoming.refused == 1)
-        with pytest.raises(DeadlineExceededError, match="1 were refused") as caught:
-            incoming.make(timeout=0.01)
-        check(answer, caught.value, incoming)
-
-
-@pytest.mark.parametrize("greeting", GREETINGS[:3])
-def test_row_54_greetings_of_a_program(greeting: str, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as program:
-        program.settimeout(PATIENCE)
-        address = f"127.0.0.1:{program.getsockname()[1]}"
-        with serve(Catch, dial=address, token=SECRET) as server:
-            with program.accept()[0] as connected:
-                connected.makefile("rb").readline()
-                connected.sendall(greeting.encode() + b"\n")
-                assert settles(lambda: "could not dial in" in caplog.text)
-            check(server, server.errors)
 
 
 def _request(*headers: tuple[str, str], more: tuple[tuple[str, str], ...] = ()) -> bytes:

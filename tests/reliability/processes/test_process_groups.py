@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import connect, create_world, listen, make
+from dm_env_rpc_client import connect, create_world, make
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.cli.commands import COMMAND, ROOT
@@ -217,21 +217,6 @@ def test_environments_are_closed_and_nothing_is_left(
     envs = [join(address, str(folder)) for _ in range(CLIENTS)]
     seen(ended_after_s=terminate(started, reached, envs, action, code))
     assert len(hosted.closed(folder)) == CLIENTS
-
-
-@pytest.mark.row(51)
-@pytest.mark.parametrize("reached", ["group", "all"])
-def test_environments_that_dial_in_are_closed(
-    reached: str, tmp_path: Path, start: Callable[..., Started]
-) -> None:
-    create = [part.replace("{folder}", str(tmp_path)) for part in _CREATE]
-    with listen("localhost:0") as incoming:
-        dial = ["--dial", incoming.address, "--environments", str(CLIENTS), "--json"]
-        started = start(*_SERVE, *create, *dial, "--processes", "2")
-        assert started.address() == incoming.address
-        envs = [incoming.make(timeout=END_SECONDS) for _ in range(CLIENTS)]
-        terminate(started, reached, envs, {"do": 0}, 0)
-        assert len(hosted.closed(tmp_path)) == CLIENTS
 
 
 @pytest.mark.row(51)

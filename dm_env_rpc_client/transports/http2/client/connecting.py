@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
-import sys
 import time
 
 from dm_env_rpc_client.errors import ConnectionLostError
@@ -13,7 +11,6 @@ from dm_env_rpc_client.transports.http2.client.connection import ClientConnectio
 from dm_env_rpc_client.transports.http2.client.request import request_headers
 from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
-from dm_env_rpc_client.transports.http2.dial_in.incoming import DialedIn
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
 from dm_env_rpc_client.transports.streams import Allocate
@@ -54,7 +51,6 @@ def open_connection(
                 connect_socket(target, tls, attempts.deadline, endpoint.stays_on_loopback),
                 ClientHalf(endpoint.address, endpoint.max_message_bytes, allocate),
                 request,
-                sys.maxsize,
             )
             try:
                 connection.wait_until_accepted(attempts.deadline, first)
@@ -66,19 +62,3 @@ def open_connection(
         except OSError as error:
             attempts.failed(error)
         time.sleep(RETRY_SECONDS)
-
-
-def take_connection(
-    dialed: DialedIn, endpoint: Endpoint, deadline: float | None, allocate: Allocate
-) -> ClientConnection:
-    """Makes a connection of one that the server has opened; errors as `wait_until_accepted`."""
-    is_tls = isinstance(dialed.socket, ssl.SSLSocket)
-    address = f"{dialed.address} (dialed in to {endpoint.address})"
-    connection = ClientConnection(
-        dialed.socket,
-        ClientHalf(address, endpoint.max_message_bytes, allocate),
-        request_headers(Target.parse(endpoint.address), is_tls, endpoint.metadata),
-        dialed.environments,
-    )
-    connection.wait_until_accepted(deadline)
-    return connection

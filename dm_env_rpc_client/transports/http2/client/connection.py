@@ -50,11 +50,9 @@ class ClientConnection:
       connected: its socket, not blocking; an ssl.SSLSocket for TLS, after the handshake.
       half: the state of the connection.
       request: the headers of each stream.
-      most_streams: how many streams the server has room for; it may allow fewer.
 
     Attributes:
       address: the server's.
-      most_streams: as the argument.
       lock: held while the state of the connection is changed, and while a TLS socket is used,
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
@@ -63,9 +61,8 @@ class ClientConnection:
       alert: what the server said in TLS when it ended the connection.
     """
 
-    def __init__(self, connected: Any, half: ClientHalf, request: list[Header], most_streams: int):
+    def __init__(self, connected: Any, half: ClientHalf, request: list[Header]):
         self.address = half.address
-        self.most_streams = most_streams
         self.lock = make_lock()
         self.is_closed = self.is_corked = False
         self.sending = half.framing.sending

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import abc
 import logging
 import select
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.system.self_pipe import SelfPipe
@@ -23,12 +21,12 @@ _PAUSE_SECONDS = 0.2
 _JOIN_SECONDS = 5.0
 
 
-class AcceptingThread(abc.ABC):
-    """Listens on an address.
+class Acceptor:
+    """Listens on an address, and hands over each connection.
 
     Args:
       address: `host:port` or `unix:path`; port 0 takes a free one.
-      does: what the thread does, for its name.
+      hand_over: called with the descriptor of each accepted socket, which is closed afterwards.
 
     Attributes:
       address: the address, with the port that it got.
@@ -37,7 +35,8 @@ class AcceptingThread(abc.ABC):
       OSError: the address is taken, or does not belong to this machine.
     """
 
-    def __init__(self, address: str, does: str):
+    def __init__(self, address: str, hand_over: Callable[[int], None]):
+        self._hand_over = hand_over
         self._poll = select.epoll()
         self._listening = ListeningSockets(self._poll)
         self._bell = SelfPipe()
@@ -46,7 +45,7 @@ class AcceptingThread(abc.ABC):
             self.address = listening.listen(self._listening.add, address)
             self._poll.register(self._bell.fileno(), select.EPOLLIN)
             self._thread = threading.Thread(
-                target=self._run, name=f"dm_env_rpc {self.address} {does}", daemon=True
+                target=self._run, name=f"dm_env_rpc {self.address} accepts", daemon=True
             )
             self._thread.start()
         except BaseException:
@@ -59,19 +58,17 @@ class AcceptingThread(abc.ABC):
             while True:
                 if self._is_closed:
                     break
-                self._turn(-1)
+                self._turn()
         finally:
             self._release()
 
-    def _turn(self, seconds: float) -> None:
-        """Waits up to so many seconds, -1 for any time, and does what there is to do."""
-        for descriptor, _ in self._poll.poll(seconds):
+    def _turn(self) -> None:
+        """Waits, and does what there is to do."""
+        for descriptor, _ in self._poll.poll():
             if descriptor in self._listening:
                 self._accept(descriptor)
-            elif descriptor == self._bell.fileno():
-                self._bell.drain()
             else:
-                self._advance(descriptor)
+                self._bell.drain()
 
     def _accept(self, descriptor: int) -> None:
         try:
@@ -79,40 +76,14 @@ class AcceptingThread(abc.ABC):
         except OSError as error:
             _log.warning("could not accept a connection: %s", error)
             time.sleep(_PAUSE_SECONDS)
-        else:
-            if found is not None:
-                self._accepted(*found)
-
-    @abc.abstractmethod
-    def _accepted(self, accepted: Any, where: Any) -> None:
-        """Takes a socket and the address of its client."""
-
-    def _advance(self, descriptor: int) -> None:  # noqa: B027  # Not all register any.
-        """Does what a socket is ready for that `_accepted` has registered."""
-
-    def _release(self) -> None:
-        self._listening.close()
-        self._poll.close()
-        self._bell.close()
-
-    def after_fork_in_child(self) -> None:
-        """Gives up what belongs to the parent; called in the only thread of a forked child."""
-        self._listening.abandon()
-        self._poll.close()
-        self._bell.abandon()
-
-
-class Acceptor(AcceptingThread):
-    """Hands over each connection.
-
-    Args:
-      address: as for `AcceptingThread`, with the same errors.
-      hand_over: called with the descriptor of each accepted socket, which is closed afterwards.
-    """
-
-    def __init__(self, address: str, hand_over: Callable[[int], None]):
-        self._hand_over = hand_over
-        super().__init__(address, "accepts")
+            return
+        if found is None:
+            return
+        with found[0] as accepted:
+            try:
+                self._hand_over(accepted.fileno())
+            except Exception:
+                _log.exception("a connection could not be handed over")
 
     def close(self) -> None:
         """Takes no more connections; returns when the address is free."""
@@ -124,9 +95,13 @@ class Acceptor(AcceptingThread):
         self._is_closed = True
         self._bell.notify()
 
-    def _accepted(self, accepted: Any, where: Any) -> None:
-        with accepted:
-            try:
-                self._hand_over(accepted.fileno())
-            except Exception:
-                _log.exception("a connection could not be handed over")
+    def _release(self) -> None:
+        self._listening.close()
+        self._poll.close()
+        self._bell.close()
+
+    def after_fork_in_child(self) -> None:
+        """Gives up what belongs to the parent; called in the only thread of a forked child."""
+        self._listening.abandon()
+        self._poll.close()
+        self._bell.abandon()

@@ -250,7 +250,6 @@ class Clients:
         # Most of those that do not play never had a stream.
         if connection.half.events:
             self._closed(connection)
-        connection.on_closed()
 
     def abandon(self) -> None:
         """Closes a forked child's copies of the sockets."""

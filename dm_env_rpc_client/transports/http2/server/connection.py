@@ -13,7 +13,6 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.system.locks import make_lock
@@ -46,7 +45,7 @@ class ServerConnection:
       lock: held while the half is changed and while something is sent.
       is_open: whether the socket is open.
       is_encrypting: whether the TLS handshake is not over.
-      is_known: whether it has had a stream that the server accepted, or was opened by the server.
+      is_known: whether it has had a stream that the server accepted.
       has_ended: whether the client has closed its end, or the connection is broken.
       accepted_at: when it was accepted, in seconds of the monotonic clock.
       unsent: about how many bytes the socket did not take.
@@ -56,7 +55,6 @@ class ServerConnection:
       stalled: streams whose requests wait until the client takes earlier answers. Protected by
         `lock`.
       served: the streams that are not closed.
-      on_closed: called when it was closed.
     """
 
     def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
@@ -74,7 +72,6 @@ class ServerConnection:
         self.is_queued = False
         self.stalled: set[Any] = set()
         self.served: set[Any] = set()
-        self.on_closed: Callable[[], None] = lambda: None
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending

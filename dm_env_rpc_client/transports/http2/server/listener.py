@@ -173,31 +173,7 @@ class Http2Listener(Listener):
             self._clients.adopt(accepted, where, taken)
             self._bell.notify()
 
-    def serve_opened(self, opened: Any, address: str, ended: Callable[[], None]) -> None:
-        """Serves a connection that this end has opened, to a client that waits for it.
-
-        Args:
-          opened: its socket, not blocking, after a handshake of TLS; it belongs to the listener.
-          address: the client's.
-          ended: called in any thread when the connection has ended.
-        """
-        self._command(functools.partial(self._serve_opened, opened, address, ended))
-
     # The thread that leads.
-
-    def _serve_opened(self, opened: Any, address: str, ended: Callable[[], None]) -> None:
-        try:
-            if self._is_ending:
-                raise ConnectionAbortedError("the server was stopped")
-            connection = self._clients.add(opened, address)
-        except (OSError, ValueError) as error:
-            _log.info("%s was gone before it was served: %s", address, error)
-            opened.close()
-            ended()
-            return
-        connection.on_closed = ended
-        connection.is_known = True
-        self._again(connection)
 
     def _start(self, target: Callable[..., None], name: str, *arguments: Any) -> None:
         threading.Thread(
