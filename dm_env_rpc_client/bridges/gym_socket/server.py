@@ -224,7 +224,6 @@ def serve(
     processes: bool = False,
     insecure: bool = False,
     monitor_directory: str | os.PathLike[str] | None = None,
-    upload: server_session.UploadHandler | None = None,
     configure_universe: server_session.ConfigureHandler | None = None,
     wrap_universe: server_session.WrapHandler | None = None,
     max_connections: int = 64,
@@ -242,7 +241,7 @@ def serve(
     tuple as Tuple. A mapping is sent as the Tuple of its values in the order of the mapping, or
     as its value if it has only one. An observation that is one uint8 array is sent as a byte
     list. Only the last discount of an episode is sent, as a flag: whether a time limit ended
-    the episode.
+    the episode. An Upload is refused: its answer is an error.
 
     The protocol has error answers for few packets. For an error without an answer (an action
     that does not fit, a Step before Reset, a refused Monitor in the first dialect, an
@@ -262,9 +261,6 @@ def serve(
         authenticated.
       monitor_directory: the folder below which Monitor may record (see `monitor`); None
         refuses the packet.
-      upload: called with the folder, the API key and the algorithm id of an Upload; if it
-        raises, the error is the answer. The folder is below `monitor_directory`. None refuses
-        the packet.
       configure_universe: called with the environment and the JSON value of a Universe
         configure packet. None refuses the packet.
       wrap_universe: called with the environment, the wrapper's name and its settings;
@@ -292,8 +288,6 @@ def serve(
             f"{address} is not a loopback address, and gym-socket-api has neither encryption nor "
             "authentication; pass insecure=True to serve every client that connects"
         )
-    if upload is not None and monitor_directory is None:
-        raise SpecError("upload needs monitor_directory, the folder that contains what it uploads")
     limits = packet_codec.check_limits(limits)
     for name in environments:
         if not isinstance(name, str) or not 1 <= len(name.encode()) <= limits.name:
@@ -307,7 +301,6 @@ def serve(
         handshake_timeout=handshake_timeout,
         idle_timeout=idle_timeout,
         monitor_directory=None if monitor_directory is None else pathlib.Path(monitor_directory),
-        upload=upload,
         configure_universe=configure_universe,
         wrap_universe=wrap_universe,
     )

@@ -27,7 +27,6 @@ from dm_env_rpc_client.tensors import bounded_json
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""
 
-UploadHandler = Callable[[pathlib.Path, str, str], None]
 ConfigureHandler = Callable[[dm_env.Environment, Any], None]
 WrapHandler = Callable[[dm_env.Environment, str, Any], dm_env.Environment]
 
@@ -47,7 +46,6 @@ class Options:
     handshake_timeout: float | None = 5.0
     idle_timeout: float | None = 600.0
     monitor_directory: pathlib.Path | None = None
-    upload: UploadHandler | None = None
     configure_universe: ConfigureHandler | None = None
     wrap_universe: WrapHandler | None = None
 
@@ -59,7 +57,7 @@ class Options:
         for name in ("handshake_timeout", "idle_timeout"):
             seconds = arguments.seconds(name, getattr(self, name), none=arguments.NO_LIMIT)
             object.__setattr__(self, name, seconds)
-        for name in ("upload", "configure_universe", "wrap_universe"):
+        for name in ("configure_universe", "wrap_universe"):
             none = "None to refuse the packet"
             arguments.function(name, getattr(self, name), none=none)
 
@@ -188,15 +186,8 @@ class ServerSession:
         return b""
 
     def _upload(self, request: packets.Upload) -> bytes:
-        upload = self._options.upload
-        if upload is None:
-            return packet_codec.encode_error(
-                "this server does not upload: its operator configured no handler"
-            )
-        return self._attempt(
-            lambda: upload(
-                self._monitor_folder(request.directory), request.api_key, request.algorithm_id
-            )
+        return packet_codec.encode_error(
+            "this server does not upload: what Monitor records stays in the folder of its operator"
         )
 
     def _configure_universe(self, request: packets.UniverseConfigure) -> bytes:
@@ -261,17 +252,14 @@ class ServerSession:
     def _start_recorder(self, request: packets.Monitor) -> None:
         if request.video:
             raise SpecError("this server records rewards and lengths, not video")
-        folder = self._monitor_folder(request.directory)
+        if self._options.monitor_directory is None:
+            raise SpecError("this server does not record: its operator configured no folder")
+        folder = monitor.folder_below(self._options.monitor_directory, request.directory)
         self._recorder = monitor.EpisodeRecorder(folder, request.resume, request.force)
 
     def _record(self, timestep: dm_env.TimeStep) -> None:
         if self._recorder is not None:
             self._recorder.record(timestep)
-
-    def _monitor_folder(self, directory: str) -> pathlib.Path:
-        if self._options.monitor_directory is None:
-            raise SpecError("this server does not record: its operator configured no folder")
-        return monitor.folder_below(self._options.monitor_directory, directory)
 
 
 _HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {

@@ -85,7 +85,8 @@ def test_a_session_byte_for_byte(server: Server) -> None:
         client.send(b"\x05")  # Render, without an answer.
         client.ask(step(0), b"\x00\x03\x00\x00\x00[3]\x00\x00\x00\x00\x00\x00\xf0\x3f\x01")
         client.expect(b"\x02\x00\x00\x00{}")
-        refusal = b"this server does not upload: its operator configured no handler"
+        refusal = b"this server does not upload: what Monitor records stays in the folder of "
+        refusal += b"its operator"
         client.ask(b"\x06\x01\x00\x00\x00m" + bytes(8), sized(refusal))
         client.ask(RESET, ZERO)
         assert server.session_count == 1
@@ -346,7 +347,7 @@ def test_the_latest_dialect_refuses_what_the_operator_did_not_turn_on() -> None:
         assert environment.reset().first()
 
 
-def test_upload_and_universe_go_to_the_operators_handlers(tmp_path: pathlib.Path) -> None:
+def test_universe_goes_to_the_operators_handlers() -> None:
     calls: list[Any] = []
 
     def wrap(environment: dm_env.Environment, wrapper: str, settings: Any) -> dm_env.Environment:
@@ -356,16 +357,11 @@ def test_upload_and_universe_go_to_the_operators_handlers(tmp_path: pathlib.Path
 
     with hosting(
         dialect="latest",
-        monitor_directory=tmp_path,
-        upload=lambda *arguments: calls.append(arguments),
         configure_universe=lambda environment, settings: calls.append(settings),
         wrap_universe=wrap,
     ) as (_, environment):
-        environment.upload("run", "key", "algorithm")
         environment.configure_universe({"remotes": 1})
-        assert calls == [(tmp_path / "run", "key", "algorithm"), {"remotes": 1}]
-        with pytest.raises(DmEnvRpcError, match="not below the folder"):
-            environment.upload("..", "key")
+        assert calls == [{"remotes": 1}]
         with pytest.raises(DmEnvRpcError, match="ValueError: no wrapper Vision"):
             environment.wrap_universe("Vision", {})
         environment.wrap_universe("Frames", {})
@@ -380,7 +376,6 @@ def test_upload_and_universe_go_to_the_operators_handlers(tmp_path: pathlib.Path
         ({"environments": {"": hosted.Counter}}, "1 to 256 bytes"),
         ({"environments": {"n" * 257: hosted.Counter}}, "1 to 256 bytes"),
         ({"dialect": "middle"}, "no dialect"),
-        ({"upload": print}, "needs monitor_directory"),
         ({"environments": {"C": lambda: 0}, "processes": True}, "can be pickled"),
     ],
 )
