@@ -182,8 +182,9 @@ _ROWS = [
         "none reaches the terminal", ""),
     Row(54, "greetings, requests and metadata that are malformed and hold a secret",
         "the secret is in no error, log, reply, repr, span, recording or pickle", ""),
-    Row(56, "the server in one file, on the oldest and the newest Python: rows 21, 26, 33, 40 and "
-        "42 as far as they apply, 10^5 mutated frames",
+    Row(56, "the server in one file, for machines and networks that one trusts, on the oldest and "
+        "the newest Python: rows 21, 26, 33 and 40, malformed frames and bombs of row 42, 10^5 "
+        "mutated frames; no floods",
         "as there; memory of one unread connection at most 24 MiB", ""),
     Row(57, "servers of batches, and worker processes of them, are killed 200 times while rows "
         "step; every observation names its environment, its sequence and its step",

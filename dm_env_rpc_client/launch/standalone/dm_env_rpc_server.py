@@ -3,6 +3,9 @@
 It serves an environment where the package dm-env-rpc-client cannot be installed: beside an old
 simulator, in its conda environment or container. Copy the file there. Licence: Apache-2.0.
 
+It is for the machine, container or network that you trust: it keeps tokens and TLS, refuses what is
+malformed or asks for much memory, and drops who is silent, but a client that floods it slows others.
+
     python dm_env_rpc_server.py my_module:make_environment --address localhost:50051
 
 or, in a program: `with serve(make_environment, "unix:/tmp/socket") as server: server.wait()`.
@@ -62,17 +65,10 @@ _log = logging.getLogger("dm_env_rpc_server")
 MAX_MESSAGE_BYTES = 128 << 20
 LIMITS = {"expanded bytes": 24 << 20, "strings": 1 << 19, "entries": 10_000, "fields": 1 << 18}
 MAX_NAME_BYTES, MAX_LEVELS, MAX_DIMENSIONS, MAX_ERROR_BYTES = 4096, 64, 32, 1 << 16
-# What a client may have: settings of all worlds, worlds, headers, frames without content, streams
-# that it reset or that were refused beyond answers, bytes that it does not read.
+# What a client may have: settings of all worlds, worlds, headers, bytes that it does not read.
 MAX_HELD_BYTES, MAX_WORLDS = 256 << 20, 1024
-MAX_HEADER_BYTES, MAX_IDLE_FRAMES, MAX_UNREWARDED, MAX_UNSENT = 1 << 14, 100_000, 200, 1 << 18
+MAX_HEADER_BYTES, MAX_UNSENT = 1 << 14, 1 << 18
 CONNECTION_WINDOW, STREAM_WINDOW = 1 << 24, 1 << 20
-SHARE_SECONDS, REST_SECONDS = 0.0003, 0.0001  # Of a connection's work, if there are others.
-NEW_IDLE_FRAMES = 64  # Of a connection that has brought nothing yet; fewer are read fast.
-
-# How long a stream that is alone in this process looks for its next message before it sleeps, which
-# takes longer than a cheap step; and for how many messages it sleeps at once when that was in vain.
-LOOK_SECONDS, SHORTEST_REST, LONGEST_REST = 0.0005, 16, 1024
 
 # Codes of google.rpc.Code and of gRPC.
 CANCELLED, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 1, 3, 5, 7, 8
@@ -2048,9 +2044,7 @@ class _Connection:
         self.is_over = self.is_ending = self._is_reading = False
         self.last_stream = 0
         self.began = time.monotonic()
-        self.idle_frames, self.unrewarded = NEW_IDLE_FRAMES, 0
         self._outbound, self._buffer = bytearray(), bytearray()
-        self._rests_at = 0.0  # When it has worked for as long as it may at a stretch.
         self._skip = 0  # Bytes to come that nobody needs.
         self._preface, self._is_greeted = _PREFACE, False
         self._decoder = _HeaderDecoder()
@@ -2060,8 +2054,6 @@ class _Connection:
         self._window = self._initial_window = 65_535
         self._max_frame = 1 << 14
         self._unacknowledged = 0
-        # With one processor the client cannot go on while this process looks: it always rests.
-        self._credit, self._rest, self._next_rest = 0, 0 if _processors() > 1 else -1, SHORTEST_REST
 
     # Threads.
 
@@ -2167,8 +2159,6 @@ class _Connection:
                 finally:
                     stream.turn += 1
                 self._send(stream, answer)
-                if stream.queue:
-                    self._let_others()
         except _StreamError as error:
             status = (error.code, str(error))
         except Exception as error:
@@ -2191,7 +2181,6 @@ class _Connection:
         # A view, since parts of it are not copied.
         data = memoryview(struct.pack(">BI", 0, len(message)) + message)
         with self.lock:
-            self.unrewarded = max(0, self.unrewarded - 1)
             self._greet(stream)
             at = 0
             while at < len(data) and not stream.is_over:
@@ -2204,8 +2193,6 @@ class _Connection:
                 at += len(part)
                 self._window -= len(part)
                 stream.window -= len(part)
-                # The windows that it fills are opened again by frames without content.
-                self.idle_frames = max(0, self.idle_frames - (len(part) >> 12))
                 self._outbound += _frame(_DATA, 0, stream.number, part)
             self._flush()
 
@@ -2222,7 +2209,6 @@ class _Connection:
             if text:
                 quoted = urllib.parse.quote(text[:1000], " !#$&'()*+,/:;=?@", errors="replace")
                 trailers.append(("grpc-message", quoted))
-            self.unrewarded += code != 0 and not stream.has_headers
             self._end(stream, trailers if stream.has_headers else _ANSWER + trailers)
 
     def _end(self, stream: _Stream, headers: List[Tuple[str, str]]) -> None:
@@ -2260,8 +2246,7 @@ class _Connection:
                     poll.register(bell[0], select.POLLIN)
                 self.lock.release()
                 try:
-                    if not self._look(poll):
-                        poll.poll(1000)
+                    poll.poll(1000)
                 finally:
                     self.lock.acquire()
                 if bell is not None and bell is self._bell:
@@ -2278,49 +2263,10 @@ class _Connection:
             self.server.failed(error, f"in the connection of {self.peer}")
             self._end_all()
 
-    def _look(self, poll: Any) -> bool:
-        """Looks for a moment whether there is something, if that was of use the last times."""
-        if self._rest or self._is_reading or not self.alone or len(self.server.connections) > 1:
-            if self._rest > 0:
-                self._rest -= 1
-            return False
-        now = time.perf_counter()
-        end, is_slow = now + LOOK_SECONDS, False
-        while now < end:
-            if poll.poll(0):
-                break
-            os.sched_yield()
-            now, before = time.perf_counter(), now
-            is_slow = is_slow or now - before > LOOK_SECONDS  # Somebody else needs the processor.
-        is_useful = now < end and not is_slow
-        self._credit = min(256, self._credit + 1) if is_useful else self._credit - 4
-        if self._credit == 256:
-            self._credit, self._next_rest = 128, max(SHORTEST_REST, self._next_rest // 2)
-        if self._credit < 0:
-            self._credit, self._rest = 0, self._next_rest
-            self._next_rest = min(2 * self._next_rest, LONGEST_REST)
-        return now < end
-
-    def _let_others(self) -> None:
-        """Rests if this has worked for long: only then threads that wait get the interpreter.
-
-        One that gives it away for a system call has it back before others wake up. Beside 100,000
-        requests whose answers nobody reads, steps took 3 ms and take 0.4 (99th percentile, row 56).
-        """
-        if len(self.server.connections) > 1 and time.perf_counter() > self._rests_at:
-            time.sleep(REST_SECONDS)
-            self._rests_at = time.perf_counter() + SHARE_SECONDS
-
     def _take_some(self) -> None:
         """Takes what has come."""
         try:
-            # Frames that bring nothing take time: little at once, and pauses, leave others theirs.
-            size = 1 << 16 if self.idle_frames < NEW_IDLE_FRAMES else 2048
-            if self.idle_frames > 256 or self.unrewarded > 20:
-                time.sleep(0 if self._skip else 0.01)
-                size = 4096 if self._skip else 1024
-            data = self.sock.recv(size)
-            self._rests_at = time.perf_counter() + SHARE_SECONDS
+            data = self.sock.recv(1 << 16)
         except _WOULD_BLOCK:
             return
         if not data:
@@ -2337,7 +2283,6 @@ class _Connection:
                     self._flush()
                     raise OSError(str(violation)) from None
                 self._reset_stream(violation.stream, violation.code)
-                self.idle_frames += 1
 
     def _parse(self) -> None:
         """Takes the frames in the buffer."""
@@ -2356,7 +2301,6 @@ class _Connection:
                 high, low, kind, flags, number = struct.unpack_from(">HBBBI", buffer, at)
                 size, number = high << 8 | low, number & _LARGEST
                 if not self._is_wanted(size, kind, flags, number):
-                    self._count_idle(1 + (size >> 10))
                     self._skip, at = size, at + 9
                     self._acknowledge(size if kind == _DATA else 0)
                     continue
@@ -2365,7 +2309,6 @@ class _Connection:
                 payload = bytes(buffer[at + 9 : at + 9 + size])
                 at += 9 + size
                 self._take_frame(kind, flags, number, payload)
-                self._let_others()
         finally:
             del buffer[:at]
 
@@ -2390,10 +2333,6 @@ class _Connection:
     def _require_known(self, number: int) -> None:
         _require(number & 1 and number <= self.last_stream)
 
-    def _count_idle(self, count: int) -> None:
-        self.idle_frames += count
-        _require(self.idle_frames <= MAX_IDLE_FRAMES, _CALM)
-
     def _acknowledge(self, size: int) -> None:
         """Opens the window of the connection again."""
         self._unacknowledged += size
@@ -2410,7 +2349,6 @@ class _Connection:
     def _take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Takes a frame that is whole."""
         stream, size = self.streams.get(number), len(payload)
-        self._count_idle(0 if kind == _DATA else 8 if kind == _SETTINGS else 1)
         _require(not number or kind not in (_SETTINGS, _PING, _GOAWAY))
         where = number if kind == _PRIORITY and stream else 0
         _require(size == _SIZES.get(kind, size), _SIZE, where)
@@ -2437,7 +2375,6 @@ class _Connection:
         elif kind == _RST:
             self._require_known(number)
             if stream is not None:
-                self.unrewarded += 1
                 self._forget(stream, is_gone=True)
         elif kind == _SETTINGS:
             self._on_settings(flags, payload)
@@ -2450,8 +2387,6 @@ class _Connection:
             _require(kind == _PRIORITY or size >= 8, _SIZE)
 
     def _on_data(self, stream: _Stream, content: bytes, flags: int) -> None:
-        self.idle_frames = 0 if content else self.idle_frames + 1
-        self._count_idle(0)
         if stream.length is not None:
             stream.length -= len(content)
         prefix = struct.pack(">BI", 0, max(0, len(content) - 5))
@@ -2531,8 +2466,6 @@ class _Connection:
             _require(number in self._reset, _CLOSED)
             return
         self.last_stream = number
-        self._count_idle(7)  # Until it brings content; with its frame 8.
-        _require(self.unrewarded <= MAX_UNREWARDED, _CALM)
         fields = _checked_headers(headers, number)
         _require(all(fields.get(name) for name in _PSEUDO[:3]), _PROTOCOL, number)
         is_full = self.is_ending or len(self.streams) >= self.server.max_streams + 100
@@ -2544,7 +2477,6 @@ class _Connection:
             stream.length = int(fields[b"content-length"][:18])
         is_grpc = fields.get(b"content-type", b"").startswith(b"application/grpc")
         if fields[b":method"] != b"POST" or not is_grpc:
-            self.unrewarded += 1
             self._end(stream, [(":status", "405" if fields[b":method"] != b"POST" else "415")])
         else:
             self._begin_call(stream, fields.get(b"authorization", b""))
@@ -2612,7 +2544,6 @@ class _Connection:
 
     def _reset_stream(self, number: int, code: int) -> None:
         self._outbound += _frame(_RST, 0, number, _number(code))
-        self.unrewarded += 1
         self._reset.append(number)
         if number in self.streams:
             self._forget(self.streams[number], is_gone=True)
@@ -2686,8 +2617,8 @@ class Server:
     An environment has one thread for its life, from its constructor to `close`: that of the stream
     that has created its world, unless `thread` says otherwise.
 
-    Threads of this process take turns every 0.3 ms from then on, so that a flood on one connection
-    makes the steps of others wait less.
+    Threads of this process take turns every 0.3 ms from then on, so that a stream does not wait for
+    5 ms while another one computes.
 
     Attributes:
       address: where it listens.
@@ -2833,8 +2764,6 @@ class Server:
             for world in worlds:
                 world.owner.begin(world.close)
             for each in list(self.connections):
-                each.idle_frames = max(0, each.idle_frames - 100)
-                each.unrewarded = max(0, each.unrewarded - 20)
                 if not each.last_stream and now - each.began > 10.0:
                     each.close()
 
@@ -2898,11 +2827,6 @@ class Server:
 
     def __exit__(self, *exception: object) -> None:
         self.stop(0.0)
-
-
-def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # Not on macOS.
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _is_loopback(where: Any) -> bool:

@@ -1,13 +1,8 @@
-"""The server in one file looks for a step before it sleeps, and reads most steps in a short way."""
+"""The server in one file reads most steps in a short way, to the same values as in the long one."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import socket
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,111 +20,6 @@ from dm_env_rpc_client import (
     unpack_tensor,
 )
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
-
-
-class Poll:
-    """A poll object of a socket to which something comes after a number of looks."""
-
-    def __init__(self, comes_after: int):
-        self.looks, self._comes_after = 0, comes_after
-
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        assert timeout == 0
-        self.looks += 1
-        return [(3, 1)] if self.looks > self._comes_after else []
-
-
-NEVER = 1 << 60
-
-
-class Place:
-    """A connection that waits for its only stream, and a clock on which a look takes 10 us."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, processors: int = 2):
-        self.now, self.away = 0.0, 0.0
-        monkeypatch.setattr(one_file, "_processors", lambda: processors)
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(os, "sched_yield", self._yield)
-        self.server = one_file.Server(lambda: None, "localhost:0")
-        self._sockets = socket.socketpair()
-        self.connection, self.other = (
-            one_file._Connection(self.server, each, "client", True) for each in self._sockets
-        )
-        self.server.connections.add(self.connection)
-        self.connection.alone = one_file._Stream(1, "/", 65_535, self.connection.lock)
-
-    def _yield(self) -> None:
-        self.now += 1e-5 + self.away
-
-    def looks(self, comes_after: int) -> int:
-        """How often it looks for what comes after a number of looks."""
-        poll = Poll(comes_after)
-        assert self.connection._look(poll) is (poll.looks > comes_after)
-        return poll.looks
-
-    def rest(self) -> int:
-        """How many waits are without a look."""
-        for count in range(5_000):
-            if self.looks(3):
-                return count
-        raise AssertionError("it never looks again")
-
-    def close(self) -> None:
-        self.server.stop(0.0)
-        for each in self._sockets:
-            each.close()
-
-
-@pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    made = Place(monkeypatch)
-    yield made
-    made.close()
-
-
-def test_a_step_that_comes_soon_is_found(place: Place) -> None:
-    assert [place.looks(3) for _ in range(1_000)] == [4] * 1_000
-
-
-def test_who_waits_in_vain_looks_more_and_more_seldom(place: Place) -> None:
-    assert place.looks(NEVER) in (50, 51)  # Half a millisecond.
-    rests = []
-    for _ in range(9):
-        rests.append(place.rest())
-        assert place.looks(NEVER)
-    assert rests == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
-    place.rest()
-    for _ in range(2_000):
-        place.looks(3)
-    while place.looks(NEVER):
-        pass
-    assert place.rest() < 32
-
-
-def test_beside_another_program_it_rests(place: Place) -> None:
-    for _ in range(10):
-        place.looks(3)
-    place.away = 0.003
-    for _ in range(3):
-        assert place.looks(1) == 1  # What came meanwhile is found in the poll behind.
-    assert place.looks(1) == 0
-
-
-def test_it_looks_for_one_stream_only(place: Place) -> None:
-    stream = place.connection.alone
-    place.connection.alone = None  # Several streams, or none.
-    assert place.looks(3) == 0
-    place.connection.alone = stream
-    assert place.looks(3) == 4
-    place.server.connections.add(place.other)
-    assert place.looks(3) == 0
-    place.server.connections.remove(place.other)
-    assert place.looks(3) == 4
-
-
-def test_with_one_processor_it_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.closing(Place(monkeypatch, processors=1)) as place:
-        assert [place.looks(3) for _ in range(3_000)] == [0] * 3_000
 
 
 class Limited:
