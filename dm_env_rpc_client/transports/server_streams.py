@@ -135,8 +135,7 @@ class ListenerOptions:
       max_message_bytes: the size of the largest request.
       allocate: gives the memory for large requests.
       refused: told of each stream beyond `max_streams`: the client's address and the reason.
-      processes: how many processes serve the connections of this server. If each processor has
-        one, environments that compute are stepped without threads of their own.
+      processes: how many processes serve the connections of this server.
     """
 
     open_stream: OpenStream

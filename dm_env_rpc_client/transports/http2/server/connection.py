@@ -1,4 +1,4 @@
-"""One accepted socket of a listener: TLS, bytes in, bytes out. Called by the listener's threads.
+"""One accepted socket of a listener, its streams, and its last words. Called by its threads.
 
 The thread that leads is the only one that receives. Any thread may send, with `lock` held, which
 protects the half too.
@@ -6,19 +6,26 @@ protects the half too.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
+import logging
 import select
 import socket
 import ssl
 import struct
+import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
-from dm_env_rpc_client.transports.http2.server.draining import DrainingConnections
+from dm_env_rpc_client.system.owners import ElsewhereError
+from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall, ServerHalf
 from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
+from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
+
+_log = logging.getLogger(__name__)
 
 _BUFFERS_AT_ONCE = 512
 
@@ -28,6 +35,17 @@ of its requests is answered."""
 
 _PIECE_BYTES = 128
 """What each piece of an answer takes beside its contents."""
+
+_HICCUP_SECONDS = 0.004
+"""An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not
+make a quick stream slow, but three do."""
+
+_THROWN_AWAY = bytearray(1 << 18)
+"""Where what nobody reads goes. With MSG_TRUNC, TCP does not even write it there."""
+
+
+_ONCE = select.EPOLLIN | select.EPOLLONESHOT
+_BOTH = select.EPOLLIN | select.EPOLLOUT
 
 
 class ServerConnection:
@@ -70,8 +88,8 @@ class ServerConnection:
         # Beyond the handshake, some may be decrypted that makes no socket readable.
         self.has_more = self._is_tls and not self.is_encrypting
         self.is_queued = False
-        self.stalled: set[Any] = set()
-        self.served: set[Any] = set()
+        self.stalled: set[ServedStream] = set()
+        self.served: set[ServedStream] = set()
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending
@@ -230,7 +248,7 @@ class ServerConnection:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             self._socket.close()
 
-    def linger(self, ends_at: float) -> DrainingConnections:
+    def linger(self, ends_at: float) -> DrainingConnection:
         """Ends the connection, but leaves the socket open for its last words; with the lock.
 
         Args:
@@ -239,7 +257,7 @@ class ServerConnection:
         self.is_open = False
         last_words = list(self._sending.outbound)
         self._sending.outbound.clear()
-        return DrainingConnections(self._socket, last_words, self._poll, ends_at)
+        return DrainingConnection(self._socket, last_words, self._poll, ends_at)
 
     def _unregister(self) -> None:
         self.is_open = False
@@ -257,5 +275,183 @@ class ServerConnection:
             self._poll.modify(self._socket, mask)
 
 
-_ONCE = select.EPOLLIN | select.EPOLLONESHOT
-_BOTH = select.EPOLLIN | select.EPOLLOUT
+class ServedStream:
+    """A stream and the call that it answers. `condition` protects what two threads use.
+
+    Attributes:
+      waiting: requests that its thread is to answer.
+      has_thread: whether another thread than the one that leads answers, or is to.
+      has_ended: whether the client sends no more.
+      is_gone: whether the client is gone.
+      stays: whether it goes on when the client sends no more.
+      seconds: how long its answers take on average.
+      waiting_bytes: what `waiting` takes.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "call",
+        "condition",
+        "connection",
+        "has_ended",
+        "has_thread",
+        "is_closed",
+        "is_counted",
+        "is_gone",
+        "is_unary",
+        "seconds",
+        "stays",
+        "stream",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        call: ServerCall,
+        stream: ServerStream,
+    ):
+        self.connection = connection
+        self.call = call
+        self._blocked = connection.half.framing.sending.blocked
+        self.stream = stream
+        self.condition = threading.Condition(make_lock())
+        self.waiting: collections.deque[bytearray | memoryview] = collections.deque()
+        self.has_thread = self.has_ended = self.is_gone = self.is_closed = False
+        self.is_unary = self.is_counted = self.stays = False
+        self.seconds = 0.0
+        self.waiting_bytes = 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it gets no answers, because the client does not take earlier ones."""
+        connection = self.connection
+        if connection.unsent and connection.is_clogged:
+            return True
+        # Most often nothing waits for a window, which takes no call to see.
+        return bool(self._blocked) and self.call.has_unsent
+
+    def answer(self, message: bytearray | memoryview) -> bytes | StreamStatusError:
+        """Returns the answer to a request, or the error that ends the stream, and counts the time.
+
+        Raises:
+          ElsewhereError: as `ServerStream.answer`.
+        """
+        begin = time.perf_counter()
+        answer: bytes | StreamStatusError
+        try:
+            answer = self.stream.answer(bytes(message))
+        except StreamStatusError as error:
+            answer = error
+        except ElsewhereError:
+            raise
+        except BaseException as error:
+            # Also SystemExit: an environment must not end the thread that serves the others.
+            _log.exception("a stream of %s failed", self.connection.address)
+            answer = StreamStatusError("INTERNAL", f"the server failed: {type(error).__name__}")
+        took = time.perf_counter() - begin
+        if took > _HICCUP_SECONDS:
+            took = _HICCUP_SECONDS
+        self.seconds += (took - self.seconds) / 8
+        return answer
+
+    def reply(self, answer: bytes | StreamStatusError, at_once: bool) -> bool:
+        """Queues an answer.
+
+        Args:
+          answer: what `answer` returned.
+          at_once: whether to send it, too.
+
+        Returns:
+          Whether the stream goes on.
+        """
+        connection, call = self.connection, self.call
+        with connection.lock:
+            if isinstance(answer, StreamStatusError):
+                call.finish(answer.code, str(answer))
+            else:
+                call.send(answer)
+                if connection.unsent:
+                    connection.added(len(answer))
+                if self.is_unary:
+                    call.finish("OK")
+            if at_once:
+                connection.flush()
+        return not (self.is_unary or isinstance(answer, StreamStatusError))
+
+
+class DrainingConnection:
+    """What is left of a connection that was ended for what its client did: its last words.
+
+    A socket that is closed while something comes in that nobody reads is reset, and the kernel
+    drops what it still has to send. The GOAWAY that says why would be lost. So the last words are
+    sent first, then the end, and what the client still sends is thrown away until it has seen that.
+
+    Args:
+      connected: the socket, not blocking, and registered with the poll.
+      last_words: what is to be sent.
+      poll: tells what the socket is ready for.
+      ends_at: when it is closed in any case, in seconds of the monotonic clock.
+
+    Attributes:
+      ends_at: as the argument.
+    """
+
+    def __init__(
+        self, connected: Any, last_words: Iterable[Any], poll: select.epoll, ends_at: float
+    ):
+        self.ends_at = ends_at
+        self._socket = connected
+        self._unsent = collections.deque(memoryview(piece) for piece in last_words)
+        self._has_said_all = False
+        self._poll = poll
+
+    def go_on(self) -> bool:
+        """Sends and receives what the socket is ready for.
+
+        Returns:
+          Whether there is something to wait for: the client has not closed its end.
+        """
+        try:
+            if not self._has_said_all:
+                self._send()
+            # As a plain socket: nothing is decrypted any more.
+            return socket.socket.recv_into(self._socket, _THROWN_AWAY, 0, socket.MSG_TRUNC) > 0
+        except WOULD_BLOCK:
+            return True
+        except (OSError, ValueError):
+            return False
+
+    def _send(self) -> None:
+        """Sends what fits of the rest of the last words, and the end after them."""
+        unsent = self._unsent
+        try:
+            while True:
+                if not unsent:
+                    break
+                piece = unsent[0]
+                sent = self._socket.send(piece)
+                if sent == len(piece):
+                    unsent.popleft()
+                else:
+                    unsent[0] = piece[sent:]
+        except WOULD_BLOCK:
+            self._poll.modify(self._socket, select.EPOLLIN | select.EPOLLOUT)
+        else:
+            self._has_said_all = True
+            self._poll.modify(self._socket, select.EPOLLIN)
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Closes the socket."""
+        with contextlib.suppress(OSError, ValueError):
+            self._poll.unregister(self._socket)
+        with contextlib.suppress(OSError):
+            # A process forked from this one may have a copy, which would keep it open.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        self._socket.close()
+
+    def abandon(self) -> None:
+        """Closes a forked child's copy of the socket."""
+        self._socket.close()

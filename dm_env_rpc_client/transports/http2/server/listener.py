@@ -4,10 +4,8 @@ grpcio's server hands each message over between several threads, which takes 80 
 Here the thread that has read a request answers it, too. It leads: it waits for all sockets, and
 for most servers it is the only thread that ever runs.
 
-Streams stay independent nevertheless. A second thread watches. When an answer takes longer than
-a few milliseconds, the watcher takes over the lead, and the thread that still answers keeps just
-the stream that it answers. Such a stream has a thread of its own until its answers are quick
-again. So has one that waits for other streams (`ServerStream.may_wait`), from the start.
+Streams stay independent nevertheless: `answering.py` has the rule who answers one whose answers
+take long, and who leads then.
 
 A request is answered only while the client takes the answers; otherwise it waits, and then the
 client's window for requests stays closed. So what one client can make the server hold is bounded.
@@ -34,11 +32,15 @@ from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
-from dm_env_rpc_client.transports.http2.server.clients import Clients
+from dm_env_rpc_client.transports.http2.server.accepting import is_gone
+from dm_env_rpc_client.transports.http2.server.answering import (
+    TICK_SECONDS,
+    Answering,
+    Leader,
+    RelievedError,
+)
+from dm_env_rpc_client.transports.http2.server.clients import Clients, Handshakes
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
-from dm_env_rpc_client.transports.http2.server.handshakes import Handshakes
-from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader, RelievedError
-from dm_env_rpc_client.transports.http2.server.listening_sockets import is_gone
 from dm_env_rpc_client.transports.http2.server.streams import Streams
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 
@@ -109,10 +111,10 @@ class Http2Listener(Listener):
             options.max_streams + _MORE_SOCKETS,
             self._again,
         )
-        self._streams = Streams(
-            options,
+        self._streams = Streams(options, self._changed)
+        self._answering = Answering(
             self._leader,
-            self._changed,
+            self._streams.close,
             self._start,
             self._have_lead,
             self._again,
@@ -348,11 +350,11 @@ class Http2Listener(Listener):
         if not connection.half.events:
             connection.advance(bool(mask & ~select.EPOLLOUT))
         if connection.stalled:
-            self._streams.threads.resume(connection)
+            self._answering.resume(connection)
 
     def _process(self, connection: ServerConnection) -> None:
         """Does what the client has asked for."""
-        streams = self._streams
+        answering = self._answering
         events = connection.half.events
         framing = connection.half.framing
         sending = framing.sending
@@ -364,15 +366,15 @@ class Http2Listener(Listener):
             if not isinstance(what, Event):
                 # Most are messages; members of an enum are slow to find.
                 if served is not None:
-                    streams.request(served, what)
+                    answering.request(served, what)
             elif what is Event.OPENED:
-                streams.open(connection, call)
+                self._streams.open(connection, call)
             elif served is None:
                 continue
             elif what is Event.ENDED:
-                streams.end_requests(served)
+                answering.end_requests(served)
             else:  # GONE
-                streams.abandon(served)
+                answering.abandon(served)
             now = time.perf_counter()
             if sending.outbound:
                 begun = begun or now

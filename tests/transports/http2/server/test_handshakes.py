@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any
 
-from dm_env_rpc_client.transports.http2.server.handshakes import Handshakes
+from dm_env_rpc_client.transports.http2.server.clients import Handshakes
 from tests.support.scripted import settles
 
 HANDSHAKES = 50

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.server import leader, stream_threads
+from dm_env_rpc_client.transports.http2.server import answering
 from tests.support.scripted import settles
 from tests.transports.frames import DATA, window_update
 from tests.transports.hosts import Host, is_served
@@ -47,7 +47,7 @@ def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
 
 
 def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_threads, "_MAX_AHEAD_BYTES", 1 << 16)
+    monkeypatch.setattr(answering, "_MAX_AHEAD_BYTES", 1 << 16)
     with host.blocking() as go_on, RawClient(host.address) as client:
         client.send(request(1) + requests(1, b"block:", *[b"echo:"] * 3_000))
         assert client.read_until(lambda: client.status(1) == "8")
@@ -145,7 +145,7 @@ def test_without_threads_a_stream_ends_with_a_status(
     threadless: Callable[[str], None],
 ) -> None:
     # On a busy machine the watcher would take over before the stream is known to be slow.
-    monkeypatch.setattr(leader, "TICK_SECONDS", 1.0)
+    monkeypatch.setattr(answering, "TICK_SECONDS", 1.0)
     threadless("serves a stream")
     # The third is known to be slow.
     client.send(request(1) + requests(1, *[b"sleep:4,a"] * 20))

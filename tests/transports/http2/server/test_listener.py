@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.transports.http2.protocol import server_half
-from dm_env_rpc_client.transports.http2.server import leader, stream_threads
+from dm_env_rpc_client.transports.http2.server import answering
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.support.programs import open_links, run_python
 from tests.support.scripted import settles
@@ -110,7 +110,7 @@ def assert_(condition: bool) -> None:
 def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
     host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enter = leader.Leader.enter
+    enter = answering.Leader.enter
 
     def slowly(*arguments: Any) -> None:
         assert settles(lambda: host.listener._leader.is_resting)
@@ -119,7 +119,7 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
 
     client.begin()
     with host.blocking(), monkeypatch.context() as patched:
-        patched.setattr(leader.Leader, "enter", slowly)
+        patched.setattr(answering.Leader, "enter", slowly)
         client.send(requests(1, b"block:"))
         assert settles(lambda: host.listener._leader.is_resting)
         time.sleep(0.1)  # The answer has begun by then.
@@ -213,8 +213,8 @@ def test_streams_change_between_threads_without_losing_or_reordering_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Answers of all durations, so that streams change hands often."""
-    monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.001)
-    monkeypatch.setattr(leader, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(answering, "_LINGER_SECONDS", 0.001)
+    monkeypatch.setattr(answering, "TICK_SECONDS", 0.001)
     host = Host()
     durations = [b"0", b"0", b"0", b"1", b"0", b"0", b"3", b"0"]
     with RawClient(host.address) as client:

@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from dm_env_rpc_client.transports import status
-from dm_env_rpc_client.transports.http2.server import stream_threads
+from dm_env_rpc_client.transports.http2.server import answering
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
@@ -57,7 +57,7 @@ class Meetings:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     # So that streams change hands more often.
-    monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.01)
+    monkeypatch.setattr(answering, "_LINGER_SECONDS", 0.01)
     with Host(max_streams=300) as made:
         made.scripts["meet"] = Meetings(made).meet
         yield made
