@@ -374,8 +374,7 @@ class ThreadedPipeline:
         pipeline = self._pipeline
         try:
             if not is_nested:
-                # `locks.take`, without the call.
-                held.extend(filter(None, map(self._reading.acquire, locks.AT_ONCE)))
+                locks.take(self._reading, held)
                 if not held:
                     return False
                 self._leader = me

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-AT_ONCE = (False,)
+_AT_ONCE = (False,)
 _WAIT = (True,)
 
 
@@ -85,7 +85,7 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
     if seconds > 0:
         held.extend(filter(None, map(lock.acquire, _WAIT, (seconds,))))
     else:
-        held.extend(filter(None, map(lock.acquire, AT_ONCE)))
+        held.extend(filter(None, map(lock.acquire, _AT_ONCE)))
 
 
 def run(lock: threading.Lock, action: Callable[[], object], seconds: float = 0.0) -> None:

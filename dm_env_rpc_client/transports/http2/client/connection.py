@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
 from dm_env_rpc_client.system import busy_wait, locks
@@ -32,6 +32,8 @@ from dm_env_rpc_client.transports.http2.client.request import Header
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
 from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, poll_for
 from dm_env_rpc_client.transports.status import silent
+
+_T = TypeVar("_T")
 
 _DISPOSE_SECONDS = 1.0
 """How long the end waits for a thread that is sending. On a busy machine 0.1 s were not enough once
@@ -157,14 +159,7 @@ class ClientConnection:
     def send(self, call: ClientStream, *messages: bytes) -> bool:
         """Sends messages on a stream, as far as possible without waiting; see `Stream.write`."""
         with self.lock:
-            if self._is_torn:
-                self._give_up()
-            self._is_torn = True  # As `_change`, without a call.
-            for message in messages:
-                call.send(message)
-            if not self.is_corked or len(self.sending.outbound) >= self._held_back:
-                self.flush()
-            self._is_torn = False
+            self._make(call.send, *messages)
         sending = self.sending  # `has_unsent`, without the call.
         return not self.is_corked and bool(sending.outbound or sending.blocked)
 
@@ -176,26 +171,10 @@ class ClientConnection:
         """Ends this side's half of a stream."""
         self._change(call.end)
 
-    def _change(self, *changes: Callable[[], object]) -> None:
-        """Makes changes and sends what follows from them, as a whole or not at all.
-
-        Several streams depend on what is sent and received here. If an exception such as
-        KeyboardInterrupt ends a thread in the middle, bytes may be sent again, or parsed again, and
-        streams that have nothing to do with that thread would get wrong answers. So whoever comes
-        next ends them all. (Not a context manager: one that is a generator may stay suspended, with
-        the lock, as long as there is a traceback.)
-        """
+    def _change(self, change: Callable[[], object] = lambda: None) -> None:
+        """Makes a change with the lock; see `_make`."""
         with self.lock:
-            self._change_locked(*changes)
-
-    def _change_locked(self, *changes: Callable[[], object]) -> None:
-        if self._is_torn:
-            self._give_up()
-        self._is_torn = True
-        for change in changes:
-            change()
-        self.flush()
-        self._is_torn = False
+            self._make(change)
 
     def _give_up(self) -> None:
         """Ends all streams, after an interrupt; called with the lock."""
@@ -287,14 +266,14 @@ class ClientConnection:
                 call.cancel()
                 call.fail(ConnectionClosedError(f"the connection to {self.address} was closed"))
 
-        locks.run(self.lock, lambda: self._change_locked(leave), _DISPOSE_SECONDS)
+        locks.run(self.lock, lambda: self._make(leave), _DISPOSE_SECONDS)
         return bool(self._users - {call})
 
     def shut_down(self) -> None:
         """Ends the connection; may be called again after an interrupt."""
         if not self.is_closed:
             # Only if no other thread is in the middle of sending.
-            locks.run(self.lock, lambda: self._change_locked(self._half.shut_down))
+            locks.run(self.lock, lambda: self._make(self._half.shut_down))
         self.is_closed = True
         try:
             # Wakes a thread that waits for the socket, which closing it would not.
@@ -339,13 +318,32 @@ class ClientConnection:
             self._socket.close()
             raise
 
-    def flush(self) -> None:
-        """Sends what the socket takes; called with the lock."""
+    def _make(self, change: Callable[..., _T], *arguments: Any) -> _T:
+        """Makes a change and sends what the socket takes, as a whole or not at all; with the lock.
+
+        Several streams depend on what is sent and received here. If an exception such as
+        KeyboardInterrupt ends a thread in the middle, bytes may be sent again, or parsed again, and
+        streams that have nothing to do with that thread would get wrong answers. So whoever comes
+        next ends them all. (Not a context manager: one that is a generator may stay suspended, with
+        the lock, as long as there is a traceback.)
+
+        Args:
+          change: makes it. An exception of it ends all streams, too.
+          *arguments: of `change`.
+
+        Returns:
+          What `change` returns.
+        """
+        if self._is_torn:
+            self._give_up()
+        self._is_torn = True
+        made = change(*arguments)
         sending = self.sending
         outbound = sending.outbound
         if self.is_corked:
             if len(outbound) < self._held_back:
-                return
+                self._is_torn = False
+                return made
             self._held_back *= 4
         try:
             while True:
@@ -367,6 +365,8 @@ class ClientConnection:
         except OSError:
             # What the server said before it went is still to be read, and the reason with it.
             outbound.clear()
+        self._is_torn = False
+        return made
 
     def advance(self, call: ClientStream, deadline: float | None) -> bool:
         """Waits until the socket is ready, and then sends and receives what there is.
@@ -402,7 +402,8 @@ class ClientConnection:
                 if wait > busy_wait.SPIN_SECONDS and not (self.sending.outbound or self._is_torn):
                     look = self._receive_tls if self._is_tls else self._receiver.receive
                     if self._busy_wait.spin(look, self._at_once):
-                        self._parse()
+                        with self.lock:  # `_parse`, without the call.
+                            self._make(self._take_received)
                         return True
                     if self._at_once and wait > 0.99 * LOOK_SECONDS:
                         # Waits and receives in one system call.
@@ -454,37 +455,31 @@ class ClientConnection:
     def _parse(self) -> None:
         """Parses what was received from a plain socket."""
         with self.lock:
-            if self._is_torn:
-                self._give_up()
-            self._is_torn = True  # As `_change`, without a call.
-            receiver = self._receiver
-            if receiver.counts:
-                receiver.buffers = None
-                count = receiver.counts.pop()
-                self._framing.received(count if isinstance(count, int) else count[0])
-            if self.sending.outbound:
-                self.flush()
-            self._is_torn = False
+            self._make(self._take_received)
+
+    def _take_received(self) -> None:
+        receiver = self._receiver
+        if receiver.counts:
+            receiver.buffers = None
+            count = receiver.counts.pop()
+            self._framing.received(count if isinstance(count, int) else count[0])
 
     def _receive_tls(self, _: int) -> bool:
         """Receives and parses once, with TLS, which never waits; False if there was nothing."""
         with self.lock:
-            if self._is_torn:
-                self._give_up()
-            self._is_torn = True
-            try:
-                count = self._socket.recv_into(self._framing.buffers()[0])
-            except WOULD_BLOCK:
-                self._is_torn = False
-                return False
-            except (OSError, ValueError) as error:
-                if isinstance(error, ssl.SSLError):
-                    # Without the traceback, which would refer to this stream.
-                    self.alert = error.with_traceback(None)
-                count = 0
-            self._framing.received(count)
-            self.flush()
-            self._is_torn = False
+            return self._make(self._take_decrypted)
+
+    def _take_decrypted(self) -> bool:
+        try:
+            count = self._socket.recv_into(self._framing.buffers()[0])
+        except WOULD_BLOCK:
+            return False
+        except (OSError, ValueError) as error:
+            if isinstance(error, ssl.SSLError):
+                # Without the traceback, which would refer to this stream.
+                self.alert = error.with_traceback(None)
+            count = 0
+        self._framing.received(count)
         return True
 
     def _judge(self) -> None:

@@ -156,34 +156,34 @@ class SendingStream:
         self._head = b""
         self._head_size = -1
 
-    def send(self, message: bytes) -> None:
-        """Queues a message."""
+    def send(self, *messages: bytes) -> None:
+        """Queues messages."""
         queue = self._queue
-        size = len(message)
-        total = size + 5
-        queue.submitted += total
-        if (
-            total <= queue.max_frame
-            and total <= queue.window
-            and total <= self.window
-            and not self._unframed
-        ):
-            queue.window -= total
-            self.window -= total
-            if size != self._head_size:
-                prefix = MESSAGE_PREFIX.pack(0, size)
-                self._head = frame_header(total, DATA, 0, self._number) + prefix
-                self._head_size = size
-            if size > _COPIED_BYTES:
-                queue.outbound.append(self._head)
-                queue.outbound.append(message)
-            else:
-                queue.outbound.append(self._head + message)
-            return
-        if not self._has_ended:
-            self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))
-            self._unframed.append(memoryview(message))
-            self.advance()
+        for message in messages:
+            size = len(message)
+            total = size + 5
+            queue.submitted += total
+            if (
+                total <= queue.max_frame
+                and total <= queue.window
+                and total <= self.window
+                and not self._unframed
+            ):
+                queue.window -= total
+                self.window -= total
+                if size != self._head_size:
+                    prefix = MESSAGE_PREFIX.pack(0, size)
+                    self._head = frame_header(total, DATA, 0, self._number) + prefix
+                    self._head_size = size
+                if size > _COPIED_BYTES:
+                    queue.outbound.append(self._head)
+                    queue.outbound.append(message)
+                else:
+                    queue.outbound.append(self._head + message)
+            elif not self._has_ended:
+                self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))
+                self._unframed.append(memoryview(message))
+                self.advance()
 
     def end(self, last: Callable[[], bytes] | None = None) -> None:
         """Queues the end of this end's half of the stream: no more messages come.
