@@ -37,7 +37,7 @@ ONLY_IN = {
     "pettingzoo": ["adaptors.pettingzoo."],
     "ray": ["distributed."],
     "stable_baselines3": ["adaptors.sb3"],
-    "grpc_reflection": ["transports.services.reflection"],
+    "grpc_reflection": ["transports.services"],
     "cffi": ["bridges."],
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],

@@ -49,7 +49,7 @@ def health(*, server: _Server, as_json: options.Json = False) -> None:
     connection, or no answer in time.
     """
     from dm_env_rpc_client.transports.endpoint import Endpoint
-    from dm_env_rpc_client.transports.services.health_check import (
+    from dm_env_rpc_client.transports.health_check import (
         SERVING,
         UNIMPLEMENTED,
         check_health,

@@ -24,14 +24,13 @@ from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.credentials import Credentials, Tls
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.streams import SharedSocket, Stream
-from dm_env_rpc_client.transports.tls import Tls
 
 if TYPE_CHECKING:
     import grpc

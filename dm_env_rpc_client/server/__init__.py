@@ -16,7 +16,7 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.world import Agent, World
-from dm_env_rpc_client.transports.tls import Tls
+from dm_env_rpc_client.transports.credentials import Tls
 
 __all__ = [
     "Agent",

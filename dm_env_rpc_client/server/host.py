@@ -19,15 +19,15 @@ from dm_env_rpc_client.server.request_errors import refusal_of
 from dm_env_rpc_client.server.worlds.holding import Share
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
-from dm_env_rpc_client.system.main_owner import MainOwner
+from dm_env_rpc_client.system.owners import MainOwner
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
     OpenStream,
     Peer,
     ServerStream,
     StreamStatusError,
+    requiring_token,
 )
-from dm_env_rpc_client.transports.tokens import requiring_token
 
 WAITING_FOR = "waiting_for."
 """Before the name of a world: the property with what the steps of its agents wait for, "" for

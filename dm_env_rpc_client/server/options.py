@@ -19,8 +19,8 @@ from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.listeners import check_processes
+from dm_env_rpc_client.transports.metadata import bearer
 from dm_env_rpc_client.transports.server_streams import check_may_listen
-from dm_env_rpc_client.transports.tokens import bearer
 
 ANYWHERE = "localhost:0"
 

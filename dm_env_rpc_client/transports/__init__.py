@@ -9,8 +9,9 @@ socket read by the waiting thread; `grpc/` is grpcio. Their speed is in
 # `tests/test_layering.py` lists).
 #
 # Read `streams.py` first, the interface of both transports on a client, then `server_streams.py`,
-# that on a server. `endpoint.py` says which server to connect to and how; `opening.py` selects
-# the transport of a client, `listeners.py` that of a server.
+# that on a server. `endpoint.py` says which server to connect to and how, `credentials.py` and
+# `metadata.py` what is sent to it; `opening.py` selects the transport of a client, `listeners.py`
+# that of a server. `services.py` is what every server has beside the environment.
 
 import os
 

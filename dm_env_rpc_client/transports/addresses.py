@@ -20,6 +20,33 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Target(NamedTuple):
+    """Where a server is."""
+
+    path: str
+    """Of a unix socket; empty for TCP."""
+
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """What the server is called in the request."""
+        if self.path:
+            return "localhost"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, address: str) -> Target:
+        """Reads `host:port`, `unix:path` or `unix-abstract:name`; SpecError for others."""
+        scheme, _, rest = address.partition(":")
+        if scheme == "unix" and rest:
+            return cls(rest.removeprefix("//"), "", 0)
+        if scheme == "unix-abstract" and rest:
+            return cls("\0" + rest, "", 0)
+        return cls("", *parse_host_port(address, listens=False))
+
+
 def check_address(address: object, what: str, *, listens: bool = False) -> None:
     """Raises SpecError for what is no address, whichever transport it is for.
 

@@ -1,8 +1,13 @@
-"""Credentials, and the policy that plaintext stays on loopback unless the caller allows it."""
+"""Credentials: TLS from PEM files for both ends and transports, and where plaintext is allowed."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
 import ssl
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 import grpc
@@ -10,7 +15,123 @@ import grpc
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import is_loopback
-from dm_env_rpc_client.transports.tls import Tls
+
+_Path: TypeAlias = str | os.PathLike[str]
+
+_SYSTEM = "system"
+"""On a command line, instead of a file: the authorities that this machine trusts."""
+
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_PRIVATE_KEY = b"PRIVATE KEY-----"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tls:
+    """The PEM files of one end of a connection, for `credentials=` of clients and of `serve`.
+
+    The files are checked when this is made, and read again for each connection that a client opens
+    and for each server that starts: files that were replaced are used from then on.
+
+    Attributes:
+      ca: certificates of the authorities that the other end's certificate must be issued by. None
+        on a client: those that the machine trusts (with grpcio, those that grpcio trusts). None
+        on a server: clients need no certificate.
+      cert: the certificate of this end, followed by those between it and the authority. A server
+        needs it; a client needs it if the server asks for one.
+      key: the private key of that certificate, not encrypted.
+
+    Raises:
+      SpecError: a file cannot be read or has other contents, `cert` is without `key` or `key`
+        without `cert`, or they do not belong together.
+    """
+
+    ca: _Path | None = None
+    cert: _Path | None = None
+    key: _Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            given, missing = ("key", "cert") if self.cert is None else ("cert", "key")
+            raise SpecError(f"TLS with a {given} file needs a {missing} file, too")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._trust(context)
+        self._load(context)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Returns the context of a client, which checks the server's certificate and name."""
+        with _reading(self.ca, "the CA certificates"):
+            context = ssl.create_default_context(cafile=self.ca)
+        self._load(context)
+        return context
+
+    def server_context(self) -> ssl.SSLContext:
+        """Returns the context of a server; it asks clients for a certificate if there is a `ca`.
+
+        Raises:
+          SpecError: there is no `cert`.
+        """
+        self._check_server()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._trust(context)
+        self._load(context)
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Returns the credentials of a client for grpcio."""
+        ca, cert, key = self._contents()
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Returns the credentials of a server for grpcio; SpecError if there is no `cert`."""
+        self._check_server()
+        ca, cert, key = self._contents()
+        assert cert is not None
+        assert key is not None
+        return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
+
+    def _check_server(self) -> None:
+        if self.cert is None:
+            raise SpecError("a server with TLS needs a certificate and its private key")
+
+    def _contents(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        return (
+            None if self.ca is None else _read(self.ca, "the CA certificates", _CERTIFICATE),
+            None if self.cert is None else _read(self.cert, "the certificate", _CERTIFICATE),
+            None if self.key is None else _read(self.key, "the private key", _PRIVATE_KEY),
+        )
+
+    def _trust(self, context: ssl.SSLContext) -> None:
+        if self.ca is not None:
+            _read(self.ca, "the CA certificates", _CERTIFICATE)
+            with _reading(self.ca, "the CA certificates"):
+                context.load_verify_locations(self.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        if self.cert is None or self.key is None:
+            return
+        _read(self.cert, "the certificate", _CERTIFICATE)
+        _read(self.key, "the private key", _PRIVATE_KEY)
+
+        def refuse() -> str:
+            # Without this OpenSSL would ask for the password at the terminal.
+            raise SpecError(
+                f"the private key in {self.key} is encrypted; decrypt it, or pass an "
+                "ssl.SSLContext that has loaded it"
+            )
+
+        try:
+            context.load_cert_chain(self.cert, self.key, refuse)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                problem = "do not belong together"
+            else:
+                problem = "are damaged, or of a kind that OpenSSL does not accept"
+            raise SpecError(
+                f"the certificate in {self.cert} and the private key in {self.key} {problem}"
+            ) from None
+
 
 GrpcCredentials: TypeAlias = grpc.ChannelCredentials
 Credentials: TypeAlias = GrpcCredentials | ssl.SSLContext | Tls
@@ -62,3 +183,41 @@ def check_encryption(address: str, credentials: Credentials | None, insecure: bo
             f"local credentials are allowed for loopback only, and {address} is not a loopback "
             "address; pass credentials=Tls(ca=FILE)"
         )
+
+
+def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
+    """Returns what the flags of a command line ask for.
+
+    Args:
+      ca: as for `Tls`; "system" for the authorities that this machine trusts.
+      cert: as for `Tls`.
+      key: as for `Tls`.
+
+    Returns:
+      None if no flag was given.
+
+    Raises:
+      As `Tls`.
+    """
+    if ca is None and cert is None and key is None:
+        return None
+    return Tls(ca=None if ca == _SYSTEM else ca, cert=cert, key=key)
+
+
+def _read(path: _Path, what: str, expected: bytes) -> bytes:
+    """Returns the contents of a file; SpecError, without the contents, if they are wrong."""
+    with _reading(path, what):
+        contents = Path(path).read_bytes()
+    if expected not in contents:
+        raise SpecError(f"{path} does not contain {what} in the form PEM")
+    return contents
+
+
+@contextlib.contextmanager
+def _reading(path: _Path | None, what: str) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLError:
+        raise SpecError(f"{what} in {path} are damaged") from None
+    except OSError as error:
+        raise SpecError(f"cannot read {what} from {path}: {error.strerror}") from None

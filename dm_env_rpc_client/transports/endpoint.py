@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import ssl
+import urllib.request
 from typing import Literal, Protocol, get_args
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import check_address
+from dm_env_rpc_client.transports.addresses import Target, check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import (
     Credentials,
+    Tls,
     check_credentials,
     check_encryption,
     is_local_credentials,
 )
-from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.metadata import Metadata, bearer, check_metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, AsyncStream, Stream
-from dm_env_rpc_client.transports.tokens import bearer
 
 Transport = Literal["auto", "grpc", "http2"]
 
@@ -128,3 +130,25 @@ def check_connecting(
 def check_transport(transport: str) -> None:
     """Raises SpecError if there is no such transport."""
     arguments.one_of("transport", transport, get_args(Transport))
+
+
+def is_for_http2(address: str, credentials: Credentials | None) -> bool:
+    """Whether "auto" selects the transport "http2" for an address.
+
+    Other kinds of gRPC targets, credentials that only grpcio can read, and proxies are for
+    grpcio.
+    """
+    is_plain = credentials is None or is_local_credentials(credentials)
+    if not (is_plain or isinstance(credentials, ssl.SSLContext | Tls)):
+        return False
+    try:
+        target = Target.parse(address)
+    except SpecError:
+        return False
+    return bool(target.path) or is_loopback(address) or not _needs_proxy(target.host)
+
+
+def _needs_proxy(host: str) -> bool:
+    """Whether a variable such as `https_proxy` or `grpc_proxy` says so, as it does to grpcio."""
+    proxies = urllib.request.getproxies().keys() & {"grpc", "https", "http"}
+    return bool(proxies) and not urllib.request.proxy_bypass(host)

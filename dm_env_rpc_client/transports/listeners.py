@@ -7,12 +7,11 @@ import ssl
 from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.system.epoll import why_no_epoll
-from dm_env_rpc_client.transports.credentials import ServerCredentials
+from dm_env_rpc_client.system.polling import why_no_epoll
+from dm_env_rpc_client.transports.credentials import ServerCredentials, Tls
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.http2.sockets import server_tls_context
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
-from dm_env_rpc_client.transports.tls import Tls
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.transports.http2.server.listener import Http2Listener

@@ -1,9 +1,17 @@
-"""Metadata: the pairs that a client sends with the call, as HTTP/2 headers."""
+"""Metadata: the pairs that a client sends with the call, as HTTP/2 headers; and the token in them.
+
+A token is a secret that a server may require. It travels as the metadata
+`authorization: Bearer <token>` (RFC 6750). No error shows it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
@@ -16,6 +24,10 @@ Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 
 _KEY = re.compile(r"[0-9a-z_.-]+")
 _TEXT = re.compile(r"[\x20-\x7e]*")
+
+_AUTHORIZATION = "authorization"
+_BEARER = "Bearer "
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
@@ -54,3 +66,68 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
         if isinstance(value, str) and not _TEXT.fullmatch(value):
             raise SpecError(f"metadata {key!r}: the value must be printable ASCII")
     return tuple((key, value) for key, value in metadata)
+
+
+def bearer(token: str) -> tuple[str, str]:
+    """Returns the metadata that carries a token.
+
+    Raises:
+      SpecError: it is not text of printable ASCII characters without spaces.
+    """
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        given = "" if isinstance(token, str) else f", got {type(token).__name__}"
+        raise SpecError(f"a token is text of printable ASCII characters without spaces{given}")
+    return _AUTHORIZATION, _BEARER + token
+
+
+def read_token(path: str | os.PathLike[str]) -> str:
+    """Returns the token in a file, without spaces and line breaks around it.
+
+    Raises:
+      SpecError: the file cannot be read, or does not contain one token.
+    """
+    try:
+        token = Path(path).read_text("utf-8").strip()
+        bearer(token)
+    except OSError as error:
+        raise SpecError(f"cannot read the token from {path}: {error.strerror}") from None
+    except ValueError:
+        raise SpecError(
+            f"{path} does not contain a token: one line of printable ASCII characters without "
+            "spaces"
+        ) from None
+    return token
+
+
+class Token:
+    """A token that is required.
+
+    It keeps a hash only. Comparing hashes takes the same time whatever the other end sent.
+
+    Args:
+      token: the token.
+
+    Raises:
+      SpecError: it is not a token.
+    """
+
+    def __init__(self, token: str):
+        self._expected = _hash(bearer(token)[1].removeprefix(_BEARER))
+
+    def is_equal(self, sent: str) -> bool:
+        """Whether this is what was sent."""
+        return hmac.compare_digest(_hash(sent), self._expected)
+
+    def is_in(self, metadata: Metadata) -> bool | None:
+        """Whether it is the one token in some metadata; None if there is none."""
+        sent = [value for key, value in metadata if key == _AUTHORIZATION]
+        if not sent:
+            return None
+        value = sent[0] if isinstance(sent[0], str) else sent[0].decode("latin-1")
+        is_bearer = value[: len(_BEARER)].lower() == _BEARER.lower()
+        is_right = self.is_equal(value[len(_BEARER) :].strip())
+        return len(sent) == 1 and is_bearer and is_right
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

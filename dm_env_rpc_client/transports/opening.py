@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Callable
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.credentials import GrpcCredentials
-from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.credentials import GrpcCredentials, Tls
+from dm_env_rpc_client.transports.endpoint import Endpoint, is_for_http2
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
@@ -17,10 +17,8 @@ from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_st
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
-from dm_env_rpc_client.transports.http2.client.target import can_reach
 from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
-from dm_env_rpc_client.transports.tls import Tls
 
 _MAX_CONNECTIONS = 64
 """For the streams to one server, as long as it takes more streams on them."""
@@ -186,7 +184,7 @@ def _tapped(stream: Stream, endpoint: Endpoint) -> Stream:
 
 def _uses_http2(endpoint: Endpoint) -> bool:
     if endpoint.transport == "auto":
-        return can_reach(endpoint.address, endpoint.credentials)
+        return is_for_http2(endpoint.address, endpoint.credentials)
     return endpoint.transport == "http2"
 
 

@@ -15,6 +15,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import check_server_credentials
+from dm_env_rpc_client.transports.metadata import Token
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
 
 
@@ -123,6 +124,31 @@ OpenStream: TypeAlias = Callable[[Peer], ServerStream]
 
 If it raises StreamStatusError, the stream ends at once with that status.
 """
+
+
+def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
+    """Returns what opens streams for clients that send a token, and refuses all others.
+
+    Raises:
+      SpecError: `token` is not a token.
+    """
+    required = Token(token)
+
+    def open_admitted(peer: Peer) -> ServerStream:
+        is_right = required.is_in(peer.metadata)
+        if is_right is None:
+            raise StreamStatusError(
+                "UNAUTHENTICATED",
+                "this server requires a token in the metadata 'authorization: Bearer <token>', and "
+                "the call has none; pass token= to make or connect, or --token-file to dm-env-rpc",
+            )
+        if not is_right:
+            raise StreamStatusError(
+                "UNAUTHENTICATED", "the token in the metadata 'authorization' is not valid here"
+            )
+        return open_stream(peer)
+
+    return open_admitted
 
 
 @dataclasses.dataclass(frozen=True)

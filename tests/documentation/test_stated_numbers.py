@@ -70,7 +70,7 @@ STATED = [
     Stated("launch.launched:Launch.logs", r"(\d+) KiB", launched.LOG_BYTES >> 10),
     Stated("launch.launched:Launch.end", r"at most (\d+) s", launched._END_SECONDS),
     Stated("distributed.ray_package:end", r"within (\d+) seconds", ray_package._END_SECONDS),
-    Stated("transports.services.health_check:check_health", r"at most (\d+) bytes",
+    Stated("transports.health_check:check_health", r"at most (\d+) bytes",
            health._LONGEST_NAME),
     Stated("tensors.bounded_parsing:", r"up to (\d+) KiB are parsed without",
            bounded_parsing.SMALL_BYTES >> 10),

@@ -36,7 +36,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.tensors.limits import Limits
-from dm_env_rpc_client.transports.services.health import CHECK
+from dm_env_rpc_client.transports.services import CHECK
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import elsewhere, pid_of, processes_of, workers_of

@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports import opening
-from dm_env_rpc_client.transports.http2.client import target
+from dm_env_rpc_client.transports import endpoint, opening
 
 __all__ = ["forced", "obey", "pytest_generate_tests", "transport"]
 
 _VARIABLE = "TESTED_TRANSPORT"
-_can_reach = target.can_reach
+_is_for_http2 = endpoint.is_for_http2
 
 
 def _forced(name: str) -> Any:
-    return lambda *arguments: name == "http2" and _can_reach(*arguments)
+    return lambda *arguments: name == "http2" and _is_for_http2(*arguments)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The transport that "auto" stands for, here and in programs that the test starts."""
     name: str = getattr(request, "param", "http2")
-    monkeypatch.setattr(opening, "can_reach", _forced(name))
+    monkeypatch.setattr(opening, "is_for_http2", _forced(name))
     monkeypatch.setenv(_VARIABLE, name)
     return name
 
@@ -52,4 +51,4 @@ def obey(name: str | None = None) -> None:
     """
     if name is not None:
         os.environ[_VARIABLE] = name
-    vars(opening)["can_reach"] = _forced(forced())
+    vars(opening)["is_for_http2"] = _forced(forced())

@@ -11,9 +11,9 @@ import weakref
 import pytest
 
 from dm_env_rpc_client.system import busy_wait
-from dm_env_rpc_client.system.main_owner import MainOwner
 from dm_env_rpc_client.system.owners import (
     ElsewhereError,
+    MainOwner,
     OwnerGoneError,
     OwnerThread,
     current,

@@ -17,10 +17,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.transports import services
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.services import reflection
-from dm_env_rpc_client.transports.services.health import CHECK, WATCH
-from dm_env_rpc_client.transports.services.health_check import check_health
+from dm_env_rpc_client.transports.health_check import check_health
+from dm_env_rpc_client.transports.services import CHECK, WATCH
 from tests.cli.commands import listening
 from tests.support.scripted import settles
 
@@ -223,7 +223,7 @@ def test_without_its_package_there_is_no_reflection(
 ) -> None:
     for name in ("grpc_reflection", "grpc_reflection.v1alpha"):
         monkeypatch.setitem(sys.modules, name, None)
-    reflection._servicer.cache_clear()
+    services._servicer.cache_clear()
     try:
         with (
             serve(Catch, transport=transport) as server,
@@ -233,11 +233,11 @@ def test_without_its_package_there_is_no_reflection(
                 Reflected(channel, "v1").load(SERVICE)
             assert status_of(server.address) == "SERVING"
     finally:
-        reflection._servicer.cache_clear()
+        services._servicer.cache_clear()
 
 
 def test_reflection_refuses_and_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflection, "_MAX_REQUESTS", 8)
+    monkeypatch.setattr(services, "_MAX_REQUESTS", 8)
     with grpc.insecure_channel(server.address) as channel:
         tool = Reflected(channel, "v1")
         unknown = [field(4, b"no.Such"), field(3, b"no.proto"), field(6, b"x"), field(5, b""), b""]

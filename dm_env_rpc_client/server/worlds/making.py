@@ -19,8 +19,13 @@ from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.system import owners
-from dm_env_rpc_client.system.main_owner import MainOwner
-from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError, OwnerThread
+from dm_env_rpc_client.system.owners import (
+    ElsewhereError,
+    MainOwner,
+    Owner,
+    OwnerGoneError,
+    OwnerThread,
+)
 
 _numbers = itertools.count(1)
 

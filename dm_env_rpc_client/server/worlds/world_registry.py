@@ -27,8 +27,7 @@ from dm_env_rpc_client.server.worlds.making import Kind, hosting
 from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.main_owner import MainOwner
-from dm_env_rpc_client.system.owners import Call, Owner, OwnerGoneError
+from dm_env_rpc_client.system.owners import Call, MainOwner, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors.limits import listed
 
 _log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from dm_env_rpc_client.transports.http2.client.keepalive import (
     KEEPALIVE_TIMEOUT_SECONDS,
 )
 from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
-from dm_env_rpc_client.transports.services.health import CHECK
+from dm_env_rpc_client.transports.services import CHECK
 from dm_env_rpc_client.transports.status import NO_HTTP2
 
 _PING = CHECK

@@ -14,6 +14,7 @@ import grpc
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.credentials import Tls
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.listening import listen, try_to_bind
 from dm_env_rpc_client.transports.server_streams import (
@@ -26,8 +27,7 @@ from dm_env_rpc_client.transports.server_streams import (
     close_by_owner,
     full_error,
 )
-from dm_env_rpc_client.transports.services.table import open_own
-from dm_env_rpc_client.transports.tls import Tls
+from dm_env_rpc_client.transports.services import open_own
 
 _MIN_PING_INTERVAL_MS = 5_000
 """Clients send pings during long steps; see the keepalive options of the channels."""

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
-from dm_env_rpc_client.system.self_pipe import SelfPipe
+from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import check_resolved
-from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
+from dm_env_rpc_client.transports.addresses import Target, check_resolved
+from dm_env_rpc_client.transports.credentials import Credentials, Tls, is_local_credentials
 from dm_env_rpc_client.transports.http2.client.attempts import (
     HandshakeError,
     seconds_left,
 )
-from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.status import NO_HTTP2
-from dm_env_rpc_client.transports.tls import Tls
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What sockets raise instead of waiting."""

@@ -14,7 +14,7 @@ import pytest
 from dm_env_rpc_client import Connection, ConnectionLostError, DmEnvRpcError, connect
 from dm_env_rpc_client.environment.many.connection_selector import ConnectionSelector
 from dm_env_rpc_client.protocol.pipeline import Pending
-from dm_env_rpc_client.system.self_pipe import SelfPipe
+from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
 from dm_env_rpc_client.transports.http2.client import keepalive

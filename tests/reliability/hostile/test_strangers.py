@@ -15,7 +15,7 @@ import hpack
 import pytest
 
 from dm_env_rpc_client import Tls
-from dm_env_rpc_client.transports.services.health import CHECK
+from dm_env_rpc_client.transports.services import CHECK
 from tests.reliability.hostile.attacking import (
     SCALES,
     Attack,

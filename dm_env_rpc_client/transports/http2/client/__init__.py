@@ -2,4 +2,4 @@
 
 # Read `connection.py` and `stream.py` first, for threads; `async_stream.py` is for event loops.
 # `receiver.py` receives so that an interrupt tears nothing. `connecting.py` opens connections, with
-# `target.py`, `request.py`, `attempts.py` and `tls_probe.py`.
+# `attempts.py` and `tls_probe.py`.

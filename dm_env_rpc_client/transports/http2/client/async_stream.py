@@ -13,13 +13,13 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.system.threads import in_thread
+from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
-from dm_env_rpc_client.transports.http2.client.request import Header, request_headers
-from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
+from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, request_headers
 from dm_env_rpc_client.transports.http2.sockets import (
     resolved,
     seconds_to_accept,
@@ -124,7 +124,7 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol, AsyncStream):
       alert: what the server said in TLS when it ended the connection.
     """
 
-    def __init__(self, half: ClientHalf, headers: list[Header]):
+    def __init__(self, half: ClientHalf, headers: list[SentHeader]):
         self.address = half.address
         self._half = half
         self._framing = half.framing

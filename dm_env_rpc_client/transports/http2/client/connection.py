@@ -28,8 +28,8 @@ from dm_env_rpc_client.system import busy_wait, locks
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
-from dm_env_rpc_client.transports.http2.client.request import Header
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
+from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader
 from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, poll_for
 from dm_env_rpc_client.transports.status import silent
 
@@ -63,7 +63,7 @@ class ClientConnection:
       alert: what the server said in TLS when it ended the connection.
     """
 
-    def __init__(self, connected: Any, half: ClientHalf, request: list[Header]):
+    def __init__(self, connected: Any, half: ClientHalf, request: list[SentHeader]):
         self.address = half.address
         self.lock = make_lock()
         self.is_closed = self.is_corked = False

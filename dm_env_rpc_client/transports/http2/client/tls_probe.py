@@ -9,8 +9,8 @@ from __future__ import annotations
 import ssl
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
-from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.sockets import connect_socket
 
 _ANSWER_SECONDS = 1.0

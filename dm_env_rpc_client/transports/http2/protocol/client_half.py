@@ -13,17 +13,16 @@ from collections.abc import Sequence
 import hpack
 
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
-from dm_env_rpc_client.transports.http2.client.request import Header as RequestHeader
 from dm_env_rpc_client.transports.http2.protocol import frames
+from dm_env_rpc_client.transports.http2.protocol.control_frames import MAX_HEADER_BYTES
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
-from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES
-from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
+from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, check_header
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
-from dm_env_rpc_client.transports.http2.protocol.role import Role
-from dm_env_rpc_client.transports.http2.protocol.violations import (
+from dm_env_rpc_client.transports.http2.protocol.role import (
+    Header,
     RefusedMessageError,
+    Role,
     ViolationError,
-    check_header,
     spoken,
 )
 from dm_env_rpc_client.transports.status import (
@@ -140,7 +139,7 @@ class ClientHalf(Role):
         self._next_stream = 1
         self._going_away = ""
 
-    def open(self, headers: Sequence[RequestHeader]) -> ClientStream:
+    def open(self, headers: Sequence[SentHeader]) -> ClientStream:
         """Opens a stream with the headers of a request, pseudo-headers first."""
         number = self._next_stream
         self._next_stream += 2

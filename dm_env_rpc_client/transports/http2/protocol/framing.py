@@ -17,6 +17,7 @@ connection, so each has a window, which is not opened while its messages wait to
 
 from __future__ import annotations
 
+import mmap
 import sys
 import weakref
 
@@ -24,6 +25,7 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.control_frames import (
     HANDLERS,
+    MAX_HEADER_BYTES,
     STREAM,
     ControlFrames,
 )
@@ -37,15 +39,13 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     NUMBER,
     WINDOW_UPDATE,
 )
-from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
-from dm_env_rpc_client.transports.http2.protocol.receive_buffer import SIZE, ReceiveBuffer
-from dm_env_rpc_client.transports.http2.protocol.role import Role
-from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
-from dm_env_rpc_client.transports.http2.protocol.violations import (
+from dm_env_rpc_client.transports.http2.protocol.role import (
     RefusedMessageError,
+    Role,
     ViolationError,
 )
+from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
 """Frames, and KiB of skipped ones, that a peer may send between two pieces of content. One that
@@ -58,6 +58,40 @@ to parse than content, and other connections of a server wait meanwhile."""
 
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
 """The largest payload of frames other than DATA, which are parsed as a whole."""
+
+_BUFFER_BYTES = 1 << 18
+"""Large enough for many answers at once."""
+
+
+class ReceiveBuffer:
+    """The bytes from `start` to `end` of `memory` have been received and not parsed.
+
+    It is used from its beginning again whenever everything in it has been parsed, so bytes are
+    moved only when a frame is cut by the end of the memory.
+
+    Args:
+      size: of the memory. Pages that were never used take none.
+
+    Attributes:
+      memory: all of the buffer.
+      start: where the next byte to parse is.
+      end: where the next byte to receive goes.
+    """
+
+    __slots__ = ("end", "memory", "start")
+
+    def __init__(self, size: int):
+        self.memory = memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self.start = self.end = 0
+
+    def compact(self, room: int) -> None:
+        """Makes room for `room` bytes from `start` on, and for at least one from `end` on."""
+        if self.start == self.end:
+            self.start = self.end = 0
+        elif len(self.memory) - self.start < room or self.end == len(self.memory):
+            rest = bytes(self.memory[self.start : self.end])
+            self.memory[: len(rest)] = rest
+            self.start, self.end = 0, len(rest)
 
 
 class Framing:
@@ -90,7 +124,7 @@ class Framing:
         window: int = frames.MAX_WINDOW,
         preface: bytes = b"",
         max_header_bytes: int = MAX_HEADER_BYTES,
-        buffer_bytes: int = SIZE,
+        buffer_bytes: int = _BUFFER_BYTES,
         frames_at_once: int = sys.maxsize,
     ):
         self.sending = SendQueue()

@@ -12,9 +12,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
 
 from dm_env_rpc_client.transports.http2.protocol.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM
-from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
-
-Header = tuple[bytes, bytes]
+from dm_env_rpc_client.transports.http2.protocol.role import Header, ViolationError
 
 TABLE_BYTES = 4096
 """The largest table; no SETTINGS of ours change it (section 4.2)."""

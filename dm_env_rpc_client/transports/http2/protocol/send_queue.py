@@ -17,7 +17,7 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     MESSAGE_PREFIX,
     frame_header,
 )
-from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
+from dm_env_rpc_client.transports.http2.protocol.role import ViolationError
 
 _COPIED_BYTES = 1 << 13
 """Messages up to this are copied behind the header of their frame, rather than sent beside it."""

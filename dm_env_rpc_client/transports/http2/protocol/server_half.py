@@ -17,14 +17,13 @@ import hpack
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
-from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
+from dm_env_rpc_client.transports.http2.protocol.headers import Request, check_header
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
-from dm_env_rpc_client.transports.http2.protocol.request_headers import Metadata, Request
-from dm_env_rpc_client.transports.http2.protocol.role import Role
-from dm_env_rpc_client.transports.http2.protocol.violations import (
+from dm_env_rpc_client.transports.http2.protocol.role import (
+    Header,
     RefusedMessageError,
+    Role,
     ViolationError,
-    check_header,
     spoken,
 )
 from dm_env_rpc_client.transports.status import GRPC_CODES
@@ -152,7 +151,7 @@ class ServerCall:
         half: ServerHalf,
         number: int,
         path: str,
-        metadata: Metadata,
+        metadata: tuple[tuple[str, str | bytes], ...],
         assembler: MessageAssembler,
     ):
         self.number = number

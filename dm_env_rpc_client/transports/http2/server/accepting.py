@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.system import forking
-from dm_env_rpc_client.system.self_pipe import SelfPipe
+from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.transports.addresses import parse_host_port
 from dm_env_rpc_client.transports.listening import listen, unix_path
 

@@ -28,7 +28,7 @@ from dm_env_rpc_client.system import forking, owners
 from dm_env_rpc_client.system.busy_wait import BusyWait, at_work
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import Owner, OwnerThread
-from dm_env_rpc_client.system.self_pipe import SelfPipe
+from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf

@@ -14,7 +14,7 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
     full_error,
 )
-from dm_env_rpc_client.transports.services.table import open_own
+from dm_env_rpc_client.transports.services import open_own
 from dm_env_rpc_client.transports.status import PROCESS
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,9 @@ from dm_env_rpc_client import (
     connect_async,
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
+from dm_env_rpc_client.transports.addresses import Target
+from dm_env_rpc_client.transports.endpoint import is_for_http2
 from dm_env_rpc_client.transports.http2 import sockets
-from dm_env_rpc_client.transports.http2.client.target import Target, can_reach
 from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, extension, settles, thread_count
 from tests.support.stopwatch import patience, time_limit
@@ -52,16 +53,16 @@ from tests.transports.raw_server import Script, ask, both_ways, raw_server, unti
     ],
 )
 def test_auto_takes_http2_where_it_can(address: str, credentials: Any, expected: bool) -> None:
-    assert can_reach(address, credentials) is expected
+    assert is_for_http2(address, credentials) is expected
 
 
 def test_auto_leaves_proxies_to_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "inside.example")
     context = ssl.create_default_context()
-    assert can_reach("outside.example:443", context) is False
-    assert can_reach("inside.example:443", context) is True
-    assert can_reach("localhost:1", None) is True
+    assert is_for_http2("outside.example:443", context) is False
+    assert is_for_http2("inside.example:443", context) is True
+    assert is_for_http2("localhost:1", None) is True
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from dm_env_rpc_client.transports.http2.protocol.frames import ENHANCE_YOUR_CALM
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import (
     TABLE_BYTES,
-    Header,
     HeaderDecoder,
 )
-from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
+from dm_env_rpc_client.transports.http2.protocol.role import Header, ViolationError
 
 LIMIT = 1 << 16
 

@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
-from dm_env_rpc_client.transports.services.health import CHECK, WATCH
+from dm_env_rpc_client.transports.services import CHECK, WATCH
 from tests.support.certificates import Authority, Issued
 from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames

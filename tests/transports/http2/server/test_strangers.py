@@ -18,7 +18,7 @@ from dm_env_rpc_client.transports.http2.protocol.header_decoder import HeaderDec
 from dm_env_rpc_client.transports.http2.server import clients, listener
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
-from dm_env_rpc_client.transports.services.health import CHECK
+from dm_env_rpc_client.transports.services import CHECK
 from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, settles
 from tests.transports.frames import reset

@@ -1,4 +1,4 @@
-"""A pipe to itself (the self-pipe trick): lets `select` wait for an item in a queue.
+"""What `select` can wait for: an item in a queue, by a pipe to itself (the self-pipe trick).
 
 The reader checks the queue first and selects only if it is empty: a readable descriptor says
 only that the queue may hold an item.
@@ -7,6 +7,7 @@ only that the queue may hold an item.
 from __future__ import annotations
 
 import os
+import sys
 
 from dm_env_rpc_client.system.locks import make_lock
 
@@ -74,3 +75,13 @@ class SelfPipe:
             self._is_closed = True
         for end in ends or ():
             os.close(end)
+
+
+def why_no_epoll() -> str:
+    """Returns what is needed for epoll, after the word "takes"."""
+    if not sys.platform.startswith("linux"):
+        return "Linux"
+    return (
+        "select.epoll, which monkey patching, such as gevent's, has removed from this process; "
+        "serve in a process without it"
+    )

@@ -1,23 +1,38 @@
-"""gRPC server reflection, v1 and v1alpha: which services there are, and their descriptors.
+"""What every server answers beside the environment, without a token: its health, and reflection.
 
-Tools such as grpcurl ask for it, to be used without `.proto` files. As a health check it needs no
-token: what it tells is the protocol, and the same of every server. So the descriptors are in a pool
-of their own: a program may have registered others in that of the process. The servicer of
-grpcio-reflection answers; without that package, the methods are unknown ones.
+Load balancers and orchestrators ask for `grpc.health.v1.Health`, whose answer is always SERVING.
+Its messages have one field each, so that their bytes stand here instead of a dependency on
+generated code.
+
+Tools such as grpcurl ask for the reflection of gRPC, v1 and v1alpha: which services there are, and
+their descriptors, to be used without `.proto` files. What it tells is the protocol, and the same of
+every server. The descriptors are in a pool of their own: a program may have registered others in
+that of the process. The servicer of grpcio-reflection answers; without that package, the methods
+are unknown ones.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, text_format
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
-from dm_env_rpc_client.transports.services.health import STATUSES
 from dm_env_rpc_client.transports.status import PROCESS
+
+CHECK = "/grpc.health.v1.Health/Check"
+LIST = "/grpc.health.v1.Health/List"
+WATCH = "/grpc.health.v1.Health/Watch"
+
+STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+"""The enum HealthCheckResponse.ServingStatus."""
+
+_SERVING = b"\x08\x01"
+_SERVICE_UNKNOWN = b"\x08\x03"
+_HEALTHY_SERVICES = ("", PROCESS.split("/")[1])
 
 _MAX_REQUESTS = 1000
 """Requests of one stream."""
@@ -38,7 +53,7 @@ _METHOD = """method {{
   name: "{0}" input_type: ".grpc.health.v1.Health{1}Request"
   output_type: ".grpc.health.v1.Health{1}Response" server_streaming: {2}
 }}"""
-# `services/health.py` answers with bytes of these messages.
+# `HealthStream` answers with bytes of these messages.
 _HEALTH = f"""
 name: "grpc/health/v1/health.proto" package: "grpc.health.v1" syntax: "proto3"
 message_type {{
@@ -80,6 +95,64 @@ service {{
   {_METHOD.format("Watch", "Check", "true")}
 }}
 """
+
+
+class OwnCall(NamedTuple):
+    """A call of such a service.
+
+    Attributes:
+      stream: what answers it.
+      is_unary: whether it ends with the answer.
+      stays: whether it goes on when the client sends no more.
+    """
+
+    stream: ServerStream
+    is_unary: bool = False
+    stays: bool = False
+
+
+def open_own(path: str) -> OwnCall | None:
+    """Returns what answers a method of these services; None for other methods."""
+    if path in (CHECK, LIST):
+        return OwnCall(HealthStream(path), is_unary=True)
+    if path == WATCH:
+        return OwnCall(HealthStream(path), stays=True)
+    reflection = open_reflection() if path in REFLECTIONS else None
+    return None if reflection is None else OwnCall(reflection)
+
+
+class HealthStream(ServerStream):
+    """A call of a method of the health service."""
+
+    may_wait = False
+
+    def __init__(self, method: str):
+        self._method = method
+
+    def answer(self, message: bytes) -> bytes:
+        """Returns a HealthListResponse, or a HealthCheckResponse for a HealthCheckRequest."""
+        if self._method == LIST:
+            return b"".join(map(_listed, _HEALTHY_SERVICES))
+        # Field 1 is the name of the service; none is the whole server.
+        name = message[2:] if message[:1] == b"\x0a" else message
+        if name.decode("utf-8", "replace") in _HEALTHY_SERVICES:
+            return _SERVING
+        if self._method == CHECK:
+            raise StreamStatusError("NOT_FOUND", "the server has no such service")
+        return _SERVICE_UNKNOWN
+
+    def abandon(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _listed(name: str) -> bytes:
+    """Returns an entry of the map from names of services to their responses."""
+    key = name.encode()
+    entry = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(_SERVING)]) + _SERVING
+    return b"\x0a" + bytes([len(entry)]) + entry
 
 
 def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:

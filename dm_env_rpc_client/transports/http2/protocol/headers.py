@@ -1,25 +1,67 @@
-"""The headers of a request, as a server reads them (section 8 of RFC 9113)."""
+"""The headers of a request: as a client sends them, and as a server reads them (section 8)."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import NamedTuple, TypeAlias
 
-from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
-from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError, check_header
+from dm_env_rpc_client.transports.addresses import Target
+from dm_env_rpc_client.transports.http2.protocol.role import Header, ViolationError
+from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.version import __version__
 
-Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+SentHeader: TypeAlias = tuple[str, str | bytes] | tuple[str, str | bytes, bool]
+"""A name, a value, and True if it may be secret."""
 
 _PSEUDO = {b":method", b":scheme", b":path", b":authority"}
 _OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
+
+_NAME = re.compile(rb":?[!-9;-@[-~]+")
+_NOT_IN_VALUE = re.compile(rb"[\0\r\n]")
+"""What names of headers are made of, and what values must not hold (section 8.2.1)."""
+
+_FORBIDDEN = {
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"transfer-encoding",
+    b"upgrade",
+}
+"""Headers that are about a connection of HTTP/1 (section 8.2.2)."""
+
+
+def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[SentHeader]:
+    """Returns the headers of the one request that a connection makes.
+
+    Metadata may be secret: it is marked as never to be indexed (RFC 7541, section 7.1.3).
+
+    Raises:
+      SpecError: HTTP/2 does not take the metadata.
+    """
+    checked = check_metadata(metadata) or ()
+    return [
+        (":method", "POST"),
+        (":scheme", "https" if is_tls else "http"),
+        (":path", PROCESS),
+        (":authority", target.authority),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("user-agent", f"dm-env-rpc-client/{__version__}"),
+        *(
+            (key, base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value, True)
+            for key, value in checked
+        ),
+    ]
 
 
 class Request(NamedTuple):
     """The headers of a request."""
 
     path: str
-    metadata: Metadata
+    metadata: tuple[tuple[str, str | bytes], ...]
     length: int | None
     """The announced length of the content."""
 
@@ -67,7 +109,7 @@ def _length(headers: list[Header], stream: int) -> int | None:
     return int(length)
 
 
-def _metadata(headers: list[Header]) -> Metadata:
+def _metadata(headers: list[Header]) -> tuple[tuple[str, str | bytes], ...]:
     found: list[tuple[str, str | bytes]] = []
     for name, value in headers:
         if name in _OF_GRPC or name.startswith(b"grpc-"):
@@ -83,3 +125,23 @@ def _metadata(headers: list[Header]) -> Metadata:
         else:
             found.append((key, value.decode("latin-1")))
     return tuple(found)
+
+
+def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
+    """Checks a header or trailer (section 8.2). No error quotes one, which may be secret.
+
+    Args:
+      number: its place in the list of headers, from 1 on.
+      name: of the header.
+      value: of the header.
+      stream: the stream that it is on.
+
+    Raises:
+      ViolationError: it is malformed.
+    """
+    if not _NAME.fullmatch(name):
+        raise ViolationError(f"sent header {number} with an invalid name", stream=stream)
+    if _NOT_IN_VALUE.search(value):
+        raise ViolationError(f"sent header {number} with several lines or a NUL", stream=stream)
+    if name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
+        raise ViolationError(f"sent the header {name.decode()}", stream=stream)

@@ -1,1 +1,0 @@
-"""What a server of this package answers beside the environment: health checks, reflection."""
