@@ -13,7 +13,7 @@ from dm_env_rpc_client.protocol import batches, lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, decode_response
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
 from dm_env_rpc_client.recording.episode import TIMESTEP_BYTES, Episode, size_of
-from dm_env_rpc_client.recording.reading import Entry, RecordedConnection, Scan
+from dm_env_rpc_client.recording.reader import Entry, RecordedConnection, Scan
 from dm_env_rpc_client.recording.sequences import RowSequences, Sequences, Specs
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import Budget

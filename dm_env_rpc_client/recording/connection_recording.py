@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording.files.container import ANSWERS, REQUESTS, Container
+from dm_env_rpc_client.recording.container import ANSWERS, REQUESTS, Container
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.streams import Buffer
 

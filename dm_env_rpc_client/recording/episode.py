@@ -13,7 +13,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import timesteps
-from dm_env_rpc_client.recording.reading import RecordedConnection
+from dm_env_rpc_client.recording.reader import RecordedConnection
 from dm_env_rpc_client.tensors import nesting
 
 # What takes memory beside the bytes of arrays and messages, measured with CPython 3.11.

@@ -12,7 +12,7 @@ from dm_env_rpc_client.errors import ProtocolError, RecordingError, SpecError
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.recording.agents import Agent
 from dm_env_rpc_client.recording.episode import Episode
-from dm_env_rpc_client.recording.reading import RecordedConnection, Scan
+from dm_env_rpc_client.recording.reader import RecordedConnection, Scan
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 

@@ -20,7 +20,7 @@ from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.recording.episode import Episode
 from dm_env_rpc_client.recording.episodes import all_episodes
 from dm_env_rpc_client.recording.exported_sizes import exported_sizes
-from dm_env_rpc_client.recording.reading import Scan
+from dm_env_rpc_client.recording.reader import Scan
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 with importing("minari", "Minari, for Python from 3.11 on, needs"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.connection_recording import ConnectionRecording, FileWriter
-from dm_env_rpc_client.recording.files.container import COMPRESSIONS, MAX_CONNECTIONS, Container
+from dm_env_rpc_client.recording.container import COMPRESSIONS, MAX_CONNECTIONS, Container
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.endpoint import Endpoint

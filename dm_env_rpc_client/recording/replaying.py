@@ -25,7 +25,7 @@ from dm_env_rpc_client.protocol.envelopes import (
     EnvironmentResponse,
 )
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.recording.reading import Scan, check_reading
+from dm_env_rpc_client.recording.reader import Scan, check_reading
 from dm_env_rpc_client.recording.serving import Serving
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors import bounded_parsing

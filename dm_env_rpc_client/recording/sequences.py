@@ -17,9 +17,9 @@ from dm_env import specs as dm_env_specs
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.recording.bounded_records import FileBudget
 from dm_env_rpc_client.recording.episode import EPISODE_BYTES, TIMESTEP_BYTES, Episode, size_of
-from dm_env_rpc_client.recording.files.file_budget import FileBudget
-from dm_env_rpc_client.recording.reading import RecordedConnection
+from dm_env_rpc_client.recording.reader import RecordedConnection
 from dm_env_rpc_client.tensors.batch_specs import row_tensor_spec
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.tensors.specs import tensor_spec_to_dm_env_spec

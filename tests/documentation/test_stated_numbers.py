@@ -21,8 +21,7 @@ from dm_env_rpc_client.distributed import ray_package
 from dm_env_rpc_client.environment import base_adaptor
 from dm_env_rpc_client.launch import containers, launched, processes
 from dm_env_rpc_client.protocol import pipeline
-from dm_env_rpc_client.recording import connection_recording
-from dm_env_rpc_client.recording.files import container
+from dm_env_rpc_client.recording import connection_recording, container
 from dm_env_rpc_client.server import batch_checks, error_log
 from dm_env_rpc_client.server.processes import worker, workers
 from dm_env_rpc_client.system import busy_wait, children

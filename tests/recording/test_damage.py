@@ -12,7 +12,7 @@ from mcap.opcode import Opcode
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Recorder, Scan, read
-from dm_env_rpc_client.recording.files import container as containers
+from dm_env_rpc_client.recording import container as containers
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import play
 from tests.reliability.recording import Seen

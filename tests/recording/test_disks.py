@@ -17,7 +17,7 @@ import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
 from dm_env_rpc_client.recording import Recorder, connection_recording
-from dm_env_rpc_client.recording.files import container as containers
+from dm_env_rpc_client.recording import container as containers
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import entries, play
 from tests.support.scripted import descriptor_count, settles

@@ -16,7 +16,7 @@ from mcap.writer import MCAP0_MAGIC, Writer
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Recorder, Scan, read
-from dm_env_rpc_client.recording.files import container as containers
+from dm_env_rpc_client.recording import container as containers
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.recording.sessions import entries
 from tests.recording.test_file_bombs import packed, recording

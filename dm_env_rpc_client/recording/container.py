@@ -1,17 +1,15 @@
 """The file of a recording, for writing: MCAP with the schemas of the protocol inside.
 
-The records are those of the package `mcap`. Only messages and their indexes, which are most of a
-file, are packed here: `mcap.writer` takes 4 microseconds of the interpreter for each message, which
-steps would wait for, and this takes 0.7.
+`mcap.records` writes the records. Messages and their indexes, which are most of a file, are packed
+here: `mcap.writer` takes 4 microseconds of the interpreter for each message, which steps would wait
+for, and this takes 0.7.
 
 Chunks are handed to the operating system whole, and nothing that was written is changed. So if the
 process is killed, the file is readable up to its last whole chunk. The end of the file, with the
 index, is written when no connection is recorded any more. If another one follows, the end is cut
 off and written again later, if the path still names the file that was finished: a renamed, replaced
-or changed file may be another program's, and is left as it is.
-
-The end has checksums of all that is outside chunks, too: that of the data in DataEnd and that of
-the summary in the footer.
+or changed file may be another program's, and is left as it is. The end has checksums of all that is
+outside chunks, too: that of the data in DataEnd and that of the summary in the footer.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from google.protobuf.message import Message
 from mcap import records
 from mcap.data_stream import RecordBuilder
 from mcap.opcode import Opcode
+from mcap.records import McapRecord
 from mcap.well_known import MessageEncoding, SchemaEncoding
 from mcap.writer import LIBRARY_IDENTIFIER, MCAP0_MAGIC
 
@@ -43,6 +42,12 @@ PROFILE = "dm_env_rpc"
 
 REQUESTS, ANSWERS = "requests", "answers"
 """The channels of connection 1 are "/connection-1/requests" and "/connection-1/answers"."""
+
+ENVELOPES: Mapping[str, type[Message]] = {
+    REQUESTS: EnvironmentRequest,
+    ANSWERS: EnvironmentResponse,
+}
+"""The messages of a direction, in the order of their schemas."""
 
 COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "zstd": zstandard.compress,
@@ -57,19 +62,17 @@ _CHUNK_BYTES = 1 << 20
 MAX_CONNECTIONS = 0xFFFF // 2
 """In one file. The MCAP specification: the id of a channel has 16 bits."""
 
-_ENVELOPES: Mapping[str, type[Message]] = {
-    REQUESTS: EnvironmentRequest,
-    ANSWERS: EnvironmentResponse,
-}
+PREFIX = struct.Struct("<BQ")
+"""The MCAP specification, Records: opcode and length."""
 
-# The MCAP specification, Message and Message Index: opcode and length of the record, and its
-# fields up to the bytes of the message, or to the times and places of the messages.
-_MESSAGE = struct.Struct("<BQHIQQ")
-_MESSAGE_FIELDS = _MESSAGE.size - 9
+MESSAGE = struct.Struct("<BQHIQQ")
+"""The same of a Message, and its fields up to its bytes."""
+
+MESSAGE_FIELDS = MESSAGE.size - PREFIX.size
+
+# The same of a Message Index, up to the times and places of the messages.
 _INDEX = struct.Struct("<BQHI")
-_INDEX_FIELDS = _INDEX.size - 9
-_FOOTER = struct.Struct("<BQQQ")
-_FOOTER_FIELDS = _FOOTER.size - 9 + 4
+_INDEX_FIELDS = _INDEX.size - PREFIX.size
 
 
 class Container:
@@ -89,31 +92,36 @@ class Container:
     def __init__(self, path: Path, compression: str):
         self.path = path
         self._compression = compression
-        self._channels: list[records.Channel] = []
-        # The index of the chunks as it will be written: there is one for every 0.1 s of a session.
-        self._chunk_index = bytearray()
-        self._chunk_count = 0
-        self._counts: dict[int, int] = {}
-        self._times: list[int] = []
-        self._begin_chunk()
-        begin = RecordBuilder()
-        begin.write(MCAP0_MAGIC)
-        library = f"dm-env-rpc-client {__version__}; {LIBRARY_IDENTIFIER}"
-        records.Header(PROFILE, library).write(begin)
-        self._schemas = [
+        self._statistics = records.Statistics(
+            message_count=0,
+            schema_count=len(ENVELOPES),
+            channel_count=0,
+            attachment_count=0,
+            metadata_count=0,
+            chunk_count=0,
+            message_start_time=0,
+            message_end_time=0,
+            channel_message_counts={},
+        )
+        schemas = [
             records.Schema(
                 id=number,
                 name=envelope.DESCRIPTOR.full_name,
                 encoding=SchemaEncoding.Protobuf,
                 data=_file_descriptors(envelope),
             )
-            for number, envelope in enumerate(_ENVELOPES.values(), 1)
+            for number, envelope in enumerate(ENVELOPES.values(), 1)
         ]
-        for schema in self._schemas:
-            schema.write(begin)
+        # Schemas, channels and the index of the chunks as they are written at the end: there is a
+        # chunk for every 0.1 s of a session.
+        self._definitions = bytearray(built(*schemas))
+        self._chunk_index = bytearray()
+        self._begin_chunk()
+        library = f"dm-env-rpc-client {__version__}; {LIBRARY_IDENTIFIER}"
         try:
             self.output = _Output(path)
-            self.output.write(begin.end())
+            header = records.Header(PROFILE, library)
+            self.output.write(MCAP0_MAGIC + built(header) + self._definitions)
         except FileExistsError as error:
             raise RecordingError(
                 f"cannot record to {path}: there is a file already, which is not overwritten; "
@@ -124,18 +132,16 @@ class Container:
 
     def add_channel(self, connection: int, direction: str, metadata: Mapping[str, str]) -> int:
         """Adds a channel for one direction of a connection and returns its id."""
+        self._statistics.channel_count += 1
         channel = records.Channel(
-            id=len(self._channels) + 1,
+            id=self._statistics.channel_count,
             topic=f"/connection-{connection}/{direction}",
             message_encoding=MessageEncoding.Protobuf,
             metadata=dict(metadata),
-            schema_id=list(_ENVELOPES).index(direction) + 1,
+            schema_id=list(ENVELOPES).index(direction) + 1,
         )
-        self._channels.append(channel)
-        self._counts[channel.id] = 0
-        built = RecordBuilder()
-        channel.write(built)
-        self._parts.append(built.end())
+        self._parts.append(built(channel))
+        self._definitions += self._parts[-1]
         self._chunk_bytes += len(self._parts[-1])
         return channel.id
 
@@ -147,9 +153,9 @@ class Container:
         places.append(nanoseconds)
         places.append(self._chunk_bytes)
         self._parts.append(
-            _MESSAGE.pack(
+            MESSAGE.pack(
                 Opcode.MESSAGE,
-                _MESSAGE_FIELDS + len(message),
+                MESSAGE_FIELDS + len(message),
                 channel,
                 sequence & 0xFFFFFFFF,
                 nanoseconds,
@@ -157,7 +163,7 @@ class Container:
             )
         )
         self._parts.append(message)
-        self._chunk_bytes += _MESSAGE.size + len(message)
+        self._chunk_bytes += MESSAGE.size + len(message)
         if self._chunk_bytes > _CHUNK_BYTES:
             self.flush()
 
@@ -168,75 +174,57 @@ class Container:
         self.output.reopen()
         data = b"".join(self._parts)
         times = [time for places in self._places.values() for time in places[::2]] or [0]
-        compressed = COMPRESSIONS[self._compression](data)
-        compression = "" if self._compression == "none" else self._compression
-        start = self.output.position
-        built = RecordBuilder()
-        records.Chunk(
-            compression=compression,
-            data=compressed,
+        chunk = records.Chunk(
+            compression="" if self._compression == "none" else self._compression,
+            data=COMPRESSIONS[self._compression](data),
             message_start_time=min(times),
             message_end_time=max(times),
             uncompressed_crc=zlib.crc32(data),
             uncompressed_size=len(data),
-        ).write(built)
-        chunk_length = built.count
-        index_places = {}
-        for channel, places in self._places.items():
-            index_places[channel] = start + built.count
-            fields = _INDEX_FIELDS + 8 * len(places)
-            built.write(_INDEX.pack(Opcode.MESSAGE_INDEX, fields, channel, 8 * len(places)))
-            built.write(struct.pack(f"<{len(places)}Q", *places))
-            self._counts[channel] += len(places) // 2
-        self._times = [min([*self._times, *times]), max([*self._times, *times])]
-        index = RecordBuilder()
-        records.ChunkIndex(
-            chunk_start_offset=start,
-            chunk_length=chunk_length,
-            message_start_time=min(times),
-            message_end_time=max(times),
-            message_index_offsets=index_places,
-            message_index_length=built.count - chunk_length,
-            compression=compression,
-            compressed_size=len(compressed),
+        )
+        index = records.ChunkIndex(
+            chunk_start_offset=self.output.position,
+            chunk_length=0,
+            message_start_time=chunk.message_start_time,
+            message_end_time=chunk.message_end_time,
+            message_index_offsets={},
+            message_index_length=0,
+            compression=chunk.compression,
+            compressed_size=len(chunk.data),
             uncompressed_size=len(data),
-        ).write(index)
-        self._chunk_index += index.end()
-        self._chunk_count += 1
+        )
+        builder = RecordBuilder()
+        chunk.write(builder)
+        index.chunk_length = builder.count
+        total = self._statistics
+        for channel, places in self._places.items():
+            index.message_index_offsets[channel] = index.chunk_start_offset + builder.count
+            size = 8 * len(places)
+            builder.write(_INDEX.pack(Opcode.MESSAGE_INDEX, _INDEX_FIELDS + size, channel, size))
+            builder.write(struct.pack(f"<{len(places)}Q", *places))
+            counts = total.channel_message_counts
+            counts[channel] = counts.get(channel, 0) + len(places) // 2
+            total.message_count += len(places) // 2
+        index.message_index_length = builder.count - index.chunk_length
+        self._chunk_index += built(index)
+        first = total.message_start_time if total.chunk_count else chunk.message_start_time
+        total.message_start_time = min(first, chunk.message_start_time)
+        total.message_end_time = max(total.message_end_time, chunk.message_end_time)
+        total.chunk_count += 1
         self._begin_chunk()
-        self.output.write(built.end())
+        self.output.write(builder.end())
 
     def finish(self) -> None:
         """Writes the index and the end of the file, and closes it, until something is added."""
         self.flush()
         if self.output.is_finished:
             return
-        built = RecordBuilder()
-        records.DataEnd(data_section_crc=self.output.checksum).write(built)
-        summary_start = self.output.position + built.count
-        first, last = self._times or (0, 0)
-        statistics = records.Statistics(
-            message_count=sum(self._counts.values()),
-            schema_count=len(self._schemas),
-            channel_count=len(self._channels),
-            attachment_count=0,
-            metadata_count=0,
-            chunk_count=self._chunk_count,
-            message_start_time=first,
-            message_end_time=last,
-            channel_message_counts=self._counts,
-        )
-        summary = RecordBuilder()
-        for record in (*self._schemas, *self._channels, statistics):
-            record.write(summary)
-        summary.write(self._chunk_index)
+        end = built(records.DataEnd(self.output.checksum))
+        summary = self._definitions + built(self._statistics) + self._chunk_index
+        footer = records.Footer(self.output.position + len(end), 0, 0)
         # The MCAP specification: the checksum covers the summary, and the footer up to itself.
-        summary.write(_FOOTER.pack(Opcode.FOOTER, _FOOTER_FIELDS, summary_start, 0))
-        content = summary.end()
-        built.write(content)
-        built.write(struct.pack("<I", zlib.crc32(content)))
-        built.write(MCAP0_MAGIC)
-        self.output.finish(built.end())
+        footer.summary_crc = zlib.crc32(built(footer)[:-4], zlib.crc32(summary))
+        self.output.finish(end + summary + built(footer) + MCAP0_MAGIC)
 
     def _begin_chunk(self) -> None:
         self._parts: list[bytes] = []
@@ -343,6 +331,14 @@ class _Output:
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+def built(*given: McapRecord) -> bytes:
+    """Returns the bytes of records."""
+    builder = RecordBuilder()
+    for record in given:
+        record.write(builder)
+    return bytes(builder.end())
 
 
 def _file_descriptors(message: type[Message]) -> bytes:

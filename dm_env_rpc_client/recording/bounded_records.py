@@ -1,0 +1,355 @@
+"""The records of an MCAP file, without believing what they say about their sizes.
+
+`mcap.records` parses them. Its readers allocate what a length or the compressed data say: nothing
+is allocated here before its size was compared with what is there and with the limits. They also
+take a record that is cut off for a whole one. A length stands twice, in a record and in its fields.
+Both have to agree, also in a record of which only the beginning is there: a changed length does not
+look like a file that was cut off. Messages in chunks are taken apart here, since `mcap` takes
+several microseconds for each.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
+
+import lz4.frame
+import zstandard
+from mcap import records
+from mcap.data_stream import ReadDataStream
+from mcap.exceptions import EndOfFile
+from mcap.opcode import Opcode
+from mcap.records import McapRecord
+from mcap.writer import MCAP0_MAGIC
+
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.recording.container import MESSAGE, MESSAGE_FIELDS, PREFIX
+from dm_env_rpc_client.tensors.limits import Limits
+
+_FOOTER_BYTES = 20
+_TIME_AND_PLACE_BYTES = 16
+_BLOCK = 1 << 16
+_OF_MESSAGE = int(Opcode.MESSAGE)
+
+_RECORDS = 1 << 18
+"""Records that a file of any size may have."""
+
+_RECORD_BYTES = 2
+"""A file may have one more record for this number of bytes. A message without contents takes 5
+bytes or more, since its number and its time differ from those of others: zstd at level 19 needs
+5.3."""
+
+_HELD = 4
+"""What the TimeSteps of a file may take, in sizes of the file, if that is more than a chunk."""
+
+
+class Damage(Exception):  # noqa: N818 - the text of a RecordingError, which the reader raises.
+    """What is wrong with a file."""
+
+
+class FileBudget:
+    """What is left for reading one file; see `Limits.chunk_bytes`.
+
+    Args:
+      path: of the file.
+      size: of the file.
+      limits: what it may take.
+    """
+
+    def __init__(self, path: Path, size: int, limits: Limits):
+        self._path = path
+        self._most_bytes = {"chunk": limits.chunk_bytes, "message": limits.message_bytes}
+        self._records = self._most_records = _RECORDS + size // _RECORD_BYTES
+        self._left = self._most_held = max(limits.chunk_bytes, _HELD * size)
+
+    def check(self, kind: Literal["chunk", "message"], size: int) -> None:
+        """Raises RecordingError if a chunk (or another record), or a message, is too large."""
+        most = self._most_bytes[kind]
+        if size > most:
+            raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", kind)
+
+    def take_record(self) -> None:
+        """Counts a record; RecordingError if there are too many for the size of the file."""
+        self._records -= 1
+        if self._records < 0:
+            raise RecordingError(
+                f"cannot read {self._path}: it has more than {self._most_records} records, which "
+                "is too many for its size"
+            )
+
+    def hold(self, size: int) -> None:
+        """Charges for memory that is kept while the file is read; RecordingError if over."""
+        self._left -= size
+        if self._left < 0:
+            raise self._error(
+                f"what has to be kept of it takes more than {self._most_held} bytes; read the "
+                "episodes one by one, or allow more",
+                "chunk",
+            )
+
+    def release(self, size: int) -> None:
+        """Gives back what was charged."""
+        self._left += size
+
+    def _error(self, text: str, kind: str) -> RecordingError:
+        return RecordingError(f"cannot read {self._path}: {text} (Limits.{kind}_bytes)")
+
+
+class _Source(ReadDataStream):
+    """What records are parsed from. Nothing is read beyond a place, and no part of what is asked.
+
+    Args:
+      stream: where it comes from.
+      end: that place.
+
+    Attributes:
+      end: as the argument.
+      checksum_so_far: of what was read.
+    """
+
+    def __init__(self, stream: BinaryIO, end: int):
+        super().__init__(stream)
+        self.end = end
+        self.checksum_so_far = 0
+
+    def read(self, length: int) -> bytes:
+        if not 0 <= length <= self.end - self.count:
+            raise EndOfFile
+        data = bytes(super().read(length))
+        if len(data) < length:
+            raise EndOfFile
+        self.checksum_so_far = zlib.crc32(data, self.checksum_so_far)
+        return data
+
+    def skip(self, length: int) -> None:
+        """Reads bytes that nobody needs, without much memory."""
+        for left in range(length, 0, -_BLOCK):
+            self.read(min(left, _BLOCK))
+
+
+class IndexSize(NamedTuple):
+    """How many messages of a channel the index of a chunk has.
+
+    It is read in place of a `records.MessageIndex`, which takes eight times the memory of its
+    record.
+    """
+
+    channel_id: int
+    messages: float
+
+    @classmethod
+    def read(cls, source: _Source) -> IndexSize:
+        """Reads one."""
+        channel, size = source.read2(), source.read4()
+        source.skip(size)
+        return cls(channel, size / _TIME_AND_PLACE_BYTES)
+
+
+InChunk: TypeAlias = "tuple[int, int, int, bytes] | records.Schema | records.Channel"
+"""A record in a chunk. Of a message it is the channel, the sequence, the nanoseconds and the bytes:
+an object for each would take longer."""
+
+# The records that are read.
+_KINDS: Mapping[int, Any] = {
+    Opcode.HEADER: records.Header,
+    Opcode.FOOTER: records.Footer,
+    Opcode.SCHEMA: records.Schema,
+    Opcode.CHANNEL: records.Channel,
+    Opcode.MESSAGE: records.Message,
+    Opcode.CHUNK: records.Chunk,
+    Opcode.MESSAGE_INDEX: IndexSize,
+    Opcode.STATISTICS: records.Statistics,
+    Opcode.DATA_END: records.DataEnd,
+}
+
+# Those of which many objects are made have a bound of their own. The channels of a connection have
+# a few hundred bytes, Statistics ten for each of 2**16 channels.
+_MOST_BYTES: Mapping[int, int] = {Opcode.CHANNEL: 1 << 16, Opcode.STATISTICS: 1 << 20}
+
+
+def _parsed(source: _Source, opcode: int, length: int) -> Any:
+    """Returns a record that has as many bytes.
+
+    Raises:
+      Damage: its fields have not, or it is larger than such a record is.
+      EndOfFile: the source ends before its fields.
+    """
+    begin = source.count
+    most = _MOST_BYTES.get(opcode, length)
+    if length > most:
+        raise Damage(f"a {Opcode(opcode).name.lower()} has {length} bytes; expected at most {most}")
+    kind = _KINDS[opcode]
+    try:
+        record = kind.read(source, *([length] if kind is records.Message else []))
+    except UnicodeDecodeError as error:
+        raise Damage(f"a text is not UTF-8: {error}") from error
+    if source.count - begin != length:
+        raise Damage(f"a record of {length} bytes has fields of {source.count - begin} bytes")
+    return record
+
+
+class RecordFile:
+    """The records of a file outside of chunks; those that a reader does not need are skipped.
+
+    Args:
+      file: the file, after its magic bytes.
+      size: of the file.
+      budget: what a record may take.
+
+    Attributes:
+      checksum: of what is before the last record, from the beginning or from where `begin_summary`
+        was called.
+      has_end: whether the file was written to its end.
+    """
+
+    def __init__(self, file: BinaryIO, size: int, budget: FileBudget):
+        self._size = size - len(MCAP0_MAGIC)
+        self._source = _Source(file, self._size)
+        self._source.checksum_so_far = zlib.crc32(MCAP0_MAGIC)
+        self._budget = budget
+        self._place = 0
+        self.checksum = 0
+        # One changed bit leaves either the footer or the magic bytes after it.
+        length = PREFIX.size + _FOOTER_BYTES + len(MCAP0_MAGIC)
+        end = os.pread(file.fileno(), length, size - length) if length < size else b""
+        footer = PREFIX.pack(Opcode.FOOTER, _FOOTER_BYTES)
+        self.has_end = end.startswith(footer) or end.endswith(MCAP0_MAGIC)
+
+    @property
+    def place(self) -> int:
+        """Where the last record begins."""
+        return self._place + len(MCAP0_MAGIC)
+
+    def next(self) -> McapRecord | IndexSize | None:
+        """Returns the next record; None if the file was not written whole.
+
+        Raises:
+          RecordingError: it is larger than the budget allows.
+          Damage: the file has an end, but not all that was before.
+        """
+        source = self._source
+        while True:
+            self._budget.take_record()
+            self._place, self.checksum = source.count, source.checksum_so_far
+            source.end, end = self._size, self._size + 1
+            try:
+                opcode, length = source.read1(), source.read8()
+                end = source.count + length
+                source.end = min(end, self._size)
+                size = source.end - source.count
+                if opcode == _OF_MESSAGE:
+                    self._budget.check("message", size - MESSAGE_FIELDS)
+                if opcode in _KINDS:
+                    self._budget.check("chunk", size)
+                    record: McapRecord | IndexSize = _parsed(source, opcode, length)
+                    return record
+                source.skip(length)
+            except EndOfFile:
+                if end <= self._size:
+                    raise Damage(f"a record of {length} bytes has longer fields") from None
+                if self.has_end:
+                    raise Damage("it ends in the middle of a record") from None
+                return None
+
+    def begin_summary(self) -> None:
+        """Begins another checksum with the record after the last one."""
+        self._source.checksum_so_far = 0
+
+    def ends(self) -> bool:
+        """Returns whether the magic bytes follow, and nothing else; False if they are cut off.
+
+        Raises:
+          Damage: other bytes follow.
+        """
+        self._source.end = self._size
+        found = self._source.read(min(self._size - self._source.count, len(MCAP0_MAGIC) + 1))
+        if found != MCAP0_MAGIC and (self.has_end or not MCAP0_MAGIC.startswith(found)):
+            raise Damage("its last bytes are not those of an MCAP file")
+        return found == MCAP0_MAGIC
+
+
+def records_of_chunk(chunk: records.Chunk, budget: FileBudget) -> Iterator[InChunk]:
+    """Yields the messages, schemas and channels of a chunk.
+
+    Memory that was read is given back when there is much of it, so that a large message and its
+    chunk are not in memory together.
+
+    Raises:
+      RecordingError: it is larger than the budget allows.
+      Damage: it cannot be decompressed, its checksum is wrong, or a record is damaged.
+    """
+    view = memoryview(_decompressed(chunk, budget))
+    del chunk
+    place = 0
+    while place < len(view):
+        budget.take_record()
+        if len(view) - place < PREFIX.size:
+            raise Damage("a record in a chunk is cut off")
+        opcode, length = PREFIX.unpack_from(view, place)
+        begin = place + (MESSAGE.size if opcode == _OF_MESSAGE else PREFIX.size)
+        end = place + PREFIX.size + length
+        if not begin <= end <= len(view):
+            raise Damage(f"a record in a chunk has {length} bytes")
+        found: InChunk | None = None
+        if opcode == _OF_MESSAGE:
+            budget.check("message", end - begin)
+            _, _, channel, sequence, nanoseconds, _ = MESSAGE.unpack_from(view, place)
+            found = channel, sequence, nanoseconds, bytes(view[begin:end])
+        elif opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
+            try:
+                found = _parsed(_Source(io.BytesIO(view[begin:end]), length), opcode, length)
+            except EndOfFile:
+                raise Damage(f"a record of {length} bytes has longer fields") from None
+        place = end
+        if length > _BLOCK and 2 * place > len(view):
+            view, place = memoryview(bytes(view[place:])), 0
+        if found is not None:
+            yield found
+        del found
+
+
+def _decompressed(chunk: records.Chunk, budget: FileBudget) -> bytes:
+    size = chunk.uncompressed_size
+    budget.check("chunk", size)
+    decompress = _DECOMPRESSIONS.get(chunk.compression)
+    if decompress is None:
+        raise Damage(f"a chunk has the compression {chunk.compression[:8]!r}")
+    try:
+        found = decompress(chunk.data, size)
+    except (zstandard.ZstdError, RuntimeError, ValueError) as error:
+        raise Damage(f"a chunk cannot be decompressed: {error}") from error
+    if len(found) != size:
+        raise Damage(f"a chunk has {len(found)} bytes; expected {size}")
+    if chunk.uncompressed_crc and zlib.crc32(found) != chunk.uncompressed_crc:
+        raise Damage("the checksum of a chunk is wrong")
+    return found
+
+
+def _of_zstd(data: bytes, size: int) -> bytes:
+    declared = zstandard.frame_content_size(data)
+    if declared not in (-1, size):
+        raise Damage(
+            f"the compressed data say that they are {declared} bytes, the chunk says {size}"
+        )
+    decompressor = zstandard.ZstdDecompressor()
+    return decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
+
+
+def _of_lz4(data: bytes, size: int) -> bytes:
+    # One more than expected, so that longer data are not taken for these.
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    found: bytes = decompressor.decompress(data, max_length=size + 1)
+    if not decompressor.eof or decompressor.unused_data:
+        raise Damage("the compressed data have another length than the chunk")
+    return found
+
+
+_DECOMPRESSIONS: Mapping[str, Callable[[bytes, int], bytes]] = {
+    "": lambda data, _: data,
+    "zstd": _of_zstd,
+    "lz4": _of_lz4,
+}

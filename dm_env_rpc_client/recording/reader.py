@@ -1,0 +1,340 @@
+"""Reading a recording message by message, also one whose recorder was killed.
+
+A file without an end is read up to the first record that is not whole. A file with an end has to
+have all that the end says: the checksums of the data and of the summary, if it has some (earlier
+versions and most other programs write 0), the numbers of chunks and messages, and the
+same schemas and channels. Messages of a connection are numbered, and a chunk is followed by its
+index, so that a missing chunk is noticed in a file without an end, too.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import zlib
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from mcap import records
+from mcap.writer import MCAP0_MAGIC
+
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.recording.bounded_records import (
+    Damage,
+    FileBudget,
+    IndexSize,
+    RecordFile,
+    records_of_chunk,
+)
+from dm_env_rpc_client.recording.container import ENVELOPES, PROFILE, REQUESTS, built
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits, shortened
+
+_DIRECTIONS = {envelope.DESCRIPTOR.full_name: name for name, envelope in ENVELOPES.items()}
+
+_NUMBER_DIGITS = 9
+"""The most digits that the number of a connection has."""
+
+_CONNECTION_BYTES = 2000
+"""What a connection takes in memory beside its metadata."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedConnection:
+    """A connection of a recording.
+
+    Attributes:
+      number: its number in the recording, from 1.
+      address: of its server.
+      metadata: what the recording says about it, such as the version of this package and the
+        transport.
+    """
+
+    number: int
+    address: str
+    metadata: Mapping[str, str]
+
+
+class Entry(NamedTuple):
+    """A recorded message.
+
+    Attributes:
+      connection: the connection that it was sent or received on.
+      is_request: whether it is an EnvironmentRequest, and not an EnvironmentResponse.
+      sequence: its number among the requests or answers of the connection, from 1.
+      nanoseconds: when it was sent or received, since the epoch.
+      message: its bytes.
+    """
+
+    connection: RecordedConnection
+    is_request: bool
+    sequence: int
+    nanoseconds: int
+    message: bytes
+
+
+def check_reading(path: str | os.PathLike[str], limits: Limits) -> None:
+    """Raises SpecError if what is to be read, or its limits, are of another type."""
+    arguments.path("path", path)
+    arguments.instance("limits", limits, Limits, "a Limits")
+
+
+class Scan:
+    """Reads the messages of a recording in the order in which they were recorded.
+
+    Args:
+      path: the file.
+      limits: what a message and a chunk may take; see `Limits`.
+
+    Attributes:
+      connections: those that were read so far, by number.
+      is_complete: whether the end of the file was read; False if the recorder was killed, or still
+        records.
+      limits: as the argument.
+      budget: what reading the file may still take.
+
+    Raises:
+      SpecError: an argument is of another type.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT):
+        check_reading(path, limits)
+        self.path = Path(path)
+        self.limits = limits
+        self._begin(0)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Reads the file.
+
+        Yields:
+          Each message.
+
+        Raises:
+          RecordingError: the file cannot be read, is not a recording, is damaged, or exceeds the
+            limits.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                found = os.fstat(file.fileno())
+                self._begin(found.st_size)
+                if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
+                    raise RecordingError(f"{self.path} is not a recording: it is no MCAP file")
+                reading = RecordFile(file, found.st_size, self.budget)
+                try:
+                    if (yield from self._read_data(reading)):
+                        self._read_summary(reading)
+                except Damage as error:
+                    # A recorder that goes on with its file cuts off the end that was there.
+                    after = os.fstat(file.fileno())
+                    is_recorded = (after.st_size, after.st_mtime_ns) != (
+                        found.st_size, found.st_mtime_ns
+                    )  # fmt: skip
+                    if not (reading.has_end and is_recorded):
+                        raise RecordingError(
+                            f"{self.path} is damaged at byte {reading.place}: {error}"
+                        ) from error
+        except OSError as error:
+            raise RecordingError(f"cannot read the recording {self.path}: {error}") from error
+
+    def _begin(self, size: int) -> None:
+        self.is_complete = False
+        self.budget = FileBudget(self.path, size, self.limits)
+        self._contents = _Contents(self.budget)
+        self.connections = self._contents.connections
+
+    def _read_data(self, reading: RecordFile) -> Generator[Entry, None, bool]:
+        """Yields the messages; returns whether the end of the data was read."""
+        contents = self._contents
+        header = reading.next()
+        if header is not None and not isinstance(header, records.Header):
+            raise Damage("it does not begin with a header")
+        contents.profile = "" if header is None else header.profile
+        while (record := reading.next()) is not None:
+            if isinstance(record, IndexSize):
+                contents.check_index(record)
+                continue
+            contents.end_chunk()
+            if isinstance(record, records.Chunk):
+                contents.chunks += 1
+                inside = records_of_chunk(record, self.budget)
+                del record
+                for inner in inside:
+                    if isinstance(inner, tuple):
+                        entry = contents.entry(*inner)
+                        del inner
+                        if entry is not None:
+                            yield entry
+                        del entry
+                    else:
+                        contents.define(inner)
+            elif isinstance(record, records.Message):
+                entry = contents.entry(
+                    record.channel_id, record.sequence, record.log_time, record.data
+                )
+                del record
+                if entry is not None:
+                    yield entry
+                del entry
+            elif isinstance(record, records.DataEnd):
+                if record.data_section_crc not in (0, reading.checksum):
+                    raise Damage("the checksum of the data is wrong")
+                reading.begin_summary()
+                return True
+            elif isinstance(record, records.Schema | records.Channel):
+                contents.define(record)
+            else:
+                raise Damage(f"a {_name(record)} is among the messages")
+        return False
+
+    def _read_summary(self, reading: RecordFile) -> None:
+        """Compares the end of the file with what was read."""
+        start: int | None = None
+        statistics: records.Statistics | None = None
+        while (record := reading.next()) is not None:
+            if isinstance(record, records.Footer):
+                # The MCAP specification: the checksum covers the footer up to itself.
+                checksum = zlib.crc32(built(record)[:-4], reading.checksum)
+                if record.summary_crc not in (0, checksum):
+                    raise Damage("the checksum of the summary is wrong")
+                if record.summary_start != (start or 0):
+                    raise Damage(
+                        f"the footer says that the summary begins at byte {record.summary_start}"
+                    )
+                if statistics is not None:
+                    self._contents.check_statistics(statistics)
+                self.is_complete = reading.ends()
+                return
+            start = start or reading.place
+            if isinstance(record, records.Statistics):
+                if statistics is not None:
+                    raise Damage("there are two Statistics records")
+                statistics = record
+            elif isinstance(record, records.Schema | records.Channel):
+                self._contents.is_known(record)
+            else:
+                raise Damage(f"a {_name(record)} is after the end of the messages")
+
+
+class _Contents:
+    """What was read of a file, with which its indexes, its end and further records are compared.
+
+    Args:
+      budget: what reading the file may still take.
+
+    Attributes:
+      connections: by number.
+      profile: of the file.
+      chunks: how many.
+    """
+
+    def __init__(self, budget: FileBudget):
+        self.connections: dict[int, RecordedConnection] = {}
+        self.profile = ""
+        self.chunks = 0
+        self._budget = budget
+        self._messages: collections.Counter[int] = collections.Counter()
+        # Those of the last chunk, until something other than its indexes follows.
+        self._of_chunk: collections.Counter[int] = collections.Counter()
+        self._checksums: dict[tuple[type, int], int] = {}
+        # The direction of the messages that a schema describes, and which channels have which
+        # connection; None for those of other programs.
+        self._schemas: dict[int, str | None] = {0: None}
+        self._channels: dict[int, tuple[RecordedConnection, bool] | None] = {}
+        self._last: dict[int, int] = {}
+
+    def entry(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> Entry | None:
+        """Counts a message, and returns it; None for one of another program."""
+        self._of_chunk[channel] += 1
+        try:
+            found = self._channels[channel]
+        except KeyError:
+            raise Damage(
+                f"a message is of channel {channel}, which the file does not have"
+            ) from None
+        if found is None:
+            return None
+        connection, is_request = found
+        # The first one that there is may have any number: other programs cut parts out of a file,
+        # and number messages with 0 if they do not number them.
+        last = self._last.get(channel)
+        self._last[channel] = sequence
+        if last is not None and sequence not in (0, (last + 1) & 0xFFFFFFFF):
+            kind = "request" if is_request else "answer"
+            raise Damage(
+                f"{kind} {sequence} of connection {connection.number} follows {kind} {last}"
+            )
+        return Entry(connection, is_request, sequence, nanoseconds, message)
+
+    def check_index(self, index: IndexSize) -> None:
+        """Compares an index with the chunk before it."""
+        count = self._of_chunk[index.channel_id]
+        if index.messages != count:
+            raise Damage(
+                f"the index of a chunk has {index.messages:g} messages of channel "
+                f"{index.channel_id}; {count} were read"
+            )
+
+    def end_chunk(self) -> None:
+        """There are no more indexes of the last chunk."""
+        self._messages.update(self._of_chunk)
+        self._of_chunk.clear()
+
+    def check_statistics(self, found: records.Statistics) -> None:
+        """Compares the numbers that were written at the end."""
+        counts = {channel: n for channel, n in found.channel_message_counts.items() if n}
+        read = self._messages.total()
+        if (found.message_count, found.chunk_count) != (read, self.chunks) or (
+            counts and counts != +self._messages
+        ):
+            raise Damage(
+                f"it should have {found.message_count} messages in {found.chunk_count} chunks; "
+                f"{read} in {self.chunks} chunks were read"
+            )
+
+    def is_known(self, record: records.Schema | records.Channel) -> bool:
+        """Whether a schema or channel is a repetition of one that was read."""
+        checksum = zlib.crc32(built(record))
+        key = type(record), record.id
+        is_known = key in self._checksums
+        if self._checksums.setdefault(key, checksum) != checksum:
+            raise Damage(f"the {_name(record)} {record.id} is there twice, differently")
+        return is_known
+
+    def define(self, record: records.Schema | records.Channel) -> None:
+        """Takes a schema or a channel."""
+        if self.is_known(record):
+            return
+        if isinstance(record, records.Schema):
+            self._schemas[record.id] = _DIRECTIONS.get(record.name)
+            return
+        if record.schema_id not in self._schemas:
+            raise Damage(
+                f"channel {record.id} has schema {record.schema_id}, which the file does not have"
+            )
+        direction = self._schemas[record.schema_id]
+        metadata = {} if direction is None else record.metadata
+        self._channels[record.id] = None
+        if "connection" in metadata:
+            if metadata.pop("direction", direction) != direction:
+                raise Damage(f"channel {record.id} has the schema of {direction} and is not theirs")
+            self._budget.hold(_CONNECTION_BYTES + 2 * len(built(record)))
+            self._channels[record.id] = (self._connection(metadata), direction == REQUESTS)
+        elif self.profile == PROFILE:
+            raise Damage(f"channel {record.id} does not say which connection it is of")
+
+    def _connection(self, metadata: Mapping[str, str]) -> RecordedConnection:
+        named = metadata["connection"]
+        if len(named) > _NUMBER_DIGITS or not (named.isascii() and named.isdecimal()):
+            raise Damage(
+                f"the number of a connection is {shortened(named, 40)!r}; expected 1 to "
+                f"{_NUMBER_DIGITS} digits"
+            )
+        number = int(named)
+        made = RecordedConnection(number, metadata.get("address", ""), metadata)
+        return self.connections.setdefault(number, made)
+
+
+def _name(record: object) -> str:
+    return type(record).__name__.lower()
