@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError, SpecError
@@ -36,6 +37,7 @@ __all__ = [
     "WORLD_AUTORESET_MODE",
     "WORLD_NUM_ENVS",
     "check_step",
+    "checked_reset_mask",
     "num_rows",
     "row_errors",
     "row_errors_text",
@@ -135,6 +137,25 @@ def _wrong_spec(what: str, spec: dm_env_rpc_pb2.TensorSpec, expected: str) -> Sp
         f"{what} of the batch is {dm_env_rpc_pb2.DataType.Name(spec.dtype)} {list(spec.shape)}; "
         f"expected {expected}, since {STEP_TYPE!r} has that number of rows"
     )
+
+
+def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
+    """Returns the setting `reset_mask` as an array.
+
+    Args:
+      mask: the setting.
+      count: the number of rows.
+
+    Raises:
+      ValueError: it is not bool [N] with at least one True.
+    """
+    array = np.asarray(mask)
+    if array.dtype != np.bool_ or array.shape != (count,) or not array.any():
+        raise ValueError(
+            f"setting {RESET_MASK!r}: expected bool [{count}] with at least one True, got "
+            f"{array.dtype} {list(array.shape)}"
+        )
+    return array
 
 
 def check_step(values: Mapping[str, Any], count: int) -> None:

@@ -17,10 +17,9 @@ from dm_env import specs
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.extras import importing
-from dm_env_rpc_client.recording.episode import Episode
-from dm_env_rpc_client.recording.episodes import all_episodes
-from dm_env_rpc_client.recording.exported_sizes import exported_sizes
+from dm_env_rpc_client.recording.episodes import Episode, all_episodes
 from dm_env_rpc_client.recording.reader import Scan
+from dm_env_rpc_client.recording.rows import size_of_step
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 with importing("minari", "Minari, for Python from 3.11 on, needs"):
@@ -30,6 +29,9 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.namespace import NAMESPACE_METADATA_FILENAME
     from minari.storage import get_dataset_path
+
+_TIMESTEP_PART = 16
+"""A TimeStep may take `Limits.chunk_bytes` divided by this: Minari takes 20 bytes for each."""
 
 _MOST_DISCRETE = np.iinfo(np.int64).max
 """Gymnasium's `Discrete` counts with int64."""
@@ -87,9 +89,9 @@ def export_minari(
                 f"episode {episode.number} of {path} has other actions or observations than those "
                 "before, and the episodes of a data set have the same"
             )
-        exported_sizes(episode, limits)
         # Before the values: NumPy stacks none of variable length.
         space_of = space_of or _spaces(path, first)
+        _check_sizes(episode, limits)
         try:
             buffers.append(_buffer(len(buffers), episode))
         except SpecError as error:
@@ -124,6 +126,19 @@ def _check_id(dataset_id: str) -> None:
             f"cannot export to Minari: there is a data set {dataset_id!r} already; choose another "
             "name or version"
         )
+
+
+def _check_sizes(episode: Episode, limits: Limits) -> None:
+    """Raises RecordingError if a TimeStep takes too much: Minari takes many times its size."""
+    most = limits.chunk_bytes // _TIMESTEP_PART
+    for index, step in enumerate(episode.flat_timesteps):
+        values = [*step.observation.values(), *episode.flat_actions[index].values()]
+        size = size_of_step(step.reward, step.discount, *values)
+        if size > most:
+            raise RecordingError(
+                f"TimeStep {index} of episode {episode.number} takes about {size} bytes where it "
+                f"is exported; at most {most} are allowed, 1/{_TIMESTEP_PART} of Limits.chunk_bytes"
+            )
 
 
 @contextlib.contextmanager

@@ -188,7 +188,9 @@ class Batch(dm_env.Environment):
             any other error.
         """
         flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
-        mask = self._checked_mask(flat.pop(batches.RESET_MASK, None))
+        mask = flat.pop(batches.RESET_MASK, None)
+        if mask is not None:
+            mask = batches.checked_reset_mask(mask, self.num_envs)
         try:
             of_rows = settings_of_rows(flat, self.num_envs)
         except RequestError as error:
@@ -362,17 +364,6 @@ class Batch(dm_env.Environment):
                     "rows; a Reset with the setting 'infos' is for all rows"
                 )
         return after
-
-    def _checked_mask(self, mask: Any) -> npt.NDArray[np.bool_] | None:
-        if mask is None:
-            return None
-        array = np.asarray(mask)
-        if array.dtype != np.bool_ or array.shape != (self.num_envs,) or not array.any():
-            raise ValueError(
-                f"setting {batches.RESET_MASK!r}: expected bool [{self.num_envs}] with at least "
-                f"one True, got {array.dtype} {list(array.shape)}"
-            )
-        return array
 
 
 def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:

@@ -195,12 +195,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
                     f"setting {batches.RESET_MASK!r}: {type(self._environment.unwrapped).__name__} "
                     f"with autoreset mode {self._mode.name} begins episodes in all rows only"
                 )
-            array = np.asarray(mask)
-            if array.dtype != np.bool_ or array.shape != (self.num_envs,) or not array.any():
-                raise ValueError(
-                    f"setting {batches.RESET_MASK!r}: expected bool [{self.num_envs}] with at "
-                    f"least one True, got {array.dtype} {list(array.shape)}"
-                )
+            array = batches.checked_reset_mask(mask, self.num_envs)
             options = {**(options or {}), batches.RESET_MASK: array}
         self._seed = arguments.get("seed")
         self._options = options

@@ -1,0 +1,208 @@
+"""The steps of the rows of a batched world.
+
+In a batched world the stream's state says nothing about rows. Their sequences begin and end with
+the observation `step_type`; the rules are those of the guide "Serve a batch".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs as dm_env_specs
+
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.recording.bounded_records import FileBudget
+from dm_env_rpc_client.tensors.batch_specs import row_tensor_spec
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
+from dm_env_rpc_client.tensors.specs import tensor_spec_to_dm_env_spec
+
+_FIRST = dm_env.StepType.FIRST
+
+# What takes memory beside the bytes of arrays and messages, measured with CPython 3.11.
+_TIMESTEP_BYTES = 1000
+_VALUE_BYTES = 200
+_OBJECT_BYTES = 650
+
+_ROW_BYTES = 32
+"""What is kept for a row beside its TimeSteps."""
+
+
+class Specs(NamedTuple):
+    """The specs of an episode, by flat name."""
+
+    actions: Mapping[str, dm_env_specs.Array]
+    observations: Mapping[str, dm_env_specs.Array]
+
+
+class RowStep(NamedTuple):
+    """A step of one row.
+
+    Attributes:
+      row: the row; None for a world without rows.
+      timestep: with observations by flat name.
+      action: that led to it, the same.
+      size: what both take.
+    """
+
+    row: int | None
+    timestep: dm_env.TimeStep
+    action: dict[str, Any]
+    size: int
+
+
+class Rows:
+    """Divides the steps of a batched world into those of its rows.
+
+    Args:
+      specs: of one row.
+      count: the number of rows.
+      budget: what reading the file may still take.
+
+    Attributes:
+      specs: as the argument.
+    """
+
+    def __init__(self, specs: Specs, count: int, budget: FileBudget):
+        self.specs = specs
+        self._count = count
+        self._budget = budget
+        self.forget()
+
+    @classmethod
+    def of(cls, actions: SpecManager, observations: SpecManager, budget: FileBudget) -> Rows | None:
+        """Returns those of a world with these specs; None if it is not batched.
+
+        Raises:
+          SpecError: the specs break the rules for batches.
+        """
+        found = observations.specs_by_name
+        count = batches.num_rows(found)
+        if count is None:
+            return None
+        if batches.STEP_MASK in actions.specs_by_name:
+            mask = tensor_spec_to_dm_env_spec(actions.name_to_spec(batches.STEP_MASK))
+            if mask.dtype != np.bool_ or mask.shape != (count,):
+                raise SpecError(
+                    f"action {batches.STEP_MASK!r} of the batch is {mask.dtype} "
+                    f"{list(mask.shape)}; expected bool [{count}]"
+                )
+        names = [n for n, spec in found.items() if n not in batches.OF_BATCH and spec.shape]
+        names_of_actions = [n for n in actions.specs_by_name if n != batches.STEP_MASK]
+
+        def of(manager: SpecManager, names: list[str]) -> dict[str, dm_env_specs.Array]:
+            rows = {n: row_tensor_spec(manager.name_to_spec(n), count) for n in names}
+            return {n: tensor_spec_to_dm_env_spec(spec) for n, spec in rows.items()}
+
+        try:
+            specs = Specs(of(actions, names_of_actions), of(observations, names))
+        except SpecError:
+            return None
+        return cls(specs, count, budget)
+
+    def forget(self) -> None:
+        """The world was left, or begins anew."""
+        # The rows that have had a step; None before the first one of the world.
+        self._seen: npt.NDArray[np.bool_] | None = None
+        # The rows in which a Reset begins sequences; None for all.
+        self._mask: npt.NDArray[np.bool_] | None = None
+        self._has_reset = False
+
+    def reset(self, mask: Any) -> list[int] | None:
+        """Takes a Reset; returns the rows whose sequences it ends, None for all.
+
+        Args:
+          mask: the rows in which the next step begins a sequence, bool [N]; None for all.
+
+        Raises:
+          ValueError: it is no such mask.
+        """
+        if mask is None:
+            self._mask, self._has_reset = None, True
+            return None
+        named = batches.checked_reset_mask(mask, self._count)
+        if not self._has_reset:
+            self._mask, self._has_reset = named, True
+        elif self._mask is not None:
+            self._mask = self._mask | named
+        rows: list[int] = np.flatnonzero(named).tolist()
+        return rows
+
+    def steps(
+        self, is_first: bool, action: Mapping[str, Any], values: Mapping[str, Any]
+    ) -> Iterator[RowStep]:
+        """Yields the steps of the rows that have stepped, with arrays of their own.
+
+        Args:
+          is_first: whether it is the first step of the stream, or after a Reset.
+          action: arrays [N, ...] by flat name.
+          values: the observations, the same.
+
+        Raises:
+          ProtocolError: the values are not those of a batched world.
+        """
+        if batches.STEP_TYPE not in values:
+            raise ProtocolError(
+                f"it does not have the observation {batches.STEP_TYPE!r}, as the steps before had"
+            )
+        batches.check_step(values, self._count)
+        kinds = values[batches.STEP_TYPE]
+        if self._seen is None:
+            self._budget.hold(_ROW_BYTES * len(kinds))
+            self._seen = np.zeros(len(kinds), np.bool_)
+        taken = self._taken(is_first, self._seen, kinds, action)
+        for row in batches.row_errors(values.get(batches.ROW_ERRORS, ""), self._count):
+            taken[row] = False
+        self._seen |= taken
+        arrays = {name: values[name] for name in self.specs.observations if name in values}
+        actions = {name: action[name] for name in self.specs.actions if name in action}
+        given = [*arrays.values(), *actions.values()]
+        size = size_of_step(*[0] * len(given)) + sum(map(size_of, given)) // len(kinds)
+        for row in map(int, np.flatnonzero(taken)):
+            kind = dm_env.StepType(int(kinds[row]))
+            own = {} if kind is _FIRST else {n: copied(array[row]) for n, array in actions.items()}
+            yield RowStep(row, _timestep(arrays, row, kind), own, size)
+
+    def _taken(
+        self, is_first: bool, seen: npt.NDArray[np.bool_], kinds: Any, action: Mapping[str, Any]
+    ) -> npt.NDArray[np.bool_]:
+        """Returns the rows that were to step, bool [N]; the others have their last values."""
+        if not is_first:
+            # Of a client from before all rows stepped together.
+            mask = action.get(batches.STEP_MASK)
+            return np.ones(len(kinds), np.bool_) if mask is None else mask.copy()
+        mask, self._mask, self._has_reset = self._mask, None, False
+        # No sequence has begun in a row of another kind.
+        is_kind: npt.NDArray[np.bool_] = kinds == _FIRST
+        return is_kind if mask is None else is_kind & (mask | ~seen)
+
+
+def _timestep(arrays: Mapping[str, Any], row: int, kind: dm_env.StepType) -> dm_env.TimeStep:
+    values = {name: copied(array[row]) for name, array in arrays.items()}
+    reward, discount = values.pop(REWARD, None), values.pop(DISCOUNT, None)
+    if kind is _FIRST:
+        reward = discount = None
+    return dm_env.TimeStep(kind, reward, discount, values)
+
+
+def copied(value: Any) -> Any:
+    """Returns a value that shares no memory."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def size_of(value: Any) -> int:
+    """Returns what a value takes: that of an array of texts or messages is an upper bound."""
+    array = np.asarray(value)
+    return (
+        _VALUE_BYTES + array.nbytes + (_OBJECT_BYTES * array.size if array.dtype == object else 0)
+    )
+
+
+def size_of_step(*values: Any) -> int:
+    """Returns what a TimeStep of these values takes."""
+    return _TIMESTEP_BYTES + sum(map(size_of, values))
