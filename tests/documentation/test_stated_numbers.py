@@ -21,7 +21,7 @@ from dm_env_rpc_client.distributed import ray_package
 from dm_env_rpc_client.environment import base_adaptor
 from dm_env_rpc_client.launch import containers, launched, processes
 from dm_env_rpc_client.protocol import pipeline
-from dm_env_rpc_client.recording import connection_recording, container
+from dm_env_rpc_client.recording import container, recorder
 from dm_env_rpc_client.server import batch_checks, error_log
 from dm_env_rpc_client.server.processes import worker, workers
 from dm_env_rpc_client.system import busy_wait, children
@@ -58,7 +58,7 @@ CONNECTING = default(dm_env_rpc_client.connect, "timeout")
 FROZEN = keepalive.KEEPALIVE_SECONDS + keepalive.KEEPALIVE_TIMEOUT_SECONDS
 TIMEOUTS = "docs/how-to/timeouts.md"
 RECORDING = "docs/how-to/record-and-replay.md"
-RECORDED = "recording.connection_recording:"
+RECORDED = "recording.recorder:"
 
 STATED = [
     Stated("environment.worlds:make", r"until a launched server must answer, which has (\d+) if",
@@ -74,9 +74,9 @@ STATED = [
     Stated("tensors.bounded_parsing:", r"up to (\d+) KiB are parsed without",
            bounded_parsing.SMALL_BYTES >> 10),
     Stated("tensors.displays.images:is_image", r"up to (\d+) channels", images._MOST_PLANES),
-    Stated(RECORDED, r"every (\d+) ms", connection_recording._TAKE_SECONDS * 1e3),
-    Stated(RECORDED, r"after (\d+) ms", connection_recording.FLUSH_SECONDS * 1e3),
-    Stated(RECORDED, r"(\d+) MiB wait", connection_recording.MAX_WAITING_BYTES / MIB),
+    Stated(RECORDED, r"every (\d+) ms", recorder._TAKE_SECONDS * 1e3),
+    Stated(RECORDED, r"after (\d+) ms", recorder.FLUSH_SECONDS * 1e3),
+    Stated(RECORDED, r"(\d+) MiB wait", recorder.MAX_WAITING_BYTES / MIB),
     Stated(TIMEOUTS, r"has to be there within (\d+) seconds", CONNECTING),
     Stated(TIMEOUTS, r"`make`, `connect`: until there is a connection \| (\d+) s", CONNECTING),
     Stated(TIMEOUTS, r"frozen or unreachable \| (\d+) s", FROZEN, True),
@@ -96,8 +96,8 @@ STATED = [
            default(server.serve, "max_connections")),
     Stated("docs/how-to/containers.md", r"close their environments within (\d+) s",
            worker._EXIT_SECONDS),
-    Stated(RECORDING, r"(\d+) MiB wait", connection_recording.MAX_WAITING_BYTES / MIB),
-    Stated(RECORDING, r"after ([\d.]+) s, or when", connection_recording.FLUSH_SECONDS),
+    Stated(RECORDING, r"(\d+) MiB wait", recorder.MAX_WAITING_BYTES / MIB),
+    Stated(RECORDING, r"after ([\d.]+) s, or when", recorder.FLUSH_SECONDS),
     Stated(RECORDING, r"or when it has (\d+) MiB", container._CHUNK_BYTES / MIB),
     Stated(RECORDING, r"`Limits.chunk_bytes` \((\d+) MiB\)", Limits().chunk_bytes / MIB),
     Stated("docs/explanations/how-a-step-travels.md", r"`unroll` of up to ([\d,]+) steps",

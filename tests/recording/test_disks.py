@@ -16,8 +16,9 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
-from dm_env_rpc_client.recording import Recorder, connection_recording
+from dm_env_rpc_client.recording import Recorder
 from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import entries, play
 from tests.support.scripted import descriptor_count, settles
@@ -97,8 +98,8 @@ def test_a_disk_that_takes_nothing_ends_the_connection(
     stepping: Callable[[str, Recorder], None],
 ) -> None:
     takes_again = threading.Event()
-    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
-    monkeypatch.setattr(connection_recording, "_STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(recorders, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(recorders, "_STALLED_SECONDS", 0.2)
     with Recorder(path) as recorder:
         disk(lambda _: takes_again.wait(60))
         try:
@@ -111,7 +112,7 @@ def test_a_disk_that_takes_nothing_ends_the_connection(
 def test_a_disk_that_is_slow_delays_and_drops_nothing(
     server: Server, path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(recorders, "MAX_WAITING_BYTES", 2_000)
     disk(lambda _: time.sleep(0.05))  # It is slow.
     play(server.address, 200, record=path)
     assert len(entries(path)) == 410
@@ -144,7 +145,7 @@ def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
         ticking.cancel()
 
     with Recorder(path) as recorder:
-        monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 1_000)
+        monkeypatch.setattr(recorders, "MAX_WAITING_BYTES", 1_000)
         disk(be_slow)
         asyncio.run(run())
     assert len(entries(recorder.path)) == 50

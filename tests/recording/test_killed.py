@@ -24,7 +24,7 @@ import dm_env
 import dm_env_rpc_client
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.recording import proxy, read, replay
-from dm_env_rpc_client.recording.connection_recording import FLUSH_SECONDS
+from dm_env_rpc_client.recording.recorder import FLUSH_SECONDS
 from dm_env_rpc_client.server import Catch, Server
 from tests.recording.sessions import SETTINGS, assert_same, entries, move
 from tests.reliability.scorecard import counts

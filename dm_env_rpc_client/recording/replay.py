@@ -10,7 +10,7 @@ import collections
 import functools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,24 @@ from dm_env_rpc_client.protocol.envelopes import (
 )
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.recording.reader import Scan, check_reading
-from dm_env_rpc_client.recording.serving import Serving
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.server_streams import ServerStream, check_may_listen
+from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.server_streams import (
+    ListenerOptions,
+    OpenStream,
+    ServerStream,
+    check_may_listen,
+)
 
 _log = logging.getLogger(__name__)
 
 _WITH_SEQUENCES = ("step", "reset", "join_world", "leave_world")
+
+_MAX_STREAMS = 256
+"""Clients beyond this number are refused with RESOURCE_EXHAUSTED."""
 
 _SHOWN = 400
 """How much of a request errors show, in characters."""
@@ -89,6 +97,61 @@ def replay(
     arguments.flag("lenient", lenient)
     shelf = _Shelf(Path(path), limits, lenient)
     return Serving(lambda peer: _ReplayedStream(shelf), address, transport)
+
+
+class Serving:
+    """A running server; made by `replay` and `proxy`.
+
+    Args:
+      open_stream: makes the server's end of a stream.
+      address: where to listen, in plaintext.
+      transport: of the listener.
+      finish: called after it has stopped.
+
+    Attributes:
+      address: where it listens, such as "localhost:40123".
+
+    Raises:
+      OSError: the address is taken, or does not belong to this machine.
+    """
+
+    def __init__(
+        self,
+        open_stream: OpenStream,
+        address: str,
+        transport: Transport,
+        finish: Callable[[], None] = lambda: None,
+    ):
+        options = ListenerOptions(open_stream, _MAX_STREAMS)
+        self._listener = open_listener(options, address, None, transport)
+        self.address = self._listener.address
+        self._finish = finish
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the server stops.
+
+        Args:
+          timeout: seconds; 0 looks once, None sets no limit.
+
+        Returns:
+          Whether it stopped.
+
+        Raises:
+          SpecError: the timeout is not such a number.
+        """
+        none = arguments.NO_LIMIT
+        return self._listener.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
+
+    def stop(self) -> None:
+        """Stops serving, and completes the file that is recorded to."""
+        self._listener.stop(0.0)
+        self._finish()
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
 
 class _Request:
