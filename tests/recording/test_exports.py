@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -16,55 +14,6 @@ from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
 from tests.recording.sessions import play, recorded
 from tests.support.environments import Constant
-
-
-class Mixed(dm_env.Environment):
-    """Observations of all sorts."""
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return {
-            "force": specs.BoundedArray((2,), np.float64, -1, 1),
-            "gear": specs.DiscreteArray(4, np.int8),
-        }
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        return {
-            "text": specs.StringArray(()),
-            "flag": specs.Array((), bool),
-            "frame": specs.BoundedArray((3, 2, 3), np.uint8, 0, 255),
-            "speed": specs.Array((), np.float32),
-        }
-
-    def reset(self) -> dm_env.TimeStep:
-        self._step = 0
-        return dm_env.restart(self._observation())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._step += 1
-        if self._step == 3:
-            return dm_env.truncation(1.5, self._observation())
-        return dm_env.transition(0.5, self._observation())
-
-    def _observation(self) -> dict[str, Any]:
-        return {
-            "text": f"step {self._step}",
-            "flag": np.bool_(self._step % 2),
-            "frame": np.full((3, 2, 3), self._step, np.uint8),
-            "speed": np.float32(self._step / 4),
-        }
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recorded") / "run.mcap"
-    with recorded(path, Mixed) as env:
-        for _ in range(2):
-            env.reset()
-            for step in range(3):
-                env.step({"force": [0.1 * step, -0.5], "gear": step})
-        env.reset()
-        env.step({"force": [0, 0], "gear": 3})
-    return path
 
 
 def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) -> None:
@@ -115,10 +64,3 @@ def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[.
         env.step({})
     with pytest.raises(RecordingError, match="has no actions"):
         export_minari(path, "idle-v0")
-
-
-def test_minari_refuses_what_it_has_no_space_for(
-    mixed: Path, export_minari: Callable[..., int]
-) -> None:
-    with pytest.raises(RecordingError, match="observation 'text' is"):
-        export_minari(mixed, "mixed-v0")

@@ -12,14 +12,15 @@ import lz4.frame
 import pytest
 import zstandard
 from mcap.opcode import Opcode
-from mcap.writer import MCAP0_MAGIC, Writer
+from mcap.writer import Writer
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Recorder, Scan, read
 from dm_env_rpc_client.recording import container as containers
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.recording.sessions import entries
-from tests.recording.test_file_bombs import packed, recording
+from tests.recording.test_damage import places_of
+from tests.recording.test_file_bombs import CHANNELS, chunk, message, packed, recording
 
 COUNT = 60
 
@@ -41,20 +42,55 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_a_chunk_that_is_missing_is_noticed(whole: Path, tmp_path: Path) -> None:
     content = whole.read_bytes()
-    chunks = []
-    place = len(MCAP0_MAGIC)
-    while place < len(content) - len(MCAP0_MAGIC):
-        opcode, length = struct.unpack_from("<BQ", content, place)
-        chunks += [(place, place + 9 + length)] if opcode == Opcode.CHUNK else []
-        place += 9 + length
-    begin, end = chunks[len(chunks) // 2]
+    places = list(places_of(content))
+    chunks = [index for index, (opcode, _) in enumerate(places) if opcode == Opcode.CHUNK]
+    middle, after = chunks[len(chunks) // 2], chunks[len(chunks) // 2 + 1]
+    begin, end = places[middle][1], places[middle + 1][1]
     path = tmp_path / "hole.mcap"
     path.write_bytes(content[:begin] + content[end:])
     with pytest.raises(RecordingError, match=r"damaged at byte \d+: the index of a chunk has"):
         entries(path)
     # With its indexes.
-    path.write_bytes(content[:begin] + content[chunks[len(chunks) // 2 + 1][0] :])
+    path.write_bytes(content[:begin] + content[places[after][1] :])
     with pytest.raises(RecordingError, match=r"damaged .*: (request|answer) \d+ .* follows"):
+        entries(path)
+
+
+def test_a_changed_length_does_not_look_like_a_file_that_was_cut_off(path: Path) -> None:
+    begun = recording(CHANNELS, message(b"one", sequence=1))
+    content = chunk("", message(b"two", sequence=2))
+    path.write_bytes(begun + content)
+    assert [entry.message for entry in entries(path)] == [b"one", b"two"]
+    path.write_bytes(begun + content[:-1])
+    assert [entry.message for entry in entries(path)] == [b"one"]
+    # The chunk says that it is longer than the rest of the file; its fields do not.
+    path.write_bytes(begun + content[:3] + b"\1" + content[4:])
+    with pytest.raises(RecordingError, match=r"a record of \d+ bytes has fields of"):
+        entries(path)
+
+
+def test_an_index_takes_no_more_memory_than_its_record(path: Path) -> None:
+    size = 16 << 20
+    index = struct.pack("<BQHI", Opcode.MESSAGE_INDEX, size + 6, 1, size) + bytes(size)
+    path.write_bytes(recording(CHANNELS, chunk("", message(b"")), index))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordingError, match=r"the index of a chunk has 1\.04858e"):
+            entries(path)
+        assert tracemalloc.get_traced_memory()[1] < size
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind", "most"),
+    [(Opcode.CHANNEL, "channel", 1 << 16), (Opcode.STATISTICS, "statistics", 1 << 20)],
+)
+def test_records_of_many_objects_have_bounds(
+    path: Path, opcode: Opcode, kind: str, most: int
+) -> None:
+    path.write_bytes(recording(struct.pack("<BQ", opcode, most + 1) + bytes(most + 1)))
+    with pytest.raises(RecordingError, match=f"a {kind} has {most + 1} bytes; expected at most"):
         entries(path)
 
 
