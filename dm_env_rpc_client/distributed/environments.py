@@ -17,9 +17,9 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.make_options import MakeOptions
+from dm_env_rpc_client.environment.many.open_rows import checked_batches
 from dm_env_rpc_client.environment.many.pool import NO_ACTION
 from dm_env_rpc_client.environment.many.pool_sites import Addresses, listed
-from dm_env_rpc_client.environment.many.row_worlds import checked_batches
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames, takes_settings
 from dm_env_rpc_client.environment.made_again import MadeByArguments
+from dm_env_rpc_client.environment.many.open_rows import described, open_worlds
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings, for_each
-from dm_env_rpc_client.environment.many.row_worlds import described, open_worlds
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import SpecError
@@ -144,12 +144,10 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
           EnvironmentsFailedError: some failed.
         """
         each = for_each(self.num_envs, {} if settings is None else settings, "settings")
-        try:
-            self._worlds.reset(dict(enumerate(each)), self._rows, self._adopt_specs)
-            return self._timestep()
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+        worlds = self._worlds
+        return worlds.exchange(
+            self._timestep, worlds.reset, dict(enumerate(each)), self._rows, self._adopt_specs
+        )
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Steps every environment and waits for all of them.
@@ -201,12 +199,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        try:
-            ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
-            return self._timestep(ids), ids
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+        worlds = self._worlds
+        return worlds.exchange(self._received, worlds.receive, min_envs, max_envs, self._rows)
 
     def action_spec(self) -> Any:
         """Returns the specs of the actions, [N, ...] each, by name."""
@@ -233,13 +227,9 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
         """`step`, where rows that begin a sequence may have any action."""
+        worlds = self._worlds
         actions = self._actions(action)
-        try:
-            self._worlds.step(actions, self._rows, idle)
-            return self._timestep()
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+        return worlds.exchange(self._timestep, worlds.step, actions, self._rows, idle)
 
     def _single_specs(self) -> tuple[Any, Any, specs.Array, specs.Array]:
         """Returns the specs of one environment: actions, observations, reward and discount."""
@@ -283,6 +273,11 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         if ids is None and self._copy:
             rows.renew()  # Each row is filled before it is read again, so there is no need to copy.
         return timestep
+
+    def _received(
+        self, ids: npt.NDArray[np.int64]
+    ) -> tuple[dm_env.TimeStep, npt.NDArray[np.int64]]:
+        return self._timestep(ids), ids
 
     def _batched(self, single: Mapping[str, specs.Array]) -> dict[str, Any]:
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}

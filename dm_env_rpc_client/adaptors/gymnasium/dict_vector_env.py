@@ -6,6 +6,7 @@ rows that do not fit together. Here the rows of a batch travel as dicts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -13,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client.adaptors.gymnasium.extras import OWN
-from dm_env_rpc_client.adaptors.gymnasium.first_steps import FirstSteps
 from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
-from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows
 
 __all__ = ["DictVectorEnv", "DummyResults"]
 
@@ -53,17 +52,12 @@ class DictVectorEnv(RemoteVectorEnv):
         Raises:
           As `reset`.
         """
-        each = self._settings_of(seeds, options)
-        rows = self._rows
-        try:
-            self._worlds.reset(each, FirstSteps(rows), self._check_specs)
-            reset_infos[:] = [row.info for row in rows.each_info()]
-            if isinstance(rows, WorldRows):
-                return rows.observations(None)
-            return self._observation_batch.rows(None)
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+
+        def results(_: None) -> Any:
+            reset_infos[:] = [row.info for row in self._rows.each_info()]
+            return self._rows.observations(None)
+
+        return self._reset(self._settings_of(seeds, options), results)
 
     def step_each(self, actions: Any, reset_infos: list[dict[str, Any]]) -> DummyResults:
         """Steps every environment; where an episode has ended, the next one has begun.
@@ -81,20 +75,19 @@ class DictVectorEnv(RemoteVectorEnv):
         """
         idle = self._idle(range(self.num_envs))
         by_name = self._action_batch.by_name(actions, self.num_envs)
-        try:
-            self._step_rows(by_name, idle)
-            observations, rewards, terminations, truncations = self._rows.arrays(None)
-            dones = terminations | truncations
-            infos = []
-            for index, row in enumerate(self._rows.each_info()):
-                info = {**(row.final_info if dones[index] else row.info)}
-                info["TimeLimit.truncated"] = bool(truncations[index] and not terminations[index])
-                if dones[index]:
-                    reset_infos[index] = row.info
-                    if row.final_observation is not None:
-                        info["terminal_observation"] = row.final_observation
-                infos.append(info)
-            return observations, rewards.astype(np.float32), dones, infos
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+        results = functools.partial(self._results, reset_infos)
+        return self._worlds.exchange(results, self._worlds.step, by_name, self._rows, idle)
+
+    def _results(self, reset_infos: list[dict[str, Any]], _: None) -> DummyResults:
+        observations, rewards, terminations, truncations = self._rows.arrays(None)
+        dones = terminations | truncations
+        infos = []
+        for index, row in enumerate(self._rows.each_info()):
+            info = {**(row.final_info if dones[index] else row.info)}
+            info["TimeLimit.truncated"] = bool(truncations[index] and not terminations[index])
+            if dones[index]:
+                reset_infos[index] = row.info
+                if row.final_observation is not None:
+                    info["terminal_observation"] = row.final_observation
+            infos.append(info)
+        return observations, rewards.astype(np.float32), dones, infos

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
@@ -20,8 +20,8 @@ from dm_env_rpc_client.adaptors.gymnasium.batches import (
     ProxyObservationBatch,
 )
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
+from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows, FirstSteps, Results
 from dm_env_rpc_client.adaptors.gymnasium.extras import OWN, STACKED
-from dm_env_rpc_client.adaptors.gymnasium.first_steps import FirstSteps
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_form, check_reward_spec
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
@@ -38,20 +38,16 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     checked_mode,
 )
-from dm_env_rpc_client.adaptors.gymnasium.vector_rows import Results, VectorRows
+from dm_env_rpc_client.adaptors.gymnasium.vector_rows import VectorRows
 from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows, check_world
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import check_ids
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
+from dm_env_rpc_client.environment.many.open_rows import described, open_worlds
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings
-from dm_env_rpc_client.environment.many.row_worlds import StreamWorlds, described, open_worlds
-from dm_env_rpc_client.errors import (
-    ConnectionLostError,
-    EnvironmentsFailedError,
-    SpecError,
-)
+from dm_env_rpc_client.environment.many.row_worlds import Result, RowWorlds
+from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches
 
 if TYPE_CHECKING:
@@ -152,7 +148,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             world_settings={} if wish is None else {batches.AUTORESET_MODE: wish.name},
             **make_kwargs,
         )
-        self._worlds = self._open()
+        self._worlds: RowWorlds[Any] = self._open()
         self.render_mode = None
         try:
             self._description = (
@@ -196,17 +192,15 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """
         each = self._settings_of(seed, options)
         rows = self._rows
-        try:
-            self._worlds.reset(each, FirstSteps(rows), self._check_specs)
-            if isinstance(rows, WorldRows):
-                return rows.observations(None), rows.infos(None)
-            infos: dict[str, Any] = {}
-            if self._description is not None:
-                infos = rows.proxy_infos(list(each), self._add_info)
-            return self._observation_batch.rows(None), infos
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+        return self._reset(each, lambda _: (rows.observations(None), rows.first_infos(list(each))))
+
+    def _reset(
+        self, each: Mapping[int, Mapping[str, Any]], results: Callable[[None], Result]
+    ) -> Result:
+        """Begins the next episodes, and returns the results that somebody makes of the rows."""
+        worlds = self._worlds
+        first = FirstSteps(self._rows)
+        return worlds.exchange(results, worlds.reset, each, first, self._check_specs)
 
     def _settings_of(
         self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None
@@ -243,24 +237,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """
         idle = self._idle(range(self.num_envs))
         by_name = self._action_batch.by_name(actions, self.num_envs)
-        try:
-            self._step_rows(by_name, idle)
-            rows = self._rows
-            if isinstance(rows, WorldRows):
-                return rows.results(None)
-            return rows.results(None, self._add_info)
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
-
-    def _step_rows(self, by_name: Mapping[str, Any], idle: Collection[int]) -> None:
-        """Steps every environment, and begins the episodes that follow at once."""
-        try:
-            self._worlds.step(by_name, self._rows, idle)
-        except EnvironmentsFailedError as error:
-            raise self._failed(error) from error.__cause__
-        if self._has_to_begin:
-            self._begin_ended(None)
+        worlds, rows = self._worlds, self._rows
+        return worlds.exchange(rows.results, worlds.step, by_name, rows, idle)
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
         """Steps some environments without waiting for them.
@@ -294,27 +272,24 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        try:
-            ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
-            if self._has_to_begin:
-                self._begin_ended(ids)
-            rows = self._rows
-            if isinstance(rows, WorldRows):
-                return (*rows.results(ids), ids)
-            return (*rows.results(ids, self._add_info), ids)
-        except BaseException as error:
-            self._worlds.interrupted(error)
-            raise
+        worlds, rows = self._worlds, self._rows
+        return worlds.exchange(
+            lambda ids: (*rows.results(ids), ids), worlds.receive, min_envs, max_envs, rows
+        )
 
     def render(self) -> tuple[Any, ...] | None:
         """Returns what each environment renders now; None without a render mode."""
         if self.render_mode is None:
             return None
-        if isinstance(self._worlds, StreamWorlds):
-            return tuple(map(read_frame, self._worlds.pool.environments))
+        worlds = self._worlds
         frames: list[Any] = [None] * self.num_envs
-        for environment, rows in zip(self._worlds.adaptors, self._worlds.groups, strict=True):
-            for row, frame in zip(rows, read_frames(environment, len(rows)), strict=True):
+        for environment, rows in zip(worlds.pool.environments, worlds.groups, strict=True):
+            own = (
+                read_frames(environment, len(rows))
+                if worlds.is_batched
+                else [read_frame(environment)]
+            )
+            for row, frame in zip(rows, own, strict=True):
                 frames[row] = frame
         return tuple(frames)
 
@@ -345,11 +320,9 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _describe(self, render_mode: str | None) -> Description | None:
         """Asks whether these are Gymnasium environments, and if so, for infos and frames."""
         worlds = self._worlds
-        is_batch = isinstance(worlds, BatchWorlds)
+        name = VECTOR_DESCRIPTION if worlds.is_batched else DESCRIPTION
         try:
-            description = describe(
-                worlds.pool.environments[0], VECTOR_DESCRIPTION if is_batch else DESCRIPTION
-            )
+            description = describe(worlds.pool.environments[0], name)
         except ConnectionLostError:
             # Some servers end a stream with an extension that they do not know.
             self._worlds.close()
@@ -358,7 +331,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         if description is None:
             return None
         self.render_mode = render_mode
-        form = self._form if is_batch else OWN
+        form = self._form if worlds.is_batched else OWN
         for environment in worlds.pool.environments:
             self.render_mode = begin(environment, description, self.render_mode, form)
             environment.on_restart(begin_again(description, self.render_mode, form))
@@ -376,8 +349,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
                     f"the vector environment at the server has the autoreset mode "
                     f"{self._mode.name}, not {wish}; make it with that mode there"
                 )
-            if isinstance(self._worlds, BatchWorlds):
-                self._worlds.follows_at_once = self._mode is AutoresetMode.SAME_STEP
+            self._worlds.follows_at_once = self._mode is AutoresetMode.SAME_STEP
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
         # As in Gymnasium's own vector environments, which others read.
         self.autoreset_mode = self._mode
@@ -405,12 +377,9 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         self.action_space = self._action_batch.space
         self.single_observation_space = self._observation_batch.single_space
         self.observation_space = self._observation_batch.space
-        # On streams the pool begins them.
-        is_batch = isinstance(worlds, BatchWorlds)
-        self._has_to_begin = is_batch and self._mode is AutoresetMode.SAME_STEP
-        self._rows: VectorRows | WorldRows
-        if self._description is not None and isinstance(worlds, BatchWorlds):
-            check_world(worlds.adaptors[0])
+        self._rows: EpisodeRows
+        if self._description is not None and worlds.is_batched:
+            check_world(worlds.pool.environments[0], own.discount)
             self._rows = WorldRows(
                 self.single_observation_space,
                 own.observations,
@@ -428,25 +397,6 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
                 self._description is not None,
                 self._mode,
             )
-
-    def _begin_ended(self, ids: Array | None) -> None:
-        """Begins the next episodes of environments whose episode has ended with this step."""
-        rows, worlds = self._rows, self._worlds
-        assert isinstance(worlds, BatchWorlds)
-        ended = rows.ended if ids is None else [row for row in rows.ended if row in ids]
-        if ended:
-            worlds.begin(ended, rows)
-
-    def _failed(self, error: EnvironmentsFailedError) -> EnvironmentsFailedError:
-        """Returns the error of a step, after the next episodes of the other rows have begun."""
-        try:
-            if self._has_to_begin:
-                self._begin_ended(None)
-        except EnvironmentsFailedError as other:
-            return EnvironmentsFailedError(
-                {**error.failures, **other.failures}, {**error.addresses, **other.addresses}
-            )
-        return error
 
     def _check_specs(self) -> None:
         own = self._worlds.specs()

@@ -1,21 +1,20 @@
 """The last step of each of several environments, in the form of Gymnasium's vector environments.
 
-A row for each environment: `VectorRows.put` fills one, `put_mid_steps` many at once, `results`
-returns them.
+`VectorRows` are those of dm_env's environments, and of Gymnasium's on streams of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dm_env
 import numpy as np
-import numpy.typing as npt
 from dm_env import specs
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from dm_env_rpc_client.adaptors.gymnasium.batches import ObservationBatch, ProxyObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium.episode_rows import Array, EpisodeRows
 from dm_env_rpc_client.adaptors.gymnasium.extras import (
     EXTRAS,
     FINAL_INFO,
@@ -34,18 +33,11 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 
 _FIRST, _MID, _LAST = map(int, dm_env.StepType)
 
-__all__ = ["AddInfo", "Results", "VectorRows"]
-
-Array: TypeAlias = npt.NDArray[Any]
-Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
-"""What `step` of a vector environment returns."""
-
-AddInfo: TypeAlias = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
-"""Adds the info of one environment to those of all, as `VectorEnv._add_info` does."""
+__all__ = ["VectorRows"]
 
 
-class VectorRows:
-    """The rows.
+class VectorRows(EpisodeRows):
+    """The rows: `put` fills one, `put_mid_steps` and `put_rows` many at once.
 
     Args:
       environments: the environments, one for each row; those of batched worlds are not asked.
@@ -54,10 +46,6 @@ class VectorRows:
       observations: takes the observations.
       is_proxy: whether these are Gymnasium environments at the servers, which send their own infos.
       mode: when episodes begin.
-
-    Attributes:
-      count: the number of rows.
-      has_begun: whether a sequence has begun, bool [N].
     """
 
     def __init__(
@@ -69,42 +57,26 @@ class VectorRows:
         is_proxy: bool,
         mode: AutoresetMode,
     ):
+        super().__init__(count, mode)
         self._environments = environments
         self._observations = observations
+        self.observations = observations.rows
         self._is_proxy = is_proxy
-        self._mode = mode
-        self.count = count
-        # How many have put a MID step since the last step began.
-        self._mid_count = 0
+        # Infos are stacked as Gymnasium does. A method of the caller would be a reference cycle,
+        # which would delay the closing of an environment that was forgotten.
+        stack: VectorEnv[Any, Any, Any] = VectorEnv()
+        stack.num_envs = count
+        self._add_info = stack._add_info
         # The infos of Gymnasium environments, and those of the steps that ended an episode.
         self._own_infos: list[dict[str, Any]] = [{}] * count
         self._final_infos: list[dict[str, Any]] = [{}] * count
         dtype = discount.dtype if discount.shape else np.float64
         self._discounts = np.zeros((count, *discount.shape), dtype)
         self._has_discount = np.zeros(count, np.bool_)
-        self._rewards = np.zeros(count, np.float64)
-        self._terminations = np.zeros(count, np.bool_)
-        self._truncations = np.zeros(count, np.bool_)
         # The last observation of each environment whose episode has ended in this step.
         self._final_observations = np.full(count, None, object)
         self._is_final = np.zeros(count, np.bool_)
         self._was_lost = np.zeros(count, np.bool_)
-        self.has_begun = np.zeros(count, np.bool_)
-        self._is_restarting = np.zeros(count, np.bool_)
-
-    def begin(self, ids: Sequence[int]) -> bool:
-        """Begins a step of some environments, or their next episodes.
-
-        Returns:
-          Whether episodes are known to be running in all environments.
-        """
-        was_mid, self._mid_count = self._mid_count == self.count, 0
-        return was_mid
-
-    def forget_restarts(self, ids: Sequence[int]) -> None:
-        """Takes note that no episodes begin in environments that have ended one."""
-        if self._is_restarting.any():
-            self._is_restarting[ids] = False
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Stores a TimeStep; returns whether to begin the next episode at once."""
@@ -121,13 +93,8 @@ class VectorRows:
         self.has_begun[index] = True
         self._put(index, timestep, True, False)
 
-    @property
-    def ended(self) -> list[int]:
-        """The environments whose next episode has to be begun: with SAME_STEP, after each one."""
-        return list(map(int, np.flatnonzero(self._is_restarting)))
-
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
-        """Stores the rows of a world; see `RowConsumer`."""
+        """Stores the rows of a world; see `BatchConsumer`."""
         assert isinstance(self._observations, ObservationBatch), "others are in WorldRows"
         rows = np.arange(self.count)[slice(None) if at is None else at]
         which = slice(None) if taken is None else taken
@@ -135,9 +102,9 @@ class VectorRows:
         kinds = observation[STEP_TYPE][which]
         is_first, is_last = kinds == _FIRST, kinds == _LAST
         self.has_begun[rows] = True
-        if self._is_restarting[rows].all():
+        if self._restarting and self._restarting.issuperset(rows.tolist()):
             # The rest of these rows belongs to the step that ended the episode.
-            self._is_restarting[rows] = False
+            self._restarting.difference_update(rows.tolist())
             self._observations.put_rows(at, which, observation)
             return
         discounts = np.zeros_like(self._discounts[rows])
@@ -152,8 +119,10 @@ class VectorRows:
         self._discounts[rows] = discounts
         self._final_observations[rows] = None
         self._is_final[rows] = False
-        if self._mode is AutoresetMode.SAME_STEP and is_last.any():
-            self._is_final[rows] = self._is_restarting[rows] = is_last
+        if self.has_to_begin and is_last.any():
+            self._is_final[rows] = is_last
+            self._restarting.difference_update(rows.tolist())
+            self._restarting.update(rows[is_last].tolist())
             for place in np.flatnonzero(is_last):
                 own = {name: values[which][place] for name, values in observation.items()
                        if np.ndim(values) > 0}  # fmt: skip
@@ -169,9 +138,9 @@ class VectorRows:
         else:
             extras = extras_of(timestep.observation)
         self._own_infos[index] = extras.info
-        if self._is_restarting[index]:
+        if index in self._restarting:
             # The rest of the row belongs to the step that ended the episode.
-            self._is_restarting[index] = False
+            self._restarting.remove(index)
             self._observations.put(index, timestep.observation)
             return False
         self._was_lost[index] = was_lost
@@ -181,8 +150,9 @@ class VectorRows:
         self._truncations[index] = extras.is_truncated or (is_last and not terminated)
         self._has_discount[index] = timestep.discount is not None
         self._discounts[index] = 0 if timestep.discount is None else timestep.discount
-        if is_last and self._mode is AutoresetMode.SAME_STEP:
-            self._is_final[index] = self._is_restarting[index] = True
+        if is_last and self.has_to_begin:
+            self._is_final[index] = True
+            self._restarting.add(index)
             self._final_observations[index] = self._observations.single(timestep.observation)
             self._final_infos[index] = extras.info
             return True
@@ -210,33 +180,36 @@ class VectorRows:
         # Last, for an error above is followed by a second call.
         self._mid_count += len(indices)
 
-    def results(self, ids: Array | None, add_info: AddInfo) -> Results:
-        """Returns what `step` returns for some environments, or for all.
+    def infos(self, ids: Array | None) -> dict[str, Any]:
+        """Returns the infos of the last step: by `key`, and the mask of rows by `_key`.
 
         Args:
-          ids: their indices; None for all.
-          add_info: adds the info of one environment to those of all.
+          ids: the environments; None for all.
         """
         if self._is_proxy:
             rows = range(self.count) if ids is None else ids.tolist()
-            infos = self.proxy_infos(rows, add_info, ids is not None)
-        else:
-            infos = self._infos(slice(None) if ids is None else ids)
-        return (*self.arrays(ids), infos)
-
-    def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:
-        """Returns the same without the infos."""
+            return self._proxy_infos(rows, is_selection=ids is not None)
         which = slice(None) if ids is None else ids
-        return (
-            self._observations.rows(ids),
-            self._rewards[which].copy(),
-            self._terminations[which].copy(),
-            self._truncations[which].copy(),
-        )
+        if self._mid_count == self.count:
+            discounts = self._discounts[which]
+            return {"discount": discounts.copy(), "_discount": np.ones(len(discounts), np.bool_)}
+        has_discount, is_final = self._has_discount[which], self._is_final[which]
+        discounts = self._discounts[which]
+        was_lost = self._was_lost[which]
+        infos = _info("discount", discounts, has_discount & ~is_final)
+        infos |= _info("restarted", was_lost.copy(), was_lost & ~is_final)
+        if is_final.any():
+            finals = self._final_observations[which].copy()
+            info = _info("discount", discounts, is_final)
+            info |= _info("restarted", was_lost.copy(), was_lost & is_final)
+            infos |= {**_info("final_obs", finals, is_final), **_info("final_info", info, is_final)}
+        return infos
 
-    def proxy_infos(
-        self, ids: Sequence[int], add_info: AddInfo, is_selection: bool = False
-    ) -> dict[str, Any]:
+    def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
+        """Returns the infos of Gymnasium environments that were reset; others have none then."""
+        return self._proxy_infos(ids) if self._is_proxy else {}
+
+    def _proxy_infos(self, ids: Sequence[int], is_selection: bool = False) -> dict[str, Any]:
         """Returns the infos of Gymnasium environments, in the rows of their indices.
 
         If `ids` are a selection, their rows are in its order, and there are no others.
@@ -254,9 +227,9 @@ class VectorRows:
                         FINAL_OBSERVATION: self._final_observations[index],
                         FINAL_INFO: self._final_infos[index],
                     }
-                    infos = add_info(infos, final, row)
+                    infos = self._add_info(infos, final, row)
                 if self._own_infos[index]:
-                    infos = add_info(infos, self._own_infos[index], row)
+                    infos = self._add_info(infos, self._own_infos[index], row)
             except Exception as error:  # Of another shape than others, or too large an integer.
                 text = f"{type(error).__name__}: {error}"
                 failures[index] = SpecError(f"its info does not fit into those of all: {text}")
@@ -288,23 +261,6 @@ class VectorRows:
         """Returns the info of an environment that has none of its own; see `GymnasiumEnv`."""
         info = info_of(self._discounts[index].copy() if self._has_discount[index] else None)
         return {**info, "restarted": True} if self._was_lost[index] else info
-
-    def _infos(self, which: slice | Array) -> dict[str, Any]:
-        """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
-        if self._mid_count == self.count:
-            discounts = self._discounts[which]
-            return {"discount": discounts.copy(), "_discount": np.ones(len(discounts), np.bool_)}
-        has_discount, is_final = self._has_discount[which], self._is_final[which]
-        discounts = self._discounts[which]
-        was_lost = self._was_lost[which]
-        infos = _info("discount", discounts, has_discount & ~is_final)
-        infos |= _info("restarted", was_lost.copy(), was_lost & ~is_final)
-        if is_final.any():
-            finals = self._final_observations[which].copy()
-            info = _info("discount", discounts, is_final)
-            info |= _info("restarted", was_lost.copy(), was_lost & is_final)
-            infos |= {**_info("final_obs", finals, is_final), **_info("final_info", info, is_final)}
-        return infos
 
 
 def _first_rows(infos: Mapping[str, Any], count: int) -> dict[str, Any]:

@@ -63,6 +63,9 @@ class WorldInfos(Protocol):
     def forget(self, rows: Sequence[int]) -> None:
         """Drops the infos of some rows."""
 
+    def stack(self, ids: Array | None) -> dict[str, Any]:
+        """Takes the infos of some rows, or of all, stacked."""
+
     def each(self) -> list[RowInfo]:
         """Takes the infos of each row."""
 
@@ -164,6 +167,10 @@ class OwnWorldInfos:
         """Drops the infos of some rows."""
         for row in rows:
             self.kept.pop(row, None)
+
+    def stack(self, ids: Array | None) -> dict[str, Any]:
+        """Returns nothing, since these infos are taken one by one."""
+        return {}
 
     def each(self) -> list[RowInfo]:
         """Takes the infos of each row."""

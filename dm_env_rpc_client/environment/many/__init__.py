@@ -1,4 +1,5 @@
 """Many remote environments that one thread steps: over streams, or in batched worlds."""
 
-# `row_worlds.py` opens either. `pool.py` steps streams together, and
-# `batch_worlds.py` the rows of batched worlds on top of it; `rows.py` holds what they answer.
+# `open_rows.py` opens either. `row_worlds.py` says what both can do, and steps streams;
+# `batch_worlds.py` steps the rows of batched worlds; `pool.py` sends and waits for both, and
+# `rows.py` holds what they answer.

@@ -1,14 +1,13 @@
 """Remote environments in batched worlds: one message for all rows of a world.
 
-`BatchWorlds` has the methods that `StreamWorlds` has: actions are arrays [N, ...] by flat name, and
-TimeSteps go to a consumer. What its names mean at the server is in `protocol/batches.py`.
+What their names mean at the server is in `protocol/batches.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import dm_env
 import numpy as np
@@ -17,10 +16,15 @@ from dm_env import specs
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor, RowSpecs
-from dm_env_rpc_client.environment.many.batched_world import Actions, RowConsumer, World
-from dm_env_rpc_client.environment.many.pool import NO_ACTION, Consumer, EnvironmentPool
+from dm_env_rpc_client.environment.many.pool import (
+    NO_ACTION,
+    EnvironmentPool,
+    check_count,
+    check_not_busy,
+)
 from dm_env_rpc_client.environment.many.row_settings import reset_settings
-from dm_env_rpc_client.environment.many.rows import batch_of_actions
+from dm_env_rpc_client.environment.many.row_worlds import BatchConsumer, RowWorlds
+from dm_env_rpc_client.environment.many.rows import batch_of_actions, selector
 from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     EnvironmentsFailedError,
@@ -36,24 +40,64 @@ __all__ = ["BatchWorlds"]
 _LAST = int(dm_env.StepType.LAST)
 
 
-class BatchWorlds:
+Actions: TypeAlias = Mapping[str, npt.NDArray[Any]]
+"""Arrays by flat name, with a row for each environment."""
+
+
+class _World:
+    """A batched world, and what its rows are doing.
+
+    Args:
+      rows: its rows, by their indices among all environments.
+      count: the number of all environments.
+
+    Attributes:
+      rows: the same.
+      at: selects them among all environments; None for all of these.
+      under_way: the rows that get the next TimeStep of the world.
+      is_running: the rows in which a sequence runs, bool [n].
+      has_begun: whether the world has answered a step since it was made.
+      unseen: the rows that have begun beside others, and whose first TimeStep nobody has got.
+    """
+
+    def __init__(self, rows: Sequence[int], count: int):
+        self.rows = list(rows)
+        self.at = None if len(rows) == count else selector(self.rows)
+        self._place = {row: place for place, row in enumerate(rows)}
+        self.under_way: list[int] = []
+        self.is_running = np.zeros(len(rows), np.bool_)
+        self.has_begun = False
+        self.unseen: set[int] = set()
+
+    def places(self, rows: Iterable[int]) -> list[int]:
+        """Returns the places that rows have in this world."""
+        return [self._place[row] for row in rows]
+
+    def mask(self, rows: Iterable[int]) -> npt.NDArray[np.bool_]:
+        """Returns which rows of the world are some rows, bool [n]."""
+        return np.isin(np.arange(len(self.rows)), self.places(rows))
+
+
+class _Answers(NamedTuple):
+    """What the pool gives the answers of worlds to."""
+
+    put: Callable[[int, dm_env.TimeStep], bool]
+    put_mid_steps: Callable[[list[int], MidSteps], None]
+
+
+class BatchWorlds(RowWorlds[BatchConsumer]):
     """N environments, whose rows are in some batched worlds.
 
     Args:
       pool: has one environment for each world, a `BatchAdaptor`; closed with this one.
       groups: the rows of each world, by their indices.
-
-    Attributes:
-      num_envs: N.
-      pool: the same.
-      follows_at_once: whether the step that ends a sequence has begun the next one.
     """
 
+    is_batched = True
+
     def __init__(self, pool: EnvironmentPool, groups: Sequence[Sequence[int]]):
-        self.pool = pool
-        self.follows_at_once = False
-        self.num_envs = sum(map(len, groups))
-        self._worlds = [World(group, self.num_envs) for group in groups]
+        super().__init__(pool, groups)
+        self._worlds = [_World(group, self.num_envs) for group in groups]
         self._of = {row: number for number, group in enumerate(groups) for row in group}
         # The rows that were received and nobody has asked for yet, in the order of their arrival.
         self._arrived: dict[int, None] = {}
@@ -62,39 +106,18 @@ class BatchWorlds:
         self._delivered: Sequence[int] = ()
 
     @property
-    def restarts(self) -> int:
-        """How often environments were started again: all rows of a world with it."""
-        worlds = zip(self.pool.environments, self._worlds, strict=True)
-        return sum(environment.restarts * len(world.rows) for environment, world in worlds)
-
-    @property
     def adaptors(self) -> Sequence[BatchAdaptor]:
         """The environment of each world."""
         return cast("Sequence[BatchAdaptor]", self.pool.environments)
-
-    @property
-    def groups(self) -> list[list[int]]:
-        """The rows of each world."""
-        return [world.rows for world in self._worlds]
 
     def specs(self) -> RowSpecs:
         """Returns the specs of one row."""
         return self.adaptors[0].row_specs()
 
     def step(
-        self, actions: Mapping[str, Any], consume: RowConsumer, idle: Collection[int] = ()
+        self, actions: Mapping[str, Any], consume: BatchConsumer, idle: Collection[int] = ()
     ) -> None:
-        """Steps all rows and waits for them.
-
-        Args:
-          actions: arrays [N, ...] by flat name.
-          consume: gets the TimeSteps.
-          idle: rows that begin a sequence, whose actions may be anything.
-
-        Raises:
-          SpecError: an action does not conform, or a step is under way; nothing was sent.
-          EnvironmentsFailedError: some rows failed; all others were consumed.
-        """
+        """Steps all rows and waits for them; see `RowWorlds.step`."""
         self.pool.taken, self._delivered = [], ()
         everything = range(self.num_envs)
         if not self._is_idle():
@@ -116,23 +139,14 @@ class BatchWorlds:
             self._blame(sent)
             raise
         self._arrived.clear()
+        if consume.has_to_begin and consume.ended:
+            self._begin(consume.ended, consume)
         return self._raise()
 
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Steps all rows of some worlds without waiting for them.
-
-        Args:
-          actions: arrays [M, ...] by flat name.
-          ids: the M rows.
-          idle: those of them that begin a sequence, whose actions may be anything.
-
-        Raises:
-          SpecError: an action does not conform, a step is under way, or these are only some of the
-            rows of a world, which steps all together. Nothing was sent.
-          EnvironmentsFailedError: nothing can be sent to some.
-        """
+        """Steps all rows of some worlds without waiting for them; see `RowWorlds.send`."""
         self.check_idle(ids)
         positions = {row: position for position, row in enumerate(ids)}
         numbers = dict.fromkeys(self._of[row] for row in ids)
@@ -159,15 +173,12 @@ class BatchWorlds:
             raise
         self._raise()
 
-    def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
+    def receive(
+        self, minimum: int, maximum: int | None, consume: BatchConsumer
+    ) -> npt.NDArray[np.int64]:
         """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
         self.pool.taken, self._delivered = [], ()
-        busy = len(self._busy())
-        if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
-            bound = "" if maximum is None else f" and at most {maximum}"
-            raise SpecError(
-                f"cannot receive at least {minimum}{bound} of {busy} environments under way"
-            )
+        check_count(minimum, maximum, len(self._busy()))
         put = self._consumer(consume)
         while len(self._arrived) < minimum:
             with self._failing():
@@ -177,16 +188,29 @@ class BatchWorlds:
         self._delivered = rows
         for row in rows:
             del self._arrived[row]
-        return rows
+        if consume.has_to_begin and (ended := [row for row in consume.ended if row in rows]):
+            self._begin(ended, consume)
+            self._raise()
+        return np.array(rows, np.int64)
 
     def reset(
         self,
         settings: Mapping[int, Mapping[str, Any]],
-        consume: RowConsumer,
+        consume: BatchConsumer,
         adopt: Callable[[], None],
     ) -> None:
         """Begins a sequence in some rows; see `EnvironmentPool.reset`."""
         self.pool.taken, self._delivered = [], ()
+        self._reset(settings, consume, adopt)
+        self._raise()
+
+    def _reset(
+        self,
+        settings: Mapping[int, Mapping[str, Any]],
+        consume: BatchConsumer,
+        adopt: Callable[[], None],
+    ) -> None:
+        """`reset` within another call; takes note of what fails."""
         by_world: dict[int, dict[int, Mapping[str, Any]]] = {}
         for row, own in settings.items():
             try:
@@ -202,13 +226,13 @@ class BatchWorlds:
         # Steps under way are answered first; what other rows of these worlds have answered stays.
         with self._failing():
             self.pool.finish(by_world, self._consumer(consume))
-        for number, of_rows in by_world.items():
-            self._worlds[number].under_way = list(of_rows)
-            self._worlds[number].unseen.difference_update(of_rows)
-        for row in settings:
-            self._arrived.pop(row, None)
-            self._failures.pop(row, None)
         with self._failing():
+            for number, of_rows in by_world.items():
+                self._worlds[number].under_way = list(of_rows)
+                self._worlds[number].unseen.difference_update(of_rows)
+            for row in settings:
+                self._arrived.pop(row, None)
+                self._failures.pop(row, None)
             for number, earlier in requests.items():
                 adaptor = self.pool.environments[number]
                 for each in earlier[:-1]:
@@ -220,14 +244,15 @@ class BatchWorlds:
             )
         for row in settings:
             self._arrived.pop(row, None)
-        self._raise()
 
-    def begin(self, rows: Sequence[int], consume: RowConsumer) -> None:
-        """Begins the next sequence in rows whose last one has ended."""
-        self.reset(dict.fromkeys(rows, NO_ACTION), consume, lambda: None)
+    def _begin(self, rows: Sequence[int], consume: BatchConsumer) -> None:
+        """Begins the next sequence in rows whose last one has ended in this step.
 
-    def interrupted(self, error: BaseException) -> None:
-        """Makes worlds unusable of which rows are lost; see `EnvironmentPool.interrupted`."""
+        What this step has read stays noted as taken: an interrupt loses it, too.
+        """
+        self._reset(dict.fromkeys(rows, NO_ACTION), consume, lambda: None)
+
+    def _interrupted(self, error: BaseException) -> None:
         lost = {self._of[row] for row in self._delivered if row not in self._arrived}
         self.pool.interrupted(error, lost)
 
@@ -239,10 +264,6 @@ class BatchWorlds:
                 found.update(world.rows[place] for place in np.flatnonzero(~world.is_running))
         return found.intersection(ids)
 
-    def close(self) -> None:
-        """Leaves and destroys all worlds and closes the connections; raises nothing."""
-        self.pool.close()
-
     def _is_idle(self) -> bool:
         return not self._arrived and not any(world.under_way for world in self._worlds)
 
@@ -252,11 +273,7 @@ class BatchWorlds:
 
     def check_idle(self, ids: Iterable[int]) -> None:
         """Raises SpecError if one of some rows has a step under way."""
-        busy = sorted(self._busy().intersection(ids))
-        if busy:
-            raise SpecError(
-                f"environments {busy} have steps under way; receive them first, or reset them"
-            )
+        check_not_busy(self._busy(), ids)
 
     def _batch(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
@@ -308,15 +325,15 @@ class BatchWorlds:
             addresses = {row: self.pool.addresses[self._of[row]] for row in failures}
             raise EnvironmentsFailedError(failures, addresses)
 
-    def _consumer(self, consume: RowConsumer) -> Consumer:
+    def _consumer(self, consume: BatchConsumer) -> _Answers:
         def put(number: int, timestep: dm_env.TimeStep) -> bool:
             if self.pool.environments[number].interruption is not None:
                 return self._put_lost(self._worlds[number], timestep, consume)
             return self._put(number, timestep, consume)
 
-        return Consumer(put, _no_mid_steps)
+        return _Answers(put, _no_mid_steps)
 
-    def _put(self, number: int, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
+    def _put(self, number: int, timestep: dm_env.TimeStep, consume: BatchConsumer) -> bool:
         """Takes the answer of a world; returns whether rows of it begin a sequence now."""
         world = self._worlds[number]
         rows, world.under_way = world.under_way, []
@@ -349,7 +366,7 @@ class BatchWorlds:
         return True
 
     def _take(
-        self, world: World, rows: list[int], timestep: dm_env.TimeStep
+        self, world: _World, rows: list[int], timestep: dm_env.TimeStep
     ) -> dict[int, Exception]:
         """Takes note of what rows are doing; returns what they have raised."""
         kinds = timestep.observation[batches.STEP_TYPE]
@@ -366,7 +383,7 @@ class BatchWorlds:
         failed = batches.row_errors(text, len(kinds)) if text else {}
         return {world.rows[place]: _row_error(error) for place, error in failed.items()}
 
-    def _put_lost(self, world: World, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
+    def _put_lost(self, world: _World, timestep: dm_env.TimeStep, consume: BatchConsumer) -> bool:
         """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
 
         The sequences that were running end. Rows whose sequence had ended before begin the next one

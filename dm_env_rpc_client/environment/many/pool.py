@@ -42,6 +42,8 @@ __all__ = [
     "NO_ACTION",
     "Consumer",
     "EnvironmentPool",
+    "check_count",
+    "check_not_busy",
     "close_all",
 ]
 
@@ -138,11 +140,7 @@ class EnvironmentPool:
 
     def check_idle(self, indices: Iterable[int]) -> None:
         """Raises SpecError if one of some environments has a step under way."""
-        busy = sorted(self.in_turn.intersection(indices))
-        if busy:
-            raise SpecError(
-                f"environments {busy} have steps under way; receive them first, or reset them"
-            )
+        check_not_busy(self.in_turn, indices)
 
     def check_specs(self) -> None:
         """Raises SpecError if an environment's specs differ from those of the first."""
@@ -195,12 +193,7 @@ class EnvironmentPool:
           SpecError: fewer than `minimum` have steps under way.
           EnvironmentsFailedError: some failed. Those that did not can be received.
         """
-        if not 1 <= minimum <= len(self.in_turn) or (maximum is not None and maximum < minimum):
-            bound = "" if maximum is None else f" and at most {maximum}"
-            raise SpecError(
-                f"cannot receive at least {minimum}{bound} of {len(self.in_turn)} environments "
-                "under way"
-            )
+        check_count(minimum, maximum, len(self.in_turn))
         while True:
             ready = self._ready(waits=len(self._arrived) < minimum)
             failures = self._finish(filter(self._poll, ready), consume)
@@ -505,3 +498,21 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
     """Closes environments, several at the same time."""
     at_once(environments, DmEnvAdaptor.close)
+
+
+def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
+    """Raises SpecError if some environments are among those with a step under way."""
+    found = sorted({*busy}.intersection(ids))
+    if found:
+        raise SpecError(
+            f"environments {found} have steps under way; receive them first, or reset them"
+        )
+
+
+def check_count(minimum: int, maximum: int | None, busy: int) -> None:
+    """Raises SpecError if one cannot receive so many of some environments with a step under way."""
+    if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
+        bound = "" if maximum is None else f" and at most {maximum}"
+        raise SpecError(
+            f"cannot receive at least {minimum}{bound} of {busy} environments under way"
+        )

@@ -1,87 +1,187 @@
-"""Opens the worlds of N environments: batched ones where the servers make them, or one for each.
+"""N environments in worlds: one batched world for several rows, or a stream for each row.
 
-`StreamWorlds` are the latter, in the form of `BatchWorlds`.
+`StreamWorlds` are the latter, `BatchWorlds` the former. Actions are arrays [N, ...] by flat name,
+and TimeSteps go to a consumer.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
+import abc
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Generic, Protocol, TypeVar
 
+import dm_env
 import numpy as np
-from google.protobuf import any_pb2
-from google.protobuf import message as protobuf_message
-from google.rpc import code_pb2
+import numpy.typing as npt
 
-from dm_env_rpc_client import arguments
-from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
-from dm_env_rpc_client.client.connection import Connection
-from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
-from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.environment.make_options import MakeOptions
-from dm_env_rpc_client.environment.many.batch_adaptor import (
-    BatchAdaptor,
-    RowSpecs,
-    is_batched,
-)
-from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
-from dm_env_rpc_client.environment.many.batched_world import RowConsumer
+from dm_env_rpc_client.environment.many.batch_adaptor import RowSpecs
 from dm_env_rpc_client.environment.many.pool import NO_ACTION, Consumer, EnvironmentPool
-from dm_env_rpc_client.environment.many.pool_sites import Addresses, PoolSites, spread
-from dm_env_rpc_client.environment.many.row_settings import (
-    Settings,
-    creation_settings,
-    for_each,
-)
 from dm_env_rpc_client.environment.many.rows import split_action
-from dm_env_rpc_client.errors import (
-    DmEnvRpcClientError,
-    DmEnvRpcError,
-    EnvironmentsFailedError,
-    SpecError,
-)
-from dm_env_rpc_client.plain_text import printable
-from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.tensors.packing import unpack_tensor
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from dm_env_rpc_client.environment.make_options import BatchKeywords
-
-__all__ = ["RowWorlds", "StreamWorlds", "checked_batches", "described", "open_worlds"]
-
-_log = logging.getLogger(__name__)
-
-_ASK_SECONDS = 5.0
-"""How long a server may take to say whether it makes batches; some never answer an extension."""
+__all__ = ["BatchConsumer", "RowConsumer", "RowWorlds", "StreamWorlds"]
 
 
-class StreamWorlds:
+class BatchConsumer(Protocol):
+    """Takes the TimeSteps of batched worlds.
+
+    Attributes:
+      has_to_begin: whether the next sequences of rows are begun in the step that ends them.
+    """
+
+    has_to_begin: bool
+
+    @property
+    def ended(self) -> Sequence[int]:
+        """The rows whose next sequences have to be begun."""
+
+    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
+        """Takes those of the rows `at`, which are the rows `taken` of a world; None for all."""
+
+    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
+        """Takes the LAST TimeStep of a row whose world was lost."""
+
+
+class RowConsumer(Consumer, BatchConsumer, Protocol):
+    """Takes the TimeSteps of batched worlds and of streams."""
+
+
+Consumer_contra = TypeVar("Consumer_contra", contravariant=True)
+Result = TypeVar("Result")
+Ids = TypeVar("Ids")
+
+
+class RowWorlds(abc.ABC, Generic[Consumer_contra]):
+    """N environments.
+
+    Args:
+      pool: has one environment for each world; closed with this.
+      groups: the rows of each world, by their indices.
+
+    Attributes:
+      pool: the same.
+      groups: the same.
+      num_envs: N.
+      is_batched: whether the worlds are batched, also those of one row.
+      follows_at_once: whether the step that ends a sequence has begun the next one.
+    """
+
+    is_batched: bool
+
+    def __init__(self, pool: EnvironmentPool, groups: Sequence[Sequence[int]]):
+        self.pool = pool
+        self.groups = groups
+        self.num_envs = sum(map(len, groups))
+        self.follows_at_once = False
+
+    @property
+    def restarts(self) -> int:
+        """How often environments were started again: all rows of a world with it."""
+        worlds = zip(self.pool.environments, self.groups, strict=True)
+        return sum(environment.restarts * len(rows) for environment, rows in worlds)
+
+    def close(self) -> None:
+        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        self.pool.close()
+
+    def exchange(
+        self, results: Callable[[Ids], Result], act: Callable[..., Ids], *arguments: Any
+    ) -> Result:
+        """Steps, receives or resets, and returns what the caller makes of the answers.
+
+        If that is interrupted, the worlds whose answers are lost become unusable, so that no later
+        step follows one that nobody has seen.
+
+        Args:
+          results: gets what `act` returns.
+          act: `step`, `receive` or `reset`.
+          *arguments: those of `act`.
+        """
+        try:
+            return results(act(*arguments))
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+
+    @abc.abstractmethod
+    def specs(self) -> RowSpecs:
+        """Returns the specs of one row."""
+
+    @abc.abstractmethod
+    def step(
+        self, actions: Mapping[str, Any], consume: Consumer_contra, idle: Collection[int] = ()
+    ) -> None:
+        """Steps all rows and waits for them; within `exchange`.
+
+        Args:
+          actions: arrays [N, ...] by flat name.
+          consume: gets the TimeSteps.
+          idle: rows that begin a sequence, whose actions may be anything.
+
+        Raises:
+          SpecError: an action does not conform, or a step is under way; nothing was sent.
+          EnvironmentsFailedError: some rows failed; all others were consumed.
+        """
+
+    @abc.abstractmethod
+    def send(
+        self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
+    ) -> None:
+        """Steps all rows of some worlds without waiting for them.
+
+        Args:
+          actions: arrays [M, ...] by flat name.
+          ids: the M rows.
+          idle: those of them that begin a sequence, whose actions may be anything.
+
+        Raises:
+          SpecError: an action does not conform, a step is under way, or these are only some of the
+            rows of a world, which steps all together. Nothing was sent.
+          EnvironmentsFailedError: nothing can be sent to some.
+        """
+
+    @abc.abstractmethod
+    def receive(
+        self, minimum: int, maximum: int | None, consume: Consumer_contra
+    ) -> npt.NDArray[np.int64]:
+        """Waits for rows with steps under way; within `exchange`; see `EnvironmentPool.receive`."""
+
+    @abc.abstractmethod
+    def reset(
+        self,
+        settings: Mapping[int, Mapping[str, Any]],
+        consume: Consumer_contra,
+        adopt: Callable[[], None],
+    ) -> None:
+        """Begins a sequence in some rows; within `exchange`; see `EnvironmentPool.reset`."""
+
+    @abc.abstractmethod
+    def idle(self, ids: Iterable[int]) -> set[int]:
+        """Returns those of some rows in which no sequence is running."""
+
+    @abc.abstractmethod
+    def check_idle(self, ids: Iterable[int]) -> None:
+        """Raises SpecError if one of some rows has a step under way."""
+
+    @abc.abstractmethod
+    def _interrupted(self, error: BaseException) -> None:
+        """Makes worlds unusable whose answers are lost; see `EnvironmentPool.interrupted`."""
+
+
+class StreamWorlds(RowWorlds[Consumer]):
     """N environments, each in a world of its own, over a stream of its own.
 
     Args:
       pool: the environments; closed with this.
-
-    Attributes:
-      num_envs: N.
-      pool: the same.
     """
 
-    def __init__(self, pool: EnvironmentPool):
-        self.pool = pool
-        self.num_envs = len(pool)
+    is_batched = False
 
-    @property
-    def restarts(self) -> int:
-        """How often environments were started again."""
-        return self.pool.restarts
+    def __init__(self, pool: EnvironmentPool):
+        super().__init__(pool, [[index] for index in range(len(pool))])
 
     def specs(self) -> RowSpecs:
-        """Returns the specs of one environment."""
+        """Returns the specs of one row."""
         first = self.pool.environments[0]
         return RowSpecs(
             first.action_spec(),
@@ -91,49 +191,46 @@ class StreamWorlds:
         )
 
     def step(
-        self, actions: Mapping[str, Any], consume: RowConsumer, idle: Collection[int] = ()
+        self, actions: Mapping[str, Any], consume: Consumer, idle: Collection[int] = ()
     ) -> None:
-        """Steps all environments and waits for them; see `BatchWorlds.step`."""
+        """Steps all rows and waits for them; see `RowWorlds.step`."""
         self.pool.taken = []
-        self.pool.step(self._split(actions, range(self.num_envs), idle), _consumer(consume))
+        self.pool.step(self._split(actions, range(self.num_envs), idle), consume)
 
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Steps some environments without waiting for them; see `BatchWorlds.send`."""
+        """Steps some rows without waiting for them; see `RowWorlds.send`."""
         self.pool.send(self._split(actions, ids, idle))
 
-    def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
-        """Waits for environments with steps under way; see `EnvironmentPool.receive`."""
+    def receive(
+        self, minimum: int, maximum: int | None, consume: Consumer
+    ) -> npt.NDArray[np.int64]:
+        """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
         self.pool.taken = []
-        return self.pool.receive(minimum, maximum, _consumer(consume))
+        return np.array(self.pool.receive(minimum, maximum, consume), np.int64)
 
     def reset(
         self,
         settings: Mapping[int, Mapping[str, Any]],
-        consume: RowConsumer,
+        consume: Consumer,
         adopt: Callable[[], None],
     ) -> None:
-        """Begins a sequence in some environments; see `EnvironmentPool.reset`."""
+        """Begins a sequence in some rows; see `EnvironmentPool.reset`."""
         self.pool.taken = []
-        self.pool.reset(settings, _consumer(consume), adopt)
-
-    def interrupted(self, error: BaseException) -> None:
-        """Makes environments unusable whose answers are lost; see `EnvironmentPool.interrupted`."""
-        self.pool.interrupted(error)
+        self.pool.reset(settings, consume, adopt)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Returns those of some environments in which no sequence is running."""
+        """Returns those of some rows in which no sequence is running."""
         environments = self.pool.environments
         return {index for index in ids if environments[index].state is not State.RUNNING}
 
-    def close(self) -> None:
-        """Leaves and destroys all worlds and closes the connections; raises nothing."""
-        self.pool.close()
-
     def check_idle(self, ids: Iterable[int]) -> None:
-        """Raises SpecError if one of some environments has a step under way."""
+        """Raises SpecError if one of some rows has a step under way."""
         self.pool.check_idle(ids)
+
+    def _interrupted(self, error: BaseException) -> None:
+        self.pool.interrupted(error)
 
     def _split(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
@@ -142,225 +239,3 @@ class StreamWorlds:
         split: dict[int, Mapping[str, Any]] = dict(zip(ids, rows, strict=True))
         split.update(dict.fromkeys(idle, NO_ACTION))
         return split
-
-
-RowWorlds: TypeAlias = StreamWorlds | BatchWorlds
-
-
-def described(name: str, worlds: RowWorlds, action: Any, observation: Any) -> str:
-    """Returns what `repr` says of N environments: how many, where, and what one takes and returns.
-
-    Args:
-      name: of the class.
-      worlds: the environments.
-      action: the specs, or spaces, of one environment's actions.
-      observation: the same of its observations.
-    """
-    from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
-
-    places = ", ".join(dict.fromkeys(env._where() for env in worlds.pool.environments))
-    return printable(
-        f"<{name} of {worlds.num_envs} at {places}: actions {shapes_text(action)}; "
-        f"observations {shapes_text(observation)}>"
-    )
-
-
-def _consumer(consume: RowConsumer) -> Consumer:
-    return Consumer(consume.put, consume.put_mid_steps)
-
-
-def checked_batches(num_batches: int | None) -> int | None:
-    """Returns in how many batches environments are; SpecError if it is not an integer from 0 on."""
-    none = "None for one in each process of a server"
-    return arguments.count("num_batches", num_batches, least=0, none=none)
-
-
-def open_worlds(
-    addresses: Addresses,
-    num_envs: int | None,
-    create_world_settings: Settings,
-    join_world_settings: Settings,
-    *,
-    num_batches: int | None = None,
-    world_settings: Mapping[str, Any] = NO_SETTINGS,
-    **make_kwargs: Unpack[BatchKeywords],
-) -> RowWorlds:
-    """Opens the worlds of N environments.
-
-    Args:
-      addresses: one address, or several, over which the environments are distributed in turn. An
-        address may be a server to launch, as for `make`; each in a list is a server of its own.
-      num_envs: the number of environments, N; None for one at each address, or for as many as the
-        world has rows that a server makes of what is a batch by itself.
-      create_world_settings: see `Settings`.
-      join_world_settings: the same.
-      num_batches: in how many batches the environments at each server are, if it makes batches; 0
-        for a stream for each environment; None for a batch in each process of a server.
-      world_settings: further settings for batched worlds alone.
-      **make_kwargs: for `make`.
-
-    Raises:
-      SpecError: the arguments are invalid, or the specs of the environments differ.
-      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
-    """
-    options = MakeOptions.of(**make_kwargs)
-    num_batches = checked_batches(num_batches)
-    places = spread(addresses, num_envs)
-    count = len(places)
-    creating = for_each(count, create_world_settings, "create_world_settings")
-    joining = for_each(count, join_world_settings, "join_world_settings")
-    sites = PoolSites(places, options)
-    if num_batches == 0 or not options.adapt.is_for_batches:
-        return StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
-    try:
-        batched: RowWorlds | None = None
-        if num_envs is None or count == 1:
-            batched = _open_found(sites, creating, joining, options)
-            if isinstance(batched, StreamWorlds) or num_envs in (None, batched.num_envs):
-                return batched
-            # It may be the number of rows by default, and be a setting.
-            batched.pool.close(keeps_sites=True)
-        batched = _open_batches(sites, creating, joining, num_batches, world_settings, options)
-        if batched is None and num_envs == 1 == count:
-            raise SpecError(f"the world at {sites.of[0].name} has more than one row; ask for all")
-    except BaseException:
-        sites.close()
-        raise
-    return batched or StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
-
-
-def _open_found(
-    sites: PoolSites,
-    creating: Sequence[Mapping[str, Any]],
-    joining: Sequence[Mapping[str, Any]],
-    options: MakeOptions,
-) -> RowWorlds:
-    """Opens a world at each address, which may be a batch of as many rows as the server likes."""
-    pool = EnvironmentPool(sites, creating, joining, options.flat(_adaptor), keeps_sites=True)
-    groups: list[range] = []
-    for environment in pool.environments:
-        if not isinstance(environment, BatchAdaptor):
-            # The specs of all are alike.
-            return StreamWorlds(pool)
-        start = groups[-1].stop if groups else 0
-        groups.append(range(start, start + environment.count))
-    return BatchWorlds(pool, groups)
-
-
-def _adaptor(
-    connection: Connection, specs: dm_env_rpc_pb2.ActionObservationSpecs, **keywords: Any
-) -> DmEnvAdaptor:
-    kind = BatchAdaptor if is_batched(specs) else DmEnvAdaptor
-    return kind(connection, specs, **keywords)
-
-
-def _open_batches(
-    sites: PoolSites,
-    creating: Sequence[Mapping[str, Any]],
-    joining: Sequence[Mapping[str, Any]],
-    num_batches: int | None,
-    world_settings: Mapping[str, Any],
-    options: MakeOptions,
-) -> BatchWorlds | None:
-    """Opens batched worlds; returns None if a stream for each environment has to be opened."""
-    if any(own != joining[0] for own in joining):
-        return None
-    groups: list[list[int]] = []
-    for rows in sites.by_server():
-        found = _ask(sites, rows[0])
-        if not found:
-            return None
-        most, processes = found
-        wanted = min(len(rows), max(num_batches or processes, -(-len(rows) // most)))
-        groups += [rows[start::wanted] for start in range(wanted)]
-    settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
-    if any(own is None for own in settings):
-        return None
-    # The factory of a vector environment perhaps takes nothing of a batch but the number of rows.
-    for extra in [world_settings, {}] if world_settings else [{}]:
-        of_worlds = [
-            {**(own or {}), **extra, batches.NUM_ENVS: len(rows)}
-            for own, rows in zip(settings, groups, strict=True)
-        ]
-        of_joining = [joining[0]] * len(groups)
-        pool = functools.partial(
-            EnvironmentPool,
-            sites.grouped(groups),
-            of_worlds,
-            of_joining,
-            options.flat(BatchAdaptor),
-            labels=[_label(rows, sites.of[rows[0]].name) for rows in groups],
-            keeps_sites=True,
-        )
-        try:
-            opened = pool()
-        except EnvironmentsFailedError as error:
-            # Some refuse batches, as of games, or settings, as a world of its own will, too.
-            refused = error.failures.values()
-            if not all(isinstance(each, _REFUSED) for each in refused) or any(
-                isinstance(each, DmEnvRpcError) and each.code == code_pb2.OUT_OF_RANGE
-                for each in refused
-            ):
-                raise
-            _log.info("the environments are not opened in batches: %s", error)
-        else:
-            worlds = BatchWorlds(opened, groups)
-            for adaptor, rows in zip(worlds.adaptors, groups, strict=True):
-                if adaptor.count != len(rows):
-                    worlds.close()
-                    raise SpecError(
-                        f"asked for {len(rows)} rows, the server at {sites.of[rows[0]].name} made "
-                        f"a batch of {adaptor.count}"
-                    )
-            return worlds
-    return None
-
-
-_REFUSED = (DmEnvRpcError, SpecError)
-
-
-def _label(rows: Sequence[int], address: str) -> str:
-    return f"the batch of environments {rows[0]} to {rows[-1]} at {address}"
-
-
-def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
-    """Asks a server how many rows a batch may have.
-
-    Returns:
-      That number, and the number of processes that serve; None if it makes no batches.
-    """
-    group = sites.of[index].target
-    try:
-        connection, pending = group.open_with(_question(), _ASK_SECONDS)
-    except DmEnvRpcClientError as error:
-        raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
-    try:
-        most = _max_num_envs(connection, pending)
-        found = (most, group.processes) if most > 0 else None
-    except BaseException:
-        connection.close()
-        raise
-    group.give_back(connection)
-    return found
-
-
-def _question() -> any_pb2.Any:
-    request = properties_pb2.PropertyRequest()
-    request.read_property.key = batches.MAX_NUM_ENVS
-    packed = any_pb2.Any()
-    packed.Pack(request)
-    return packed
-
-
-def _max_num_envs(connection: Connection, pending: Any) -> int:
-    response = properties_pb2.PropertyResponse()
-    try:
-        answer = connection.wait(pending)
-        if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
-            return 0
-        most = unpack_tensor(response.read_property.value)
-        return int(most) if isinstance(most, np.integer | int) else 0
-    # A server without this extension answers with an error, with nothing, or ends the stream.
-    except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
-        _log.debug("%s says nothing of batches: %s", connection.address, error)
-        return 0

@@ -122,6 +122,9 @@ class Rows:
       adopts: whether the arrays of a world that has all rows become these.
     """
 
+    has_to_begin = False
+    ended: Sequence[int] = ()
+
     def __init__(
         self,
         observation_specs: Mapping[str, specs.Array],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Protocol
 
 import dm_env
 
@@ -16,16 +15,23 @@ _UNREAD_BYTES = 1 << 16
 """Of large answers each is copied while the next ones are under way, and still in the caches."""
 
 
-class Consumer(NamedTuple):
+class Consumer(Protocol):
     """Takes what environments have answered."""
 
-    put: Callable[[int, dm_env.TimeStep], bool]
-    """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
-    next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
+    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Takes the TimeStep of an environment, by its index in the pool.
 
-    put_mid_steps: Callable[[list[int], MidSteps], None]
-    """Takes MID steps of some environments, by their indices in the pool. After an error it is
-    called again for each of them alone, to find those that the error is about."""
+        Returns:
+          Whether to begin the next sequence at once; the environment has arrived with the TimeStep
+          of that sequence then.
+        """
+
+    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
+        """Takes MID steps of some environments, by their indices in the pool.
+
+        After an error it is called again for each of them alone, to find those that the error is
+        about.
+        """
 
 
 class Unread:

@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, make
 from dm_env_rpc_client.adaptors.gymnasium.dict_vector_env import DictVectorEnv
 from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows
+from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
 from dm_env_rpc_client.recording import replay
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.informing import (
@@ -251,11 +252,12 @@ def test_an_interrupt_loses_no_step_without_an_error(address: str, num_batches: 
     errors = line = 0
     actions = np.zeros(ROWS, np.int64)
     firsts: list[dict[str, Any]] = [{} for _ in range(ROWS)]
+    own = DictVectorEnv.step_each, DictVectorEnv._results
     while True:
         line += 1
         with opened(address, num_batches=num_batches) as envs:
             envs.reset_each([None] * ROWS, None, firsts)
-            with Interrupt(line, DictVectorEnv.step_each, WorldRows.each_info) as interrupt:
+            with Interrupt(line, *own, RowWorlds.exchange, WorldRows.each_info) as interrupt:
                 try:
                     envs.step_each(actions, firsts)
                 except KeyboardInterrupt:

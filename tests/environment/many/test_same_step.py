@@ -12,9 +12,11 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client import EnvironmentsFailedError
+from dm_env_rpc_client import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.server import serve
+from tests.support.interrupts import Interrupt
 
 SAME = AutoresetMode.SAME_STEP
 
@@ -153,3 +155,29 @@ def test_both_rows_may_fail_and_end_in_turns(factory: Any, place: str) -> None:
             assert terminated.tolist() == is_last.tolist()
             assert ("final_obs" in infos) == bool(is_last.any())
         assert 10 < failed < 50
+
+
+@pytest.mark.parametrize("place", ["batch", "two batches"])
+def test_an_interrupt_while_episodes_begin_loses_no_last_step_without_an_error(place: str) -> None:
+    """In front of any line: the step that has ended the episodes was taken, and nobody got it."""
+    line = 0
+    with serve(Adding) as server:
+        while True:
+            line += 1
+            with RemoteVectorEnv(
+                server.address, 2, {"length": LENGTH}, autoreset_mode=SAME, **PLACES[place]
+            ) as envs:
+                envs.reset()
+                envs.step(np.array([1, 1]))
+                with Interrupt(line, BatchWorlds._reset) as interrupt:
+                    try:
+                        envs.step(np.array([1, 1]))
+                    except KeyboardInterrupt:
+                        pass
+                    else:
+                        break
+                assert interrupt.left == 0
+                # Rows that have arrived can be received, which is what a SpecError asks for.
+                with pytest.raises((EnvironmentsFailedError, SpecError)):
+                    envs.step(np.array([1, 1]))
+    assert line > 15

@@ -1,0 +1,269 @@
+"""Opens the worlds of N environments: batched ones where the servers make them, or one for each."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf import any_pb2
+from google.protobuf import message as protobuf_message
+from google.rpc import code_pb2
+
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.make_options import MakeOptions
+from dm_env_rpc_client.environment.many.batch_adaptor import (
+    BatchAdaptor,
+    is_batched,
+)
+from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
+from dm_env_rpc_client.environment.many.pool import EnvironmentPool
+from dm_env_rpc_client.environment.many.pool_sites import Addresses, PoolSites, spread
+from dm_env_rpc_client.environment.many.row_settings import (
+    Settings,
+    creation_settings,
+    for_each,
+)
+from dm_env_rpc_client.environment.many.row_worlds import RowConsumer, RowWorlds, StreamWorlds
+from dm_env_rpc_client.errors import (
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    SpecError,
+)
+from dm_env_rpc_client.plain_text import printable
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.tensors.packing import unpack_tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.make_options import BatchKeywords
+
+__all__ = ["checked_batches", "described", "open_worlds"]
+
+_log = logging.getLogger(__name__)
+
+_ASK_SECONDS = 5.0
+"""How long a server may take to say whether it makes batches; some never answer an extension."""
+
+
+def described(name: str, worlds: RowWorlds[Any], action: Any, observation: Any) -> str:
+    """Returns what `repr` says of N environments: how many, where, and what one takes and returns.
+
+    Args:
+      name: of the class.
+      worlds: the environments.
+      action: the specs, or spaces, of one environment's actions.
+      observation: the same of its observations.
+    """
+    from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
+
+    places = ", ".join(dict.fromkeys(env._where() for env in worlds.pool.environments))
+    return printable(
+        f"<{name} of {worlds.num_envs} at {places}: actions {shapes_text(action)}; "
+        f"observations {shapes_text(observation)}>"
+    )
+
+
+def checked_batches(num_batches: int | None) -> int | None:
+    """Returns in how many batches environments are; SpecError if it is not an integer from 0 on."""
+    none = "None for one in each process of a server"
+    return arguments.count("num_batches", num_batches, least=0, none=none)
+
+
+def open_worlds(
+    addresses: Addresses,
+    num_envs: int | None,
+    create_world_settings: Settings,
+    join_world_settings: Settings,
+    *,
+    num_batches: int | None = None,
+    world_settings: Mapping[str, Any] = NO_SETTINGS,
+    **make_kwargs: Unpack[BatchKeywords],
+) -> RowWorlds[RowConsumer]:
+    """Opens the worlds of N environments.
+
+    Args:
+      addresses: one address, or several, over which the environments are distributed in turn. An
+        address may be a server to launch, as for `make`; each in a list is a server of its own.
+      num_envs: the number of environments, N; None for one at each address, or for as many as the
+        world has rows that a server makes of what is a batch by itself.
+      create_world_settings: see `Settings`.
+      join_world_settings: the same.
+      num_batches: in how many batches the environments at each server are, if it makes batches; 0
+        for a stream for each environment; None for a batch in each process of a server.
+      world_settings: further settings for batched worlds alone.
+      **make_kwargs: for `make`.
+
+    Raises:
+      SpecError: the arguments are invalid, or the specs of the environments differ.
+      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
+    """
+    options = MakeOptions.of(**make_kwargs)
+    num_batches = checked_batches(num_batches)
+    places = spread(addresses, num_envs)
+    count = len(places)
+    creating = for_each(count, create_world_settings, "create_world_settings")
+    joining = for_each(count, join_world_settings, "join_world_settings")
+    sites = PoolSites(places, options)
+    if num_batches == 0 or not options.adapt.is_for_batches:
+        return StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
+    try:
+        batched: RowWorlds[RowConsumer] | None = None
+        if num_envs is None or count == 1:
+            batched = _open_found(sites, creating, joining, options)
+            if isinstance(batched, StreamWorlds) or num_envs in (None, batched.num_envs):
+                return batched
+            # It may be the number of rows by default, and be a setting.
+            batched.pool.close(keeps_sites=True)
+        batched = _open_batches(sites, creating, joining, num_batches, world_settings, options)
+        if batched is None and num_envs == 1 == count:
+            raise SpecError(f"the world at {sites.of[0].name} has more than one row; ask for all")
+    except BaseException:
+        sites.close()
+        raise
+    return batched or StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
+
+
+def _open_found(
+    sites: PoolSites,
+    creating: Sequence[Mapping[str, Any]],
+    joining: Sequence[Mapping[str, Any]],
+    options: MakeOptions,
+) -> RowWorlds[RowConsumer]:
+    """Opens a world at each address, which may be a batch of as many rows as the server likes."""
+    pool = EnvironmentPool(sites, creating, joining, options.flat(_adaptor), keeps_sites=True)
+    groups: list[range] = []
+    for environment in pool.environments:
+        if not isinstance(environment, BatchAdaptor):
+            # The specs of all are alike.
+            return StreamWorlds(pool)
+        start = groups[-1].stop if groups else 0
+        groups.append(range(start, start + environment.count))
+    return BatchWorlds(pool, groups)
+
+
+def _adaptor(
+    connection: Connection, specs: dm_env_rpc_pb2.ActionObservationSpecs, **keywords: Any
+) -> DmEnvAdaptor:
+    kind = BatchAdaptor if is_batched(specs) else DmEnvAdaptor
+    return kind(connection, specs, **keywords)
+
+
+def _open_batches(
+    sites: PoolSites,
+    creating: Sequence[Mapping[str, Any]],
+    joining: Sequence[Mapping[str, Any]],
+    num_batches: int | None,
+    world_settings: Mapping[str, Any],
+    options: MakeOptions,
+) -> BatchWorlds | None:
+    """Opens batched worlds; returns None if a stream for each environment has to be opened."""
+    if any(own != joining[0] for own in joining):
+        return None
+    groups: list[list[int]] = []
+    for rows in sites.by_server():
+        found = _ask(sites, rows[0])
+        if not found:
+            return None
+        most, processes = found
+        wanted = min(len(rows), max(num_batches or processes, -(-len(rows) // most)))
+        groups += [rows[start::wanted] for start in range(wanted)]
+    settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
+    if any(own is None for own in settings):
+        return None
+    # The factory of a vector environment perhaps takes nothing of a batch but the number of rows.
+    for extra in [world_settings, {}] if world_settings else [{}]:
+        of_worlds = [
+            {**(own or {}), **extra, batches.NUM_ENVS: len(rows)}
+            for own, rows in zip(settings, groups, strict=True)
+        ]
+        of_joining = [joining[0]] * len(groups)
+        pool = functools.partial(
+            EnvironmentPool,
+            sites.grouped(groups),
+            of_worlds,
+            of_joining,
+            options.flat(BatchAdaptor),
+            labels=[_label(rows, sites.of[rows[0]].name) for rows in groups],
+            keeps_sites=True,
+        )
+        try:
+            opened = pool()
+        except EnvironmentsFailedError as error:
+            # Some refuse batches, as of games, or settings, as a world of its own will, too.
+            refused = error.failures.values()
+            if not all(isinstance(each, _REFUSED) for each in refused) or any(
+                isinstance(each, DmEnvRpcError) and each.code == code_pb2.OUT_OF_RANGE
+                for each in refused
+            ):
+                raise
+            _log.info("the environments are not opened in batches: %s", error)
+        else:
+            worlds = BatchWorlds(opened, groups)
+            for adaptor, rows in zip(worlds.adaptors, groups, strict=True):
+                if adaptor.count != len(rows):
+                    worlds.close()
+                    raise SpecError(
+                        f"asked for {len(rows)} rows, the server at {sites.of[rows[0]].name} made "
+                        f"a batch of {adaptor.count}"
+                    )
+            return worlds
+    return None
+
+
+_REFUSED = (DmEnvRpcError, SpecError)
+
+
+def _label(rows: Sequence[int], address: str) -> str:
+    return f"the batch of environments {rows[0]} to {rows[-1]} at {address}"
+
+
+def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
+    """Asks a server how many rows a batch may have.
+
+    Returns:
+      That number, and the number of processes that serve; None if it makes no batches.
+    """
+    group = sites.of[index].target
+    try:
+        connection, pending = group.open_with(_question(), _ASK_SECONDS)
+    except DmEnvRpcClientError as error:
+        raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
+    try:
+        most = _max_num_envs(connection, pending)
+        found = (most, group.processes) if most > 0 else None
+    except BaseException:
+        connection.close()
+        raise
+    group.give_back(connection)
+    return found
+
+
+def _question() -> any_pb2.Any:
+    request = properties_pb2.PropertyRequest()
+    request.read_property.key = batches.MAX_NUM_ENVS
+    packed = any_pb2.Any()
+    packed.Pack(request)
+    return packed
+
+
+def _max_num_envs(connection: Connection, pending: Any) -> int:
+    response = properties_pb2.PropertyResponse()
+    try:
+        answer = connection.wait(pending)
+        if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
+            return 0
+        most = unpack_tensor(response.read_property.value)
+        return int(most) if isinstance(most, np.integer | int) else 0
+    # A server without this extension answers with an error, with nothing, or ends the stream.
+    except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
+        _log.debug("%s says nothing of batches: %s", connection.address, error)
+        return 0
