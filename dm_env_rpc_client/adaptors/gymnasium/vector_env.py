@@ -43,10 +43,10 @@ from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows, check_wor
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import check_ids
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.many.open_rows import described, open_worlds
+from dm_env_rpc_client.environment.many.open_rows import AnyWorlds, described, open_worlds
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings
-from dm_env_rpc_client.environment.many.row_worlds import Result, RowWorlds
+from dm_env_rpc_client.environment.many.row_worlds import Result
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches
 
@@ -148,7 +148,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             world_settings={} if wish is None else {batches.AUTORESET_MODE: wish.name},
             **make_kwargs,
         )
-        self._worlds: RowWorlds[Any] = self._open()
+        self._worlds: AnyWorlds = self._open()
         self.render_mode = None
         try:
             self._description = (

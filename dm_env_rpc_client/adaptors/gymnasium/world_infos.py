@@ -6,8 +6,8 @@ several worlds together, and to select those of some rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,19 @@ Array: TypeAlias = npt.NDArray[Any]
 _RESTARTED = "restarted"
 
 
-class WorldInfos(Protocol):
-    """The infos that have come and that nobody has taken yet."""
+class StackedWorldInfos:
+    """Infos that are stacked as Gymnasium stacks them.
 
-    @property
-    def kept(self) -> Sized:
-        """These infos."""
+    Args:
+      count: the number of all rows.
+
+    Attributes:
+      kept: the infos that have come and that nobody has taken yet.
+    """
+
+    def __init__(self, count: int):
+        self._count = count
+        self.kept: list[tuple[Array, Mapping[str, Any]]] = []
 
     def put(self, rows: Array, text: str, which: Any, count: int) -> Array | None:
         """Takes what came with the observations of a world.
@@ -50,39 +57,6 @@ class WorldInfos(Protocol):
         Raises:
           ProtocolError: the text is invalid.
         """
-
-    def put_lost(self, index: int, final_observation: Any, begins: bool) -> None:
-        """Takes that the world of a row was lost.
-
-        Args:
-          index: the row.
-          final_observation: its last observation.
-          begins: whether the next episode follows in the same step.
-        """
-
-    def forget(self, rows: Sequence[int]) -> None:
-        """Drops the infos of some rows."""
-
-    def stack(self, ids: Array | None) -> dict[str, Any]:
-        """Takes the infos of some rows, or of all, stacked."""
-
-    def each(self) -> list[RowInfo]:
-        """Takes the infos of each row."""
-
-
-class StackedWorldInfos:
-    """Infos that are stacked as Gymnasium stacks them.
-
-    Args:
-      count: the number of all rows.
-    """
-
-    def __init__(self, count: int):
-        self._count = count
-        self.kept: list[tuple[Array, Mapping[str, Any]]] = []
-
-    def put(self, rows: Array, text: str, which: Any, count: int) -> Array | None:
-        """Takes what came with the observations of a world; see `WorldInfos`."""
         infos, both = stack_of(text, count)
         if infos:
             if isinstance(which, slice):
@@ -94,7 +68,13 @@ class StackedWorldInfos:
         return None if both is None else both[which]
 
     def put_lost(self, index: int, final_observation: Any, begins: bool) -> None:
-        """Takes that the world of a row was lost."""
+        """Takes that the world of a row was lost.
+
+        Args:
+          index: the row.
+          final_observation: its last observation.
+          begins: whether the next episode follows in the same step.
+        """
         yes = np.ones(1, np.bool_)
         infos: dict[str, Any] = {_RESTARTED: yes, f"_{_RESTARTED}": yes}
         if begins:
@@ -147,7 +127,7 @@ class OwnWorldInfos:
         self.kept: dict[int, RowInfo] = {}
 
     def put(self, rows: Array, text: str, which: Any, count: int) -> Array | None:
-        """Takes what came with the observations of a world; see `WorldInfos`."""
+        """Takes what came with the observations of a world; see `StackedWorldInfos.put`."""
         found, both = rows_of(text, count)
         places = range(count) if isinstance(which, slice) else which
         for row, place in zip(rows.tolist(), places, strict=True):
@@ -176,6 +156,9 @@ class OwnWorldInfos:
         """Takes the infos of each row."""
         infos, self.kept = self.kept, {}
         return [infos.get(row) or RowInfo({}) for row in range(self._count)]
+
+
+WorldInfos: TypeAlias = StackedWorldInfos | OwnWorldInfos
 
 
 def _put_together(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import dm_env
@@ -42,6 +43,9 @@ _LAST = int(dm_env.StepType.LAST)
 
 Actions: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """Arrays by flat name, with a row for each environment."""
+
+
+_NOTHING: Mapping[int, Actions] = MappingProxyType({})
 
 
 class _World:
@@ -85,7 +89,7 @@ class _Answers(NamedTuple):
     put_mid_steps: Callable[[list[int], MidSteps], None]
 
 
-class BatchWorlds(RowWorlds[BatchConsumer]):
+class BatchWorlds(RowWorlds):
     """N environments, whose rows are in some batched worlds.
 
     Args:
@@ -117,7 +121,17 @@ class BatchWorlds(RowWorlds[BatchConsumer]):
     def step(
         self, actions: Mapping[str, Any], consume: BatchConsumer, idle: Collection[int] = ()
     ) -> None:
-        """Steps all rows and waits for them; see `RowWorlds.step`."""
+        """Steps all rows and waits for them; within `exchange`.
+
+        Args:
+          actions: arrays [N, ...] by flat name.
+          consume: gets the TimeSteps.
+          idle: rows that begin a sequence, whose actions may be anything.
+
+        Raises:
+          SpecError: an action does not conform, or a step is under way; nothing was sent.
+          EnvironmentsFailedError: some rows failed; all others were consumed.
+        """
         self.pool.taken, self._delivered = [], ()
         everything = range(self.num_envs)
         if not self._is_idle():
@@ -132,12 +146,8 @@ class BatchWorlds(RowWorlds[BatchConsumer]):
         for world in self._worlds:
             world.under_way = world.rows
         put = self._consumer(consume)
-        try:
-            with self._failing():
-                self.pool.step(sent, put)
-        except SpecError:
-            self._blame(sent)
-            raise
+        with self._failing(sent):
+            self.pool.step(sent, put)
         self._arrived.clear()
         if consume.has_to_begin and consume.ended:
             self._begin(consume.ended, consume)
@@ -146,7 +156,18 @@ class BatchWorlds(RowWorlds[BatchConsumer]):
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Steps all rows of some worlds without waiting for them; see `RowWorlds.send`."""
+        """Steps all rows of some worlds without waiting for them.
+
+        Args:
+          actions: arrays [M, ...] by flat name.
+          ids: the M rows.
+          idle: those of them that begin a sequence, whose actions may be anything.
+
+        Raises:
+          SpecError: an action does not conform, a step is under way, or these are only some of the
+            rows of a world, which steps all together. Nothing was sent.
+          EnvironmentsFailedError: nothing can be sent to some.
+        """
         self.check_idle(ids)
         positions = {row: position for position, row in enumerate(ids)}
         numbers = dict.fromkeys(self._of[row] for row in ids)
@@ -165,12 +186,8 @@ class BatchWorlds(RowWorlds[BatchConsumer]):
             order = [positions[row] for row in world.rows]
             sent[number] = {name: values[order] for name, values in batch.items()}
             world.under_way = world.rows
-        try:
-            with self._failing():
-                self.pool.send(sent)
-        except SpecError:
-            self._blame(sent)
-            raise
+        with self._failing(sent):
+            self.pool.send(sent)
         self._raise()
 
     def receive(
@@ -298,11 +315,14 @@ class BatchWorlds(RowWorlds[BatchConsumer]):
                     raise SpecError(f"environment {row} at {at}: {error}") from error
 
     @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
         """Takes note of the rows of worlds that fail in this context.
 
         Of a world whose step was not sent, or whose answer was lost by an interrupt, no row is
-        under way then.
+        under way then. A SpecError is about the first row whose action does not conform.
+
+        Args:
+          sent: the actions of worlds.
         """
         try:
             yield
@@ -310,8 +330,10 @@ class BatchWorlds(RowWorlds[BatchConsumer]):
             for number, failure in error.failures.items():
                 self._failures.update(dict.fromkeys(self._worlds[number].under_way, failure))
             self._settle()
-        except BaseException:
+        except BaseException as error:
             self._settle()
+            if isinstance(error, SpecError):
+                self._blame(sent)
             raise
 
     def _settle(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from google.protobuf import any_pb2
@@ -30,7 +30,7 @@ from dm_env_rpc_client.environment.many.row_settings import (
     creation_settings,
     for_each,
 )
-from dm_env_rpc_client.environment.many.row_worlds import RowConsumer, RowWorlds, StreamWorlds
+from dm_env_rpc_client.environment.many.row_worlds import StreamWorlds
 from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     DmEnvRpcError,
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
 
-__all__ = ["checked_batches", "described", "open_worlds"]
+__all__ = ["AnyWorlds", "checked_batches", "described", "open_worlds"]
+
+AnyWorlds: TypeAlias = StreamWorlds | BatchWorlds
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ _ASK_SECONDS = 5.0
 """How long a server may take to say whether it makes batches; some never answer an extension."""
 
 
-def described(name: str, worlds: RowWorlds[Any], action: Any, observation: Any) -> str:
+def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> str:
     """Returns what `repr` says of N environments: how many, where, and what one takes and returns.
 
     Args:
@@ -87,7 +89,7 @@ def open_worlds(
     num_batches: int | None = None,
     world_settings: Mapping[str, Any] = NO_SETTINGS,
     **make_kwargs: Unpack[BatchKeywords],
-) -> RowWorlds[RowConsumer]:
+) -> AnyWorlds:
     """Opens the worlds of N environments.
 
     Args:
@@ -116,7 +118,7 @@ def open_worlds(
     if num_batches == 0 or not options.adapt.is_for_batches:
         return StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
     try:
-        batched: RowWorlds[RowConsumer] | None = None
+        batched: AnyWorlds | None = None
         if num_envs is None or count == 1:
             batched = _open_found(sites, creating, joining, options)
             if isinstance(batched, StreamWorlds) or num_envs in (None, batched.num_envs):
@@ -137,7 +139,7 @@ def _open_found(
     creating: Sequence[Mapping[str, Any]],
     joining: Sequence[Mapping[str, Any]],
     options: MakeOptions,
-) -> RowWorlds[RowConsumer]:
+) -> AnyWorlds:
     """Opens a world at each address, which may be a batch of as many rows as the server likes."""
     pool = EnvironmentPool(sites, creating, joining, options.flat(_adaptor), keeps_sites=True)
     groups: list[range] = []

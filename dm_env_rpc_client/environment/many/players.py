@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import dm_env
@@ -18,7 +18,7 @@ from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.connection_selector import ConnectionSelector
-from dm_env_rpc_client.environment.many.pool import NO_ACTION, close_all
+from dm_env_rpc_client.environment.many.pool import NO_ACTION, close_all, failures_of
 from dm_env_rpc_client.environment.many.pool_sites import open_site
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.world_ends import destroy_and_close, destroy_anew, undo
@@ -153,10 +153,10 @@ class Players:
             self.environments[agent]._finish_reset(started[agent])
 
         with self._group.together():
-            failures = _for_each(running, start)
+            failures = failures_of(running, start)
         self._check(failures)
         # After this, no agent has to be told by a step that the world was reset.
-        self._check(_for_each(running, finish))
+        self._check(failures_of(running, finish))
         if running or settings:
             try:
                 reset_world(self._control, self.world_name, settings)
@@ -186,7 +186,7 @@ class Players:
             self._pending[agent] = self.environments[agent]._start_step(prepared[agent])
 
         with self._group.together():
-            failures = _for_each([*prepared, *self._refused(prepared)], start)
+            failures = failures_of([*prepared, *self._refused(prepared)], start)
         self._check(failures)
 
     def any_answered(self) -> AgentId:
@@ -339,16 +339,3 @@ class Players:
         address = self._control.address
         self.close()
         raise AgentsFailedError(failures, address)
-
-
-def _for_each(
-    agents: Iterable[AgentId], action: Callable[[AgentId], None]
-) -> dict[AgentId, Exception]:
-    """Does something for each of some agents; returns what failed."""
-    failures: dict[AgentId, Exception] = {}
-    for agent in agents:
-        try:
-            action(agent)
-        except Exception as error:
-            failures[agent] = error
-    return failures

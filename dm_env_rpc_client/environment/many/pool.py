@@ -14,9 +14,9 @@ import collections
 import functools
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
 from dm_env_rpc_client.environment.make_options import MakeOptions
@@ -45,7 +45,10 @@ __all__ = [
     "check_count",
     "check_not_busy",
     "close_all",
+    "failures_of",
 ]
+
+Key = TypeVar("Key", bound=Hashable)
 
 _NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
 
@@ -271,18 +274,15 @@ class EnvironmentPool:
         self._drop(settings.keys())
         failures = self._restart(settings)
         started: dict[int, StartedReset] = {}
-        for index, own in settings.items():
-            if index in failures:
-                continue
-            try:
-                started[index] = self.environments[index]._start_reset(own)
-            except Exception as error:
-                failures[index] = error
-        for index, reset in started.items():
-            try:
-                self.environments[index]._finish_reset(reset)
-            except Exception as error:
-                failures[index] = error
+
+        def start(index: int) -> None:
+            started[index] = self.environments[index]._start_reset(settings[index])
+
+        def finish(index: int) -> None:
+            self.environments[index]._finish_reset(started[index])
+
+        failures |= failures_of([index for index in settings if index not in failures], start)
+        failures |= failures_of(started, finish)
         if any(settings.values()):
             if failures:
                 self._raise(failures)
@@ -493,6 +493,17 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
         return [opened[index] for index in range(len(addresses))]
     failed, failure = next(iter(failures.items()))  # Others may have failed after the first.
     raise EnvironmentsFailedError({failed: failure}, {failed: addresses[failed]})
+
+
+def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Exception]:
+    """Does something for each of some environments; returns what failed."""
+    failures: dict[Key, Exception] = {}
+    for key in keys:
+        try:
+            act(key)
+        except Exception as error:
+            failures[key] = error
+    return failures
 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:

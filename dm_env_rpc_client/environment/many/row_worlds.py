@@ -6,9 +6,8 @@ and TimeSteps go to a consumer.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import dm_env
 import numpy as np
@@ -19,7 +18,7 @@ from dm_env_rpc_client.environment.many.pool import NO_ACTION, Consumer, Environ
 from dm_env_rpc_client.environment.many.rows import split_action
 from dm_env_rpc_client.protocol.lifecycle import State
 
-__all__ = ["BatchConsumer", "RowConsumer", "RowWorlds", "StreamWorlds"]
+__all__ = ["BatchConsumer", "Result", "RowWorlds", "StreamWorlds"]
 
 
 class BatchConsumer(Protocol):
@@ -42,17 +41,12 @@ class BatchConsumer(Protocol):
         """Takes the LAST TimeStep of a row whose world was lost."""
 
 
-class RowConsumer(Consumer, BatchConsumer, Protocol):
-    """Takes the TimeSteps of batched worlds and of streams."""
-
-
-Consumer_contra = TypeVar("Consumer_contra", contravariant=True)
 Result = TypeVar("Result")
 Ids = TypeVar("Ids")
 
 
-class RowWorlds(abc.ABC, Generic[Consumer_contra]):
-    """N environments.
+class RowWorlds:
+    """N environments: what `StreamWorlds` and `BatchWorlds` have in common.
 
     Args:
       pool: has one environment for each world; closed with this.
@@ -103,72 +97,12 @@ class RowWorlds(abc.ABC, Generic[Consumer_contra]):
             self._interrupted(error)
             raise
 
-    @abc.abstractmethod
-    def specs(self) -> RowSpecs:
-        """Returns the specs of one row."""
-
-    @abc.abstractmethod
-    def step(
-        self, actions: Mapping[str, Any], consume: Consumer_contra, idle: Collection[int] = ()
-    ) -> None:
-        """Steps all rows and waits for them; within `exchange`.
-
-        Args:
-          actions: arrays [N, ...] by flat name.
-          consume: gets the TimeSteps.
-          idle: rows that begin a sequence, whose actions may be anything.
-
-        Raises:
-          SpecError: an action does not conform, or a step is under way; nothing was sent.
-          EnvironmentsFailedError: some rows failed; all others were consumed.
-        """
-
-    @abc.abstractmethod
-    def send(
-        self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
-    ) -> None:
-        """Steps all rows of some worlds without waiting for them.
-
-        Args:
-          actions: arrays [M, ...] by flat name.
-          ids: the M rows.
-          idle: those of them that begin a sequence, whose actions may be anything.
-
-        Raises:
-          SpecError: an action does not conform, a step is under way, or these are only some of the
-            rows of a world, which steps all together. Nothing was sent.
-          EnvironmentsFailedError: nothing can be sent to some.
-        """
-
-    @abc.abstractmethod
-    def receive(
-        self, minimum: int, maximum: int | None, consume: Consumer_contra
-    ) -> npt.NDArray[np.int64]:
-        """Waits for rows with steps under way; within `exchange`; see `EnvironmentPool.receive`."""
-
-    @abc.abstractmethod
-    def reset(
-        self,
-        settings: Mapping[int, Mapping[str, Any]],
-        consume: Consumer_contra,
-        adopt: Callable[[], None],
-    ) -> None:
-        """Begins a sequence in some rows; within `exchange`; see `EnvironmentPool.reset`."""
-
-    @abc.abstractmethod
-    def idle(self, ids: Iterable[int]) -> set[int]:
-        """Returns those of some rows in which no sequence is running."""
-
-    @abc.abstractmethod
-    def check_idle(self, ids: Iterable[int]) -> None:
-        """Raises SpecError if one of some rows has a step under way."""
-
-    @abc.abstractmethod
     def _interrupted(self, error: BaseException) -> None:
-        """Makes worlds unusable whose answers are lost; see `EnvironmentPool.interrupted`."""
+        """Makes worlds unusable whose answers are lost."""
+        self.pool.interrupted(error)
 
 
-class StreamWorlds(RowWorlds[Consumer]):
+class StreamWorlds(RowWorlds):
     """N environments, each in a world of its own, over a stream of its own.
 
     Args:
@@ -193,20 +127,20 @@ class StreamWorlds(RowWorlds[Consumer]):
     def step(
         self, actions: Mapping[str, Any], consume: Consumer, idle: Collection[int] = ()
     ) -> None:
-        """Steps all rows and waits for them; see `RowWorlds.step`."""
+        """Steps all rows and waits for them; within `exchange`; see `BatchWorlds.step`."""
         self.pool.taken = []
         self.pool.step(self._split(actions, range(self.num_envs), idle), consume)
 
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Steps some rows without waiting for them; see `RowWorlds.send`."""
+        """Steps some rows without waiting for them; see `BatchWorlds.send`."""
         self.pool.send(self._split(actions, ids, idle))
 
     def receive(
         self, minimum: int, maximum: int | None, consume: Consumer
     ) -> npt.NDArray[np.int64]:
-        """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
+        """Waits for rows with steps under way; within `exchange`; see `EnvironmentPool.receive`."""
         self.pool.taken = []
         return np.array(self.pool.receive(minimum, maximum, consume), np.int64)
 
@@ -216,7 +150,7 @@ class StreamWorlds(RowWorlds[Consumer]):
         consume: Consumer,
         adopt: Callable[[], None],
     ) -> None:
-        """Begins a sequence in some rows; see `EnvironmentPool.reset`."""
+        """Begins a sequence in some rows; within `exchange`; see `EnvironmentPool.reset`."""
         self.pool.taken = []
         self.pool.reset(settings, consume, adopt)
 
@@ -228,9 +162,6 @@ class StreamWorlds(RowWorlds[Consumer]):
     def check_idle(self, ids: Iterable[int]) -> None:
         """Raises SpecError if one of some rows has a step under way."""
         self.pool.check_idle(ids)
-
-    def _interrupted(self, error: BaseException) -> None:
-        self.pool.interrupted(error)
 
     def _split(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]

@@ -10,7 +10,7 @@ import numpy as np
 
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.adaptors.gymnasium.calls import CALL, KIND, METHOD, SET
-from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
+from dm_env_rpc_client.environment.many.open_rows import AnyWorlds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, PropertyNotFoundError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 
@@ -29,7 +29,7 @@ class RemoteCalls:
     """
 
     num_envs: int
-    _worlds: RowWorlds[Any]
+    _worlds: AnyWorlds
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of every environment.
@@ -73,7 +73,7 @@ class RemoteCalls:
 
 
 def call_rows(
-    worlds: RowWorlds[Any],
+    worlds: AnyWorlds,
     name: str,
     rows: Sequence[int],
     args: Sequence[Any],
@@ -95,14 +95,14 @@ def call_rows(
     return [results[row] for row in rows]
 
 
-def set_rows(worlds: RowWorlds[Any], name: str, rows: Sequence[int], each: Sequence[Any]) -> None:
+def set_rows(worlds: AnyWorlds, name: str, rows: Sequence[int], each: Sequence[Any]) -> None:
     """Sets an attribute in some rows, to a value for each; see `RemoteCalls.set_attr`."""
     of = dict(zip(rows, each, strict=True))
     for properties, own, places in _parts(worlds, rows):
         _set(properties, name, places, [of[row] for row in own])
 
 
-def may_be_called(worlds: RowWorlds[Any], name: str) -> bool:
+def may_be_called(worlds: AnyWorlds, name: str) -> bool:
     """Whether the server of the first row allows a name to be called."""
     return name in _allowed(PropertiesExtension(worlds.pool.environments[0].connection), CALL)
 
@@ -215,7 +215,7 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 
 
 def _parts(
-    worlds: RowWorlds[Any], rows: Sequence[int]
+    worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
     """Yields each world with rows: its properties, the rows, and their places; None for all."""
     worlds.check_idle(rows)
