@@ -113,7 +113,7 @@ def test_what_no_test_fails_for_is_not_noticed_and_nothing_is_changed(
 def test_tests_that_come_to_no_end_have_noticed_it(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.mutants.trying._SPARE_SECONDS", 3.0)
+    monkeypatch.setattr("tests.mutants.trying._LIMIT_SECONDS", 3.0)
     mutants = mutants_of("dm_env_rpc_client/numbers.py", CODE)
     (mutant,) = (mutant for mutant in mutants if mutant.kind == "returns")
     group = ["tests/test_half.py::test_that_takes_long"]

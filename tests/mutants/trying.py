@@ -24,9 +24,8 @@ _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", "__pycache__", ".hypothesis", "*_cache", "build", "dist", "*.egg-info"
 )
 
-_SPARE_SECONDS = 60.0
-_SPARE = 4.0
-"""A run of a mutant may take so many times as long as the one before any change, and a minute."""
+_LIMIT_SECONDS = 3600.0
+"""A run of a group may take that long; what a single test may take is the project's setting."""
 
 
 class Found(NamedTuple):
@@ -47,7 +46,7 @@ class Copy:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._expected: dict[tuple[str, ...], Found] = {}
+        self._passing: set[str] = set()
         self._failing: set[str] = set()
 
     def check(self) -> None:
@@ -70,27 +69,24 @@ class Copy:
             raise RuntimeError(f"tests of {self.folder} import {printed}")
 
     def notice(self, mutant: Mutant, groups: Sequence[Sequence[str]]) -> Found:
-        """Runs groups of tests with a mutant in place, until one fails.
-
-        Tests that fail without it are left out.
+        """Runs groups of tests with a mutant in place, until one fails that passes without it.
 
         Args:
           mutant: the change.
           groups: files and folders of tests.
+
+        Raises:
+          RuntimeError: without the change, the tests cannot be run, or never end.
         """
         seconds = 0.0
         for group in filter(None, groups):
-            before = self._before(tuple(group))
-            path = self.folder / mutant.path
-            original = path.read_text()
-            path.write_text(mutant.applied(original))
-            try:
-                found = self._run(group, before.seconds * _SPARE + _SPARE_SECONDS)
-            finally:
-                path.write_text(original)
-            seconds += found.seconds
-            if found.noticed_by:
-                return Found(found.noticed_by, seconds)
+            while True:
+                found = self._run_with(mutant, group)
+                seconds += found.seconds
+                if not found.noticed_by:
+                    break
+                if self._passes(found.noticed_by, group):
+                    return Found(found.noticed_by, seconds)
         return Found("", seconds)
 
     @property
@@ -98,17 +94,40 @@ class Copy:
         """The tests that fail without any change, which are left out."""
         return sorted(self._failing)
 
-    def _before(self, group: tuple[str, ...]) -> Found:
-        """Runs a group without a change, the first time that it is asked for."""
-        while group not in self._expected:
-            found = self._run(group, None)
-            if not found.noticed_by or found.noticed_by in self._failing:
-                self._expected[group] = found
-            self._failing.add(found.noticed_by)
-            self._failing.discard("")
-        return self._expected[group]
+    def _run_with(self, mutant: Mutant, group: Sequence[str]) -> Found:
+        path = self.folder / mutant.path
+        original = path.read_text()
+        path.write_text(mutant.applied(original))
+        try:
+            return self._run(group)
+        finally:
+            path.write_text(original)
 
-    def _run(self, tests: Sequence[str], limit: float | None) -> Found:
+    def _passes(self, name: str, group: Sequence[str]) -> bool:
+        """Whether a test passes without a change; if not, it is left out from now on.
+
+        Only a test that has failed is run again, since a run of all of them takes minutes.
+
+        Args:
+          name: of the test, or why the run of its group ended otherwise.
+          group: which is run again if no test is known by this name.
+
+        Raises:
+          RuntimeError: without a change, it ends without saying which test fails.
+        """
+        is_test = "::" in name
+        key = name if is_test else "\n".join(group)
+        if key not in self._passing:
+            found = self._run([name] if is_test else group)
+            if found.noticed_by:
+                if "::" not in found.noticed_by:
+                    raise RuntimeError(f"without a change, {key} ends so: {found.noticed_by}")
+                self._failing.add(found.noticed_by)
+                return False
+            self._passing.add(key)
+        return True
+
+    def _run(self, tests: Sequence[str]) -> Found:
         options = ("-x", "-q", "-n0", "-pno:cacheprovider", "-pno:randomly", "--tb=no")
         left_out = [f"--deselect={name}" for name in self._failing]
         begin = time.monotonic()
@@ -124,7 +143,7 @@ class Copy:
             start_new_session=True,
         ) as process:
             try:
-                output, _ = process.communicate(timeout=limit)
+                output, _ = process.communicate(timeout=_LIMIT_SECONDS)
                 noticed = _noticed_by(process.returncode, output)
             except subprocess.TimeoutExpired:
                 noticed = "the time limit"
