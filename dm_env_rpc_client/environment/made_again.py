@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import dm_env
 import numpy as np
 
 from dm_env_rpc_client.errors import SpecError
@@ -106,11 +107,21 @@ class MadeByArguments(MadeAgain):
         return made
 
 
-def is_made_again(environment: Any) -> bool:
-    """Whether a copy of an environment, or of what it wraps, is made again."""
-    while environment is not None and not isinstance(environment, MadeAgain):
-        environment = getattr(environment, "environment", None)
-    return environment is not None
+def is_made_again(environment: dm_env.Environment) -> bool:
+    """Whether a copy of an environment, or of one that it wraps, is made again.
+
+    Wrappers, of whatever library, have the environment that they wrap among their attributes.
+    """
+    found, seen = [environment], set()
+    while found:
+        environment = found.pop()
+        if isinstance(environment, MadeAgain):
+            return True
+        seen.add(id(environment))
+        attributes = getattr(environment, "__dict__", {}).values()
+        held = (each for each in attributes if isinstance(each, dm_env.Environment))
+        found += (each for each in held if id(each) not in seen)
+    return False
 
 
 class _TooDeepError(Exception):
