@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import cloudpickle
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
+from dm_env_rpc_client import DmEnvAdaptor
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
@@ -31,11 +33,11 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 class Wrapper(dm_env.Environment):
     """What other projects put around an environment."""
 
-    def __init__(self, environment: dm_env.Environment):
+    def __init__(self, environment: DmEnvAdaptor):
         self._environment = environment
 
-    def reset(self) -> dm_env.TimeStep:
-        return self._environment.reset()
+    def reset(self, settings: Mapping[str, Any] = MappingProxyType({})) -> dm_env.TimeStep:
+        return self._environment.reset(settings)
 
     def step(self, action: Any) -> dm_env.TimeStep:
         return self._environment.step(action)
