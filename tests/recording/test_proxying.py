@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import importlib
+import socket
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -137,6 +140,38 @@ def test_a_client_that_goes_away_leaves_nothing(path: Path) -> None:
             connection.close()
         assert read(path).is_complete
         assert settles(lambda: server.agent_count == 0)
+
+
+def test_a_client_that_goes_away_before_the_server_is_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The function has the name of its module.
+    forwarded = importlib.import_module("dm_env_rpc_client.recording.proxy")._ForwardedStream
+    asked, gone = threading.Event(), threading.Event()
+    answer, abandon = forwarded.answer, forwarded.abandon
+
+    def answer_and_tell(stream: Any, message: bytes) -> bytes:
+        asked.set()
+        return cast("bytes", answer(stream, message))
+
+    def abandon_and_tell(stream: Any) -> None:
+        abandon(stream)
+        gone.set()
+
+    monkeypatch.setattr(forwarded, "answer", answer_and_tell)
+    monkeypatch.setattr(forwarded, "abandon", abandon_and_tell)
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # It does not listen.
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        running = proxy(address, path)
+        connection = dm_env_rpc_client.connect(running.address)
+        connection.submit(dm_env_rpc_pb2.CreateWorldRequest())
+        assert asked.wait(patience(10))
+        connection.close()
+        assert gone.wait(patience(10))
+    with running, serve(Catch, address) as server:
+        assert settles(lambda: running.clients == 0)
+        assert server.stats().worlds == 0
 
 
 def test_a_client_that_goes_away_while_a_step_waits(path: Path) -> None:
