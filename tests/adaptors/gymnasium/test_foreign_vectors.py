@@ -6,10 +6,11 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import dm_env
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
@@ -22,6 +23,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.known import cart_poles
+from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.sameness import same
 
 ROWS = 3
@@ -171,6 +173,29 @@ def test_a_plain_environment_has_the_same_arrays(kind: Kind) -> None:
             np.testing.assert_array_equal(kinds == 0, was_last & follows)
             was_last = kinds == 2
     own.close()
+
+
+def test_a_reset_begins_episodes_in_the_rows_of_its_mask_alone() -> None:
+    def rows() -> SyncVectorEnv:
+        makes = [functools.partial(Masked, length=length) for length in (1, 2, 3)]
+        return SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
+
+    with serve(rows) as server, make(server.address, {"num_envs": 3}) as env:
+
+        def kinds(timestep: dm_env.TimeStep) -> list[int]:
+            shown.append(timestep.observation["observation"].argmax(1))
+            return list(timestep.observation[STEP_TYPE])
+
+        def step() -> dm_env.TimeStep:
+            return env.step({"action": shown[-1]})
+
+        shown: list[Any] = []
+        assert kinds(env.reset()) == [0, 0, 0]
+        assert kinds(step()) == [2, 1, 1]
+        assert kinds(env.reset({"reset_mask": np.array([True, False, False])})) == [0, 1, 1]
+        assert kinds(step()) == [2, 2, 1]
+        assert kinds(env.reset()) == [0, 0, 0]
+        assert kinds(step()) == [2, 1, 1]
 
 
 def test_every_row_may_have_a_seed_of_its_own() -> None:
