@@ -14,6 +14,7 @@ RecordingError, since a recording with a hole would look complete.
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 import logging
 import os
@@ -572,6 +573,8 @@ class RecordedStream(_Recorded):
 class AsyncRecordedStream(_Recorded):
     """An `AsyncStream` that records what passes another one.
 
+    While the disk is behind, messages wait here and there, and the event loop goes on.
+
     Args:
       stream: the other.
       recording: the recording.
@@ -580,28 +583,71 @@ class AsyncRecordedStream(_Recorded):
     def __init__(self, stream: AsyncStream, recording: ConnectionRecording):
         super().__init__(stream, recording)
         self._stream = stream
+        self._unwritten: collections.deque[bytes] = collections.deque()
+        self._readable: Callable[[], object] | None = None
+        self._behind_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.take_arrived = stream.take_arrived
 
-    async def write(self, message: bytes) -> None:
+    def begin(self, readable: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
+        """Has the event loop read; see `AsyncStream.begin`."""
+        self._readable = readable
+        self._stream.begin(readable, is_awaited)
+
+    def write(self, message: bytes) -> None:
         """Records a message and sends it."""
-        await self._wait_for_room()
-        self._recording.request(message, may_block=False)
-        await self._stream.write(message)
+        self._unwritten.append(message)
+        self._write_waiting()
 
-    async def read(self) -> Buffer:
-        """Returns the next message, recorded."""
-        message = await self._stream.read()
-        await self._wait_for_room()
-        self._recording.answer(message, may_block=False)
+    def read(self) -> Buffer | None:
+        """Returns the next message, recorded; None if there is none, or the disk is behind."""
+        if self._is_behind():
+            return None
+        message = self._stream.read()
+        if message is not None:
+            self._recording.answer(message, may_block=False)
         return message
 
     async def close(self, timeout: float) -> None:
         """Closes the stream and ends its recording."""
+        self._stop_looking()
         try:
             await self._stream.close(timeout)
         finally:
             self._recording.end()
 
-    async def _wait_for_room(self) -> None:
-        since = time.monotonic()
-        while self._recording.must_wait(since):
-            await asyncio.sleep(_FULL_SECONDS)
+    def abort(self) -> None:
+        """Ends the stream and its recording at once."""
+        self._stop_looking()
+        super().abort()
+
+    def _write_waiting(self) -> None:
+        while self._unwritten and not self._is_behind():
+            message = self._unwritten.popleft()
+            self._recording.request(message, may_block=False)
+            self._stream.write(message)
+
+    def _is_behind(self) -> bool:
+        """Whether the disk is behind. If it is, this is looked at again in a moment."""
+        if self._timer is not None:
+            return True
+        now = time.monotonic()
+        if not self._recording.must_wait(now if self._behind_since is None else self._behind_since):
+            self._behind_since = None
+            return False
+        if self._behind_since is None:
+            self._behind_since = now
+        self._timer = asyncio.get_running_loop().call_later(_FULL_SECONDS, self._look)
+        return True
+
+    def _look(self) -> None:
+        self._timer = None
+        self._write_waiting()
+        if self._readable is not None:
+            self._readable()
+
+    def _stop_looking(self) -> None:
+        self._readable = None
+        self._unwritten.clear()
+        if self._timer is not None:
+            self._timer.cancel()

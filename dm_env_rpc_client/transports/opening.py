@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import ssl
 import weakref
-from collections.abc import Callable
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import GrpcCredentials, Tls
@@ -13,10 +11,11 @@ from dm_env_rpc_client.transports.endpoint import Endpoint, is_for_http2
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
-from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
-from dm_env_rpc_client.transports.http2.client.connecting import open_connection
+from dm_env_rpc_client.transports.http2.client.async_stream import AsyncHttp2Stream
+from dm_env_rpc_client.transports.http2.client.connecting import open_connection, opened_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
-from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
+from dm_env_rpc_client.transports.http2.client.stream import Http2Stream, Reopen
+from dm_env_rpc_client.transports.http2.client.waits import IN_LOOP, Waits
 from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
@@ -85,7 +84,8 @@ async def _open_stream_async(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate
 ) -> AsyncStream:
     if _uses_http2(endpoint):
-        return await open_http2_stream_async(endpoint, timeout, allocate)
+        connection = await opened_connection(IN_LOOP, endpoint, timeout, allocate)
+        return AsyncHttp2Stream(Http2Stream(connection, None, _again(endpoint, allocate)))
     channel = await open_channel_async(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
@@ -159,9 +159,13 @@ class StreamGroup:
             connection.uncork()
 
 
-def _again(endpoint: Endpoint, allocate: Allocate) -> Callable[[], ClientConnection]:
+def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
     """Returns what opens another connection for a stream that the server has not processed."""
-    return functools.partial(open_connection, endpoint, _AGAIN_SECONDS, allocate)
+
+    async def reopen(waits: Waits) -> ClientConnection:
+        return await opened_connection(waits, endpoint, _AGAIN_SECONDS, allocate)
+
+    return reopen
 
 
 def _written(stream: Stream, first: bytes | None) -> Stream:

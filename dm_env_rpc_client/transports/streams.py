@@ -114,16 +114,30 @@ class Stream(Protocol):
 
 
 class AsyncStream(Protocol):
-    """One open stream, for coroutines of one event loop."""
+    """One open stream, for one event loop, in whose thread everything happens.
+
+    Nothing but `close` waits. The loop reads and writes in between.
+    """
 
     address: str
     """How error messages name the server."""
 
-    async def write(self, message: bytes) -> None:
-        """Sends a message. `read` raises the error if this fails."""
+    def begin(self, readable: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
+        """Has the running loop read; called once.
 
-    async def read(self) -> Buffer:
-        """Returns the next message; raises as `Stream.read` does."""
+        Args:
+          readable: called when `read` may return a message or raise.
+          is_awaited: whether an answer is awaited, so that a silent server is to be noticed.
+        """
+
+    def write(self, message: bytes) -> None:
+        """Sends a message, now or when the server takes it. `read` raises the error if it fails."""
+
+    def take_arrived(self) -> None:
+        """Receives what has arrived, and calls `readable` if there is something."""
+
+    def read(self) -> Buffer | None:
+        """Returns the next message, or None if there is none yet; raises as `Stream.read` does."""
 
     async def close(self, timeout: float) -> None:
         """As `Stream.close`."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.grpc.stream import explained, keep_for_ever
@@ -27,7 +29,10 @@ _LOOK_SECONDS = 0.005
 
 
 class AsyncGrpcStream(AsyncStream):
-    """An `AsyncStream` on a grpc.aio.Channel; the arguments are those of `GrpcStream`."""
+    """An `AsyncStream` on a grpc.aio.Channel; the arguments are those of `GrpcStream`.
+
+    One task reads, and one writes while there is something to write.
+    """
 
     def __init__(
         self,
@@ -43,26 +48,68 @@ class AsyncGrpcStream(AsyncStream):
         # grpc.aio replaces the status by its own if a write fails after it: this is the first one.
         self._status: list[Any] = []
         self._call.add_done_callback(functools.partial(_keep_status, self._status))
+        self._readable: Callable[[], object] = _nothing
+        self._outbound: collections.deque[bytes] = collections.deque()
+        self._inbound: collections.deque[bytes] = collections.deque()
+        self._failure: DmEnvRpcClientError | None = None
+        # Set while there is no answer that was not taken.
+        self._taken = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
 
-    async def write(self, message: bytes) -> None:
+    def begin(self, readable: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
+        # grpcio's keepalive notices a silent server.
+        self._readable = readable
+        self._reader = asyncio.get_running_loop().create_task(self._read_all())
+
+    def write(self, message: bytes) -> None:
+        self._outbound.append(message)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+
+    def take_arrived(self) -> None:
+        if self._inbound or self._failure is not None:
+            self._readable()
+
+    def read(self) -> bytes | None:
+        if self._inbound:
+            self._taken.set()
+            return self._inbound.popleft()
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    async def _write_all(self) -> None:
         try:
-            await self._call.write(message)
+            while self._outbound:
+                await self._call.write(self._outbound.popleft())
         except (grpc.RpcError, asyncio.InvalidStateError):
-            pass  # `read` raises it.
+            self._outbound.clear()  # `read` raises the error.
+        # Nothing was awaited since the queue was found empty, so the next write starts a new task.
+        self._writer = None
 
-    async def read(self) -> bytes:
-        try:
-            message = await self._call.read()
-        except grpc.RpcError:
-            message = None
-        if isinstance(message, bytes):
-            return message
+    async def _read_all(self) -> None:
+        while True:
+            try:
+                message = await self._call.read()
+            except grpc.RpcError:
+                break
+            if not isinstance(message, bytes):
+                break
+            self._taken.clear()
+            self._inbound.append(message)
+            self._readable()
+            await self._taken.wait()
+        self._failure = await self._end_of_call()
+        self._readable()
+
+    async def _end_of_call(self) -> DmEnvRpcClientError:
         if not self._status:
             self._status += [await self._call.code(), await self._call.details()]
         if self._status[1] == _WRITE_FAILED:
             await self._replace_status()
         code, details = self._status
-        raise status.stream_error(self.address, code.name, explained(details))
+        return status.stream_error(self.address, code.name, explained(details))
 
     async def _replace_status(self) -> None:
         ends_at = time.monotonic() + _STATUS_SECONDS
@@ -72,14 +119,22 @@ class AsyncGrpcStream(AsyncStream):
 
     async def close(self, timeout: float) -> None:
         try:
-            await asyncio.wait_for(self._end(), timeout)
+            if timeout > 0:
+                await asyncio.wait_for(self._end(), timeout)
         except (asyncio.TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
             pass
-        self._call.cancel()
+        finally:
+            self.abort()
+        # A cancelled task refers to its frames, and these to what refers to this.
+        tasks = [task for task in (self._reader, self._writer) if task is not None]
+        self._reader = self._writer = None
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
 
     async def _end(self) -> None:
+        self._readable = self._inbound.clear
+        self._taken.set()
         await self._call.done_writing()
         await self._call.code()
 
@@ -87,7 +142,15 @@ class AsyncGrpcStream(AsyncStream):
         keep_for_ever(self._call, self._channel)
 
     def abort(self) -> None:
+        self._readable = _nothing
         self._call.cancel()
+        for task in (self._reader, self._writer):
+            if task is not None:
+                task.cancel()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _keep_status(kept: list[Any], call: Any) -> None:

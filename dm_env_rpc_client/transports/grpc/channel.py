@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
+from collections.abc import Awaitable
 from typing import Any
 
 import grpc
@@ -12,7 +11,7 @@ import grpc.aio
 
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.system import descriptors
-from dm_env_rpc_client.system.threads import can_start_threads, in_thread
+from dm_env_rpc_client.system.threads import can_start_threads
 from dm_env_rpc_client.transports.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
@@ -26,7 +25,8 @@ from dm_env_rpc_client.transports.http2.client.keepalive import (
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
 )
-from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
+from dm_env_rpc_client.transports.http2.client.reaching import explain_end
+from dm_env_rpc_client.transports.http2.client.waits import BLOCKING, IN_LOOP, Waits, run
 from dm_env_rpc_client.transports.services import CHECK
 from dm_env_rpc_client.transports.status import NO_HTTP2
 
@@ -90,22 +90,12 @@ def open_channel(
             "started (Python 3.12.0 and 3.12.1 start none when the interpreter exits)"
         )
     channel: grpc.Channel = _channel(grpc, address, credentials, max_message_bytes)
-    ping: Any = channel.unary_unary(_PING)
-    attempts = Attempts(address, timeout)
     try:
-        while True:
-            failure = None
-            try:
-                ping(b"", timeout=_probe_seconds(attempts))
-            except grpc.RpcError as answer:
-                failure = _failure(answer, credentials, attempts)
-            if failure is None:
-                return channel
-            attempts.failed(failure)
-            time.sleep(RETRY_SECONDS)
+        run(_until_answered(BLOCKING, channel, credentials, Attempts(address, timeout)))
     except BaseException:
         channel.close()
         raise
+    return channel
 
 
 async def open_channel_async(
@@ -116,22 +106,31 @@ async def open_channel_async(
 ) -> grpc.aio.Channel:
     """`open_channel` for an event loop."""
     channel: grpc.aio.Channel = _channel(grpc.aio, address, credentials, max_message_bytes)
-    ping: Any = channel.unary_unary(_PING)
-    attempts = Attempts(address, timeout)
     try:
-        while True:
-            failure = None
-            try:
-                await ping(b"", timeout=_probe_seconds(attempts))
-            except grpc.RpcError as answer:
-                failure = await in_thread(_failure, answer, credentials, attempts)
-            if failure is None:
-                return channel
-            attempts.failed(failure)
-            await asyncio.sleep(RETRY_SECONDS)
+        await _until_answered(IN_LOOP, channel, credentials, Attempts(address, timeout))
     except BaseException:
         await channel.close()
         raise
+    return channel
+
+
+async def _until_answered(
+    waits: Waits, channel: Any, credentials: grpc.ChannelCredentials | None, attempts: Attempts
+) -> None:
+    """Returns when the server has answered a probe, with whatever it was."""
+    ping: Any = channel.unary_unary(_PING)
+    while True:
+        failure = None
+        try:
+            answer = ping(b"", timeout=_probe_seconds(attempts))
+            if isinstance(answer, Awaitable):  # Of grpc.aio.
+                await answer
+        except grpc.RpcError as error:
+            failure = await _failure(waits, error, credentials, attempts)
+        if failure is None:
+            break
+        attempts.failed(failure)
+        await waits.pause(RETRY_SECONDS)
 
 
 def _channel(
@@ -176,8 +175,11 @@ def _probe_seconds(attempts: Attempts) -> float | None:
     return None if remaining is None else max(remaining, _LEAST_PROBE_SECONDS)
 
 
-def _failure(
-    answer: grpc.RpcError, credentials: grpc.ChannelCredentials | None, attempts: Attempts
+async def _failure(
+    waits: Waits,
+    answer: grpc.RpcError,
+    credentials: grpc.ChannelCredentials | None,
+    attempts: Attempts,
 ) -> OSError | None:
     """Returns why a probe was not answered; None if the server has answered it."""
     details = answer.details() or ""
@@ -189,7 +191,9 @@ def _failure(
     if not details.startswith(_NOT_CONNECTED):
         return failure
     if credentials is None or is_local_credentials(credentials):
-        return explain_end(failure, attempts) if _BROKEN_OFF.search(details) else failure
+        if not _BROKEN_OFF.search(details):
+            return failure
+        return await explain_end(waits, failure, attempts)
     if "ALPN" in details:
         return HandshakeError(NO_HTTP2)
     if "Unwrap failed" in details:

@@ -1,32 +1,21 @@
-"""Sockets that lead to a server: names, addresses, options and TLS; what all sockets share."""
+"""What the sockets of clients and servers share: options, TLS, and waiting for one."""
 
 from __future__ import annotations
 
-import ipaddress
 import select
 import socket
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import Target, check_resolved
 from dm_env_rpc_client.transports.credentials import Credentials, Tls, is_local_credentials
-from dm_env_rpc_client.transports.http2.client.attempts import (
-    HandshakeError,
-    seconds_left,
-)
-from dm_env_rpc_client.transports.status import NO_HTTP2
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What sockets raise instead of waiting."""
 
-_ALPN = "h2"
+ALPN = "h2"
 """The ALPN protocol (RFC 9113, section 3.2)."""
-
-_ACCEPT_SECONDS = 3.0
-"""The longest that an address may take to accept a connection if the name has further ones."""
 
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 """A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
@@ -52,7 +41,7 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
             f"{type(credentials).__name__}; or use transport='grpc'"
         )
     # gRPC servers require that the client offers HTTP/2 in the handshake.
-    credentials.set_alpn_protocols([_ALPN])
+    credentials.set_alpn_protocols([ALPN])
     return credentials
 
 
@@ -77,7 +66,7 @@ def server_tls_context(
             f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "
             "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
         )
-    credentials.set_alpn_protocols([_ALPN])
+    credentials.set_alpn_protocols([ALPN])
     return credentials
 
 
@@ -94,116 +83,6 @@ def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> sock
     return tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
 
 
-def connect_socket(
-    target: Target,
-    tls: ssl.SSLContext | None,
-    deadline: float | None,
-    loopback_only: bool,
-) -> Any:
-    """Opens a socket to the first address of a name that takes it.
-
-    Args:
-      target: the server.
-      tls: for an encrypted connection.
-      deadline: on the monotonic clock; None for any time.
-      loopback_only: whether the name must be resolved to loopback addresses.
-
-    Returns:
-      A non-blocking socket.
-
-    Raises:
-      OSError: no address could be reached; that of the last one.
-      TimeoutError: not in time.
-    """
-    error: OSError = OSError(f"no address for {target.host}")
-    places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
-    if not target.path:
-        places = resolved(target, _look_up(target, deadline), loopback_only)
-    for index, (family, where) in enumerate(places):
-        connecting = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            remaining = None if deadline is None else seconds_left(deadline)
-            connecting.settimeout(seconds_to_accept(remaining, len(places) - index))
-            connecting.connect(where)
-            set_options(connecting)
-            if tls is None:
-                connecting.setblocking(False)
-                return connecting
-            connecting.settimeout(None if deadline is None else seconds_left(deadline))
-            return _encrypt(connecting, target, tls)
-        except OSError as caught:
-            connecting.close()
-            error = caught
-        except BaseException:
-            connecting.close()
-            raise
-    raise error
-
-
-def _encrypt(connected: socket.socket, target: Target, tls: ssl.SSLContext) -> ssl.SSLSocket:
-    try:
-        encrypted = tls.wrap_socket(connected, server_hostname=target.host or "localhost")
-    except TimeoutError:
-        raise
-    except OSError as error:
-        raise HandshakeError(error) from error
-    if encrypted.selected_alpn_protocol() != _ALPN:
-        encrypted.close()
-        raise HandshakeError(NO_HTTP2)
-    encrypted.setblocking(False)
-    return encrypted
-
-
-def seconds_to_accept(remaining: float | None, places: int) -> float | None:
-    """Returns how long an address of a name may take to accept a connection.
-
-    Addresses share the time, so that one that does not respond leaves time for the next ones.
-
-    Args:
-      remaining: the seconds that are left; None for no limit.
-      places: the number of addresses that are left, this one included.
-    """
-    if places == 1:
-        return remaining
-    return _ACCEPT_SECONDS if remaining is None else min(_ACCEPT_SECONDS, remaining / places)
-
-
-def resolved(target: Target, found: list[Any], loopback_only: bool) -> list[tuple[int, Any]]:
-    """Returns the families and addresses that `getaddrinfo` has found for a name.
-
-    Raises:
-      SpecError: one is of another machine, and must not be.
-    """
-    if loopback_only:
-        for each in found:
-            check_resolved(target.host, each[4][0])
-    return [(int(each[0]), each[4]) for each in found]
-
-
-def _look_up(target: Target, deadline: float | None) -> list[Any]:
-    """Resolves a name, in a thread of its own if that may take long: it has no timeout."""
-    outcome: list[Any] = []
-
-    def look_up() -> None:
-        try:
-            outcome.append(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
-        except OSError as error:
-            outcome.append(error)
-
-    if target.host == "localhost" or _is_number(target.host) or deadline is None:
-        look_up()
-    else:
-        thread = threading.Thread(target=look_up, name=f"look up {target.host}", daemon=True)
-        thread.start()
-        thread.join(seconds_left(deadline))
-    if not outcome:
-        raise TimeoutError(f"the name {target.host} was not resolved in time")
-    if isinstance(outcome[0], OSError):
-        raise outcome[0]
-    found: list[Any] = outcome[0]
-    return found
-
-
 def set_options(connected: socket.socket) -> None:
     """Makes a TCP socket send at once and notice when the other machine has gone."""
     if connected.family == socket.AF_UNIX:
@@ -213,14 +92,6 @@ def set_options(connected: socket.socket) -> None:
     for name, value in _TCP_KEEPALIVE.items():
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _is_number(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def poll_for(polled: Any, events: int) -> Callable[[float], bool]:

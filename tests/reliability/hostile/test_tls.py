@@ -345,8 +345,11 @@ async def test_row_46_a_write_that_failed_does_not_hide_why() -> None:
             stream = AsyncGrpcStream(channel, [("authorization", "Bearer another")])
             # As grpc.aio does if a write fails before the status has arrived.
             stream._call._cython_call.set_internal_error("scripted")
+            has_ended = asyncio.Event()
+            stream.begin(has_ended.set, lambda: True)
+            await has_ended.wait()
             with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
-                await stream.read()
+                stream.read()
 
 
 def test_row_46_any_client_is_told_and_may_write_the_scheme_as_it_likes() -> None:

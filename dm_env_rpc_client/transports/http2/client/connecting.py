@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 
 from dm_env_rpc_client.errors import ConnectionLostError
@@ -9,14 +10,17 @@ from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
-from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
+from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS
+from dm_env_rpc_client.transports.http2.client.reaching import explain_end, reach
+from dm_env_rpc_client.transports.http2.client.waits import BLOCKING, Waits, run
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.protocol.headers import request_headers
-from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
+from dm_env_rpc_client.transports.http2.sockets import tls_context
 from dm_env_rpc_client.transports.streams import Allocate
 
 
-def open_connection(
+async def opened_connection(
+    waits: Waits,
     endpoint: Endpoint,
     timeout: float | None,
     allocate: Allocate,
@@ -26,6 +30,7 @@ def open_connection(
     """Opens a connection.
 
     Args:
+      waits: how to wait.
       endpoint: the server; its address is `host:port`, `unix:path` or `unix-abstract:name`, its
         credentials are a Tls or an ssl.SSLContext, or None (or gRPC's local credentials) for
         plaintext.
@@ -47,18 +52,74 @@ def open_connection(
     attempts = Attempts(endpoint.address, timeout)
     while True:
         try:
-            connection = ClientConnection(
-                connect_socket(target, tls, attempts.deadline, endpoint.stays_on_loopback),
-                ClientHalf(endpoint.address, endpoint.max_message_bytes, allocate),
-                request,
+            connected = await reach(
+                waits, target, tls, attempts.deadline, endpoint.stays_on_loopback
             )
+            half = ClientHalf(endpoint.address, endpoint.max_message_bytes, allocate)
+            connection = ClientConnection(connected, half, request)
             try:
-                connection.wait_until_accepted(attempts.deadline, first)
+                await _until_accepted(waits, connection, attempts.deadline, first)
                 return connection
             except ConnectionLostError as error:
                 if tls is not None:
                     raise HandshakeError(connection.alert or error) from None
-                raise explain_end(error, attempts) from None
+                raise await explain_end(waits, error, attempts) from None
         except OSError as error:
             attempts.failed(error)
-        time.sleep(RETRY_SECONDS)
+        await waits.pause(RETRY_SECONDS)
+
+
+def open_connection(
+    endpoint: Endpoint,
+    timeout: float | None,
+    allocate: Allocate,
+    *more: tuple[str, str],
+    first: bytes | None = None,
+) -> ClientConnection:
+    """`opened_connection`, for which this thread waits."""
+    return run(opened_connection(BLOCKING, endpoint, timeout, allocate, *more, first=first))
+
+
+async def _until_accepted(
+    waits: Waits, connection: ClientConnection, deadline: float | None, first: bytes | None
+) -> None:
+    """Returns when the server has shown itself; otherwise closes the socket.
+
+    Args:
+      waits: how to wait.
+      connection: a new one.
+      deadline: on the monotonic clock; None for no limit.
+      first: a message that the first stream sends with the greeting; None for none.
+
+    Raises:
+      TimeoutError: not by the deadline.
+      DmEnvRpcClientError: another one than an HTTP/2 server, or none any more.
+    """
+    try:
+        connection.greet(first)
+        has_more = False
+        while True:
+            if connection.is_accepted():
+                break
+            has_more = await _receive_some(waits, connection, deadline, has_more)
+    except BaseException:
+        connection.drop()
+        raise
+
+
+async def _receive_some(
+    waits: Waits, connection: ClientConnection, deadline: float | None, has_more: bool
+) -> bool:
+    """Waits for the socket, unless TLS has more; returns what `receive_ready` returns."""
+    seconds = LOOK_SECONDS
+    if deadline is not None:
+        seconds = min(seconds, deadline - time.monotonic())
+    if seconds <= 0:
+        raise TimeoutError
+    events = select.POLLIN | (select.POLLOUT if connection.wants_to_write else 0)
+    if has_more or await waits.ready(connection, events, seconds):
+        has_more = connection.receive_ready()
+        connection.uncork()
+    elif seconds == LOOK_SECONDS:
+        connection.judge()
+    return has_more

@@ -41,6 +41,12 @@ in 50,000 times, and the socket was left to the garbage collection."""
 
 _YIELD_SECONDS = 1e-5
 _BUFFERS_AT_ONCE = 64
+_RECORD_BYTES = 1 << 14
+"""The largest record of TLS (RFC 8446, section 5.1)."""
+
+_RECORDS_AT_ONCE = (1 << 20) // _RECORD_BYTES
+"""As many as an event loop receives before it goes on with others."""
+
 _FIRST_HELD_BACK = 2
 """Buffers that are written before the first are sent, while a connection is corked."""
 
@@ -61,6 +67,7 @@ class ClientConnection:
       is_corked: whether what is written is held back, see `cork`.
       sending: what waits to be sent.
       alert: what the server said in TLS when it ended the connection.
+      read_waits_to_write: whether TLS receives nothing until the socket takes more.
     """
 
     def __init__(self, connected: Any, half: ClientHalf, request: list[SentHeader]):
@@ -94,6 +101,9 @@ class ClientConnection:
         self._look = look_now.poll
         # Whether a thread is changing what streams have in common, or was interrupted while it did.
         self._is_torn = False
+        # Of TLS, in which either may need the other.
+        self.read_waits_to_write = self._write_waits_to_read = False
+        self._decrypted = 0
         self._held_back = _FIRST_HELD_BACK
         # With the greeting, so that the first stream costs no round trip.
         self._first: ClientStream | None = half.open(request)
@@ -209,6 +219,44 @@ class ClientConnection:
             if self.is_closed:
                 self._dispose_unless_receiving()
 
+    def limit_receiving(self, most_bytes: int) -> None:
+        """Has it receive no more at once, so that an event loop can go on with others."""
+        self._receiver.most_bytes = most_bytes
+
+    def receive_ready(self) -> bool:
+        """Receives from a socket that is readable, at most about 1 MiB, without waiting.
+
+        Returns:
+          Whether TLS has more, which the descriptor does not show.
+        """
+        try:
+            with self._receiving:
+                if self.is_closed:
+                    return False
+                if not self._is_tls:
+                    self._receive()
+                    return False
+                self._receive_records()
+                return bool(self._framing.failure is None and self._socket.pending())
+        finally:
+            if self.is_closed:
+                self._dispose_unless_receiving()
+
+    def _receive_records(self) -> None:
+        for _ in range(_RECORDS_AT_ONCE):
+            if not self._receive_tls(0):
+                break
+            # More is likely to follow a full record. Otherwise the socket shows it.
+            if self._decrypted < _RECORD_BYTES and not self._socket.pending():
+                break
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether it goes on when the socket takes more: to send, or, with TLS, to receive."""
+        return self.read_waits_to_write or (
+            bool(self.sending.outbound) and not self._write_waits_to_read
+        )
+
     def take_all_arrived(self) -> None:
         """Receives all that has arrived, without waiting, unless another thread receives."""
         # A peer may go on sending for ever.
@@ -290,33 +338,23 @@ class ClientConnection:
             self._receiving, lambda: locks.run(self.lock, self._socket.close, _DISPOSE_SECONDS)
         )
 
-    def wait_until_accepted(self, deadline: float | None, message: bytes | None = None) -> None:
-        """Returns when the server has shown itself; otherwise closes the socket.
-
-        Args:
-          deadline: on the monotonic clock; None for no limit.
-          message: one that the first stream sends with the greeting; None for none.
-
-        Raises:
-          TimeoutError: not by the deadline.
-          DmEnvRpcClientError: another one than an HTTP/2 server, or none any more.
-        """
+    def greet(self, message: bytes | None) -> None:
+        """Sends the client's greeting, and a message on the first stream unless it is None."""
         first = self._first
         assert first is not None
-        try:
-            self._change(*(() if message is None else (functools.partial(first.send, message),)))
-            is_in_time = True
-            while True:
-                if self._framing.control.is_ready:
-                    break
-                if first.failure is not None:
-                    raise first.failure
-                if not is_in_time:
-                    raise TimeoutError
-                is_in_time = self.advance(first, deadline)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._change(*(() if message is None else (functools.partial(first.send, message),)))
+
+    def is_accepted(self) -> bool:
+        """Whether the server has shown itself. Raises why it will not."""
+        if self._framing.control.is_ready:
+            return True
+        if self._first is not None and self._first.failure is not None:
+            raise self._first.failure
+        return False
+
+    def drop(self) -> None:
+        """Closes the socket of a connection that was not accepted."""
+        self._socket.close()
 
     def _make(self, change: Callable[..., _T], *arguments: Any) -> _T:
         """Makes a change and sends what the socket takes, as a whole or not at all; with the lock.
@@ -360,8 +398,8 @@ class ClientConnection:
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers, (), self._at_once))
-        except WOULD_BLOCK:
-            pass
+        except WOULD_BLOCK as error:
+            self._write_waits_to_read = isinstance(error, ssl.SSLWantReadError)
         except OSError:
             # What the server said before it went is still to be read, and the reason with it.
             outbound.clear()
@@ -410,7 +448,7 @@ class ClientConnection:
                         if look(0):
                             self._parse()
                         else:
-                            self._judge()
+                            self.judge()
                         return (
                             bool(call.messages) or deadline is None or time.monotonic() < deadline
                         )
@@ -434,9 +472,12 @@ class ClientConnection:
         with self.lock:
             is_ready = self._is_tls and self._socket.pending()
         if not is_ready:
-            unsent = bool(self.sending.outbound)
+            # `wants_to_write`, without the call.
+            unsent = self.read_waits_to_write or (
+                bool(self.sending.outbound) and not self._write_waits_to_read
+            )
             if not (self._either if unsent else self._readable)(wait):
-                self._judge()
+                self.judge()
                 return deadline is None or time.monotonic() < deadline
             if unsent:
                 self._change()
@@ -472,17 +513,25 @@ class ClientConnection:
     def _take_decrypted(self) -> bool:
         try:
             count = self._socket.recv_into(self._framing.buffers()[0])
-        except WOULD_BLOCK:
+        except WOULD_BLOCK as error:
+            self.read_waits_to_write = isinstance(error, ssl.SSLWantWriteError)
             return False
         except (OSError, ValueError) as error:
             if isinstance(error, ssl.SSLError):
                 # Without the traceback, which would refer to this stream.
                 self.alert = error.with_traceback(None)
             count = 0
+        self.read_waits_to_write = False
+        self._decrypted = count
         self._framing.received(count)
         return True
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """Looks at the silence of the server, after a wait of `LOOK_SECONDS` without an answer.
+
+        Raises:
+          ConnectionLostError: the server has not answered a probe.
+        """
         verdict = self._keepalive.judge()
         if verdict is Verdict.PROBE:
             self._change(self._framing.probe)

@@ -1,15 +1,20 @@
-"""The stream over HTTP/2, for threads: one call on a connection of its own or on a shared one."""
+"""The stream over HTTP/2: one call on a connection of its own or on a shared one.
+
+Threads use it as it is; `async_stream.py` drives it in an event loop.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
+from dm_env_rpc_client.transports.http2.client.waits import BLOCKING, Waits, run
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
 from dm_env_rpc_client.transports.streams import Buffer, Stream
 
@@ -17,6 +22,10 @@ _log = logging.getLogger(__name__)
 
 _TIMES = 3
 """How often a stream is opened again. Its connection has no other one then."""
+
+
+Reopen: TypeAlias = Callable[[Waits], Coroutine[Any, Any, ClientConnection]]
+"""Opens another connection."""
 
 
 class Http2Stream(Stream):
@@ -31,13 +40,17 @@ class Http2Stream(Stream):
       call: an open call on it; None for its first one.
       reopen: opens another connection; None if that is not possible.
       sent: a message that was sent on the call with the greeting; None for none.
+
+    Attributes:
+      connection: the connection that it uses.
+      call: its call there.
     """
 
     def __init__(
         self,
         connection: ClientConnection,
         call: ClientStream | None = None,
-        reopen: Callable[[], ClientConnection] | None = None,
+        reopen: Reopen | None = None,
         sent: bytes | None = None,
     ):
         self.address = connection.address
@@ -53,14 +66,14 @@ class Http2Stream(Stream):
         if call is None:
             call = connection.open_call()
             assert call is not None, "the first call is opened with the connection"
-        self._connection = connection
-        self._call = call
+        self.connection = connection
+        self.call = call
         self._advance = connection.advance
         self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
 
     def write(self, *messages: bytes) -> bool:
         with self._reopening:
-            connection, call = self._connection, self._call
+            connection, call = self.connection, self.call
             if call.has_headers or self._reopen is None:
                 self._unanswered.clear()
                 # From here on without a frame of Python in between.
@@ -70,16 +83,16 @@ class Http2Stream(Stream):
             return connection.send(call, *messages)
 
     def has_unsent(self) -> bool:
-        return self._connection.has_unsent()
+        return self.connection.has_unsent()
 
     def fileno(self) -> int:
-        return -1 if self._is_closed else self._connection.fileno()
+        return -1 if self._is_closed else self.connection.fileno()
 
     def send_rest(self, timeout: float) -> None:
-        self._connection.wait_to_send(timeout)
+        self.connection.wait_to_send(timeout)
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        call = self._call
+        call = self.call
         messages = call.messages
         if messages:
             return messages.popleft()
@@ -95,37 +108,51 @@ class Http2Stream(Stream):
                 return None
         return messages.popleft()
 
+    def may_open_again(self) -> bool:
+        """Whether another call may take the place of one that was not processed."""
+        call = self.call
+        return (
+            call.is_unprocessed
+            and not call.has_headers
+            and not self._is_closed
+            and self._times_left > 0
+            and self._reopen is not None
+        )
+
+    async def open_again(self, waits: Waits) -> None:
+        """Has another call take the place of one that was not processed; or raises why not."""
+        former, call = self.connection, self.call
+        assert self._reopen is not None
+        assert call.failure is not None
+        self._times_left -= 1
+        _log.info("%s; the stream is opened again on another connection", call.failure)
+        try:
+            connection = await self._reopen(waits)
+        except (DmEnvRpcClientError, OSError) as error:
+            raise call.failure from error
+        self._use(connection, None)
+        if not former.release(call):
+            former.shut_down()
+        if self._is_closed:  # Meanwhile, by another thread.
+            connection.shut_down()
+            raise call.failure
+        if self._unanswered:
+            connection.send(self.call, *self._unanswered)
+
     def _opened_again(self, call: ClientStream, failure: DmEnvRpcClientError) -> ClientStream:
-        """Returns another call in the place of one that was not processed; or raises why not."""
         with self._reopening:
-            if call is not self._call:
-                return self._call  # Another thread was faster.
-            is_possible = call.is_unprocessed and not self._is_closed and self._times_left > 0
-            if not is_possible or self._reopen is None:
-                raise failure
-            self._times_left -= 1
-            _log.info("%s; the stream is opened again on another connection", failure)
-            try:
-                connection = self._reopen()
-            except (DmEnvRpcClientError, OSError) as error:
-                raise failure from error
-            former = self._connection
-            self._use(connection, None)
-            if not former.release(call):
-                former.shut_down()
-            if self._is_closed:  # Meanwhile, by another thread.
-                connection.shut_down()
-                raise failure
-            if self._unanswered:
-                connection.send(self._call, *self._unanswered)
-            return self._call
+            if call is self.call:  # Otherwise another thread was faster.
+                if not self.may_open_again():
+                    raise failure
+                run(self.open_again(BLOCKING))
+            return self.call
 
     def shared_socket(self) -> tuple[ClientConnection, int] | None:
-        connection = self._connection
-        return (connection, self._call.number) if connection.stream_count > 1 else None
+        connection = self.connection
+        return (connection, self.call.number) if connection.stream_count > 1 else None
 
     def finish(self) -> None:
-        self._connection.end(self._call)
+        self.connection.end(self.call)
 
     def close(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -142,12 +169,12 @@ class Http2Stream(Stream):
 
     def abandon(self) -> None:
         self._is_closed = self._is_aborted = True
-        self._connection.abandon()
+        self.connection.abandon()
 
     def abort(self) -> None:
         if self._is_aborted:
             return
         self._is_closed = True
-        if not self._connection.release(self._call):
-            self._connection.shut_down()
+        if not self.connection.release(self.call):
+            self.connection.shut_down()
         self._is_aborted = True  # Not before: an interrupt may have come, and this is called again.

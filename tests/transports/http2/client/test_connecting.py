@@ -28,7 +28,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.endpoint import is_for_http2
-from dm_env_rpc_client.transports.http2 import sockets
+from dm_env_rpc_client.transports.http2.client import reaching
 from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, extension, settles, thread_count
 from tests.support.stopwatch import patience, time_limit
@@ -185,7 +185,7 @@ def test_an_address_that_does_not_accept_leaves_time_for_the_next(
 def test_addresses_of_a_name_share_the_time(
     remaining: float | None, places: int, expected: float | None
 ) -> None:
-    assert sockets.seconds_to_accept(remaining, places) == expected
+    assert reaching.seconds_to_accept(remaining, places) == expected
 
 
 def test_a_name_that_is_not_resolved_in_time_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ Streams after the last that it names were not processed, so they are opened agai
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, make
+from dm_env_rpc_client import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    connect_async,
+    make,
+)
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.http2.protocol import frames
@@ -20,8 +28,20 @@ from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
 from tests.support.environments import Echo
 from tests.support.groups import installed
 from tests.support.ports import HeldPort
-from tests.support.scripted import settles
+from tests.support.scripted import descriptor_count, extension, settles, settles_async
 from tests.support.stopwatch import time_limit
+from tests.transports.frames import RESPONSE, headers
+from tests.transports.raw_server import (
+    Script,
+    ask,
+    both_ways,
+    echoed,
+    greet,
+    next_frame,
+    raw_server,
+    read_exactly,
+    until_closed,
+)
 
 
 class Leaving:
@@ -91,6 +111,97 @@ def test_a_stream_that_was_processed_is_not_opened_again(leaving: Leaving, serve
         server.stop(0.1)
         with pytest.raises(ConnectionLostError):
             env.step({"value": 1})
+
+
+def leaving_at_first(connections: int, code: int = frames.NO_ERROR) -> Script:
+    """The script of a server that processes no stream of its first connections."""
+    left = [connections]
+
+    def script(connection: socket.socket) -> None:
+        assert read_exactly(connection, len(frames.PREFACE)) == frames.PREFACE
+        connection.sendall(frames.settings_frame({}))
+        while next_frame(connection).kind != frames.DATA:
+            pass
+        if left[0]:
+            left[0] -= 1
+            connection.sendall(frames.goaway(0, code))
+        else:
+            connection.sendall(headers(*RESPONSE) + echoed(5))
+        until_closed(connection)
+
+    return script
+
+
+@both_ways
+@pytest.mark.parametrize("connections", [1, 3])
+def test_the_only_stream_of_a_connection_is_opened_again(is_async: bool, connections: int) -> None:
+    with raw_server(leaving_at_first(connections)) as address:
+        assert ask(address, is_async, 5) == extension(5)
+
+
+@both_ways
+def test_it_is_opened_again_three_times_at_most(is_async: bool) -> None:
+    lost = pytest.raises(ConnectionLostError, match="GOAWAY with NO_ERROR")
+    with raw_server(leaving_at_first(4)) as address, lost:
+        ask(address, is_async, 5)
+
+
+@both_ways
+def test_it_is_not_opened_again_after_another_code(is_async: bool) -> None:
+    script = leaving_at_first(1, frames.ENHANCE_YOUR_CALM)
+    lost = pytest.raises(ConnectionLostError, match="ENHANCE_YOUR_CALM")
+    with raw_server(script) as address, lost:
+        ask(address, is_async, 5)
+
+
+@both_ways
+def test_it_is_not_opened_again_once_the_server_has_begun_to_answer(is_async: bool) -> None:
+    """Even if its GOAWAY says so: a request must not be processed twice."""
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        while next_frame(connection).kind != frames.DATA:
+            pass
+        connection.sendall(frames.goaway(0, frames.NO_ERROR))
+        until_closed(connection)
+
+    lost = pytest.raises(ConnectionLostError, match="GOAWAY with NO_ERROR")
+    with raw_server(script) as address, lost, time_limit(5):
+        ask(address, is_async, 5)
+
+
+def only_once() -> Script:
+    """The script of a server that says GOAWAY once, and nothing to those who come again."""
+    leave = leaving_at_first(1)
+    first = [True]
+
+    def script(connection: socket.socket) -> None:
+        if first:
+            first.clear()
+            leave(connection)
+        until_closed(connection)
+
+    return script
+
+
+@pytest.mark.parametrize("act", ["deadline", "close"])
+async def test_a_deadline_and_a_close_end_the_opening_of_another(act: str) -> None:
+    with raw_server(only_once()) as address:
+        connection = await connect_async(address)
+        descriptors = descriptor_count()
+        timeout = 0.3 if act == "deadline" else None
+        sending = asyncio.create_task(connection.send(extension(5), timeout))
+        stream: Any = connection._pipeline._stream
+        assert await settles_async(lambda: stream._opening is not None)
+        opening = stream._opening
+        if act == "close":
+            await connection.close()
+        with pytest.raises((DeadlineExceededError, ConnectionClosedError)):
+            await sending
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        await connection.close()
+        assert await settles_async(lambda: descriptor_count() < descriptors)
 
 
 NGINX = """

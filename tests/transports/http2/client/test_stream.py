@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, connect, connect_async, dm_env_rpc_pb2
-from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client import keepalive
-from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
 from tests.support.scripted import descriptor_count, extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
@@ -143,7 +141,7 @@ def test_frames_without_an_answer_that_arrive_between_requests_are_not_waited_be
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("keepalive", "connection", "async_stream"):
+    for module in ("keepalive", "connection", "connecting", "async_stream"):
         monkeypatch.setattr(
             f"dm_env_rpc_client.transports.http2.client.{module}.LOOK_SECONDS", 0.02
         )
@@ -214,27 +212,3 @@ def test_aborting_wakes_a_thread_that_reads() -> None:
         stream.write(b"nobody takes this")
         stream.abort()
         assert settles(lambda: descriptor_count() <= descriptors)
-
-
-async def test_answers_are_taken_from_the_loop_only_so_far() -> None:
-    """What nobody awaits stays at the server once there is enough of it here."""
-    sent: list[int] = []
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        message = data(grpc_message(bytes(MEGABYTE)))
-        for number in range(300):
-            connection.sendall(message)
-            sent.append(number)
-        until_closed(connection)
-
-    with raw_server(script) as address:
-        stream = await open_http2_stream_async(Endpoint(address), 5)
-        before = -1
-        while len(sent) <= 60 or len(sent) != before:
-            before = len(sent)
-            await asyncio.sleep(0.3)  # Until no more comes.
-        assert 60 < len(sent) < 120
-        for _ in range(60):
-            assert len(await stream.read()) == MEGABYTE
-        await stream.close(0.0)

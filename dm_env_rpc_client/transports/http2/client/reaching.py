@@ -1,0 +1,198 @@
+"""Sockets that reach a server: names and their addresses, TCP or unix sockets, TLS."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import ipaddress
+import os
+import select
+import socket
+import ssl
+import time
+from typing import Any
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.addresses import Target, check_resolved
+from dm_env_rpc_client.transports.http2.client.attempts import (
+    Attempts,
+    HandshakeError,
+    seconds_left,
+)
+from dm_env_rpc_client.transports.http2.client.waits import Waits
+from dm_env_rpc_client.transports.http2.sockets import ALPN, set_options
+from dm_env_rpc_client.transports.status import NO_HTTP2
+
+_ACCEPT_SECONDS = 3.0
+"""The longest that an address may take to accept a connection if the name has further ones."""
+
+_PROBE_SECONDS = 1.0
+"""How long a server may take to answer the beginning of a TLS handshake."""
+
+_TLS_RECORDS = (b"\x15", b"\x16")
+"""How an alert and an answer to a handshake begin (RFC 8446, section 5.1)."""
+
+
+async def reach(
+    waits: Waits,
+    target: Target,
+    tls: ssl.SSLContext | None,
+    deadline: float | None,
+    loopback_only: bool,
+) -> Any:
+    """Opens a socket to the first address of a name that takes it.
+
+    Args:
+      waits: how to wait.
+      target: the server.
+      tls: for an encrypted connection.
+      deadline: on the monotonic clock; None for any time.
+      loopback_only: whether the name must be resolved to loopback addresses.
+
+    Returns:
+      A non-blocking socket.
+
+    Raises:
+      OSError: no address could be reached; that of the last one.
+      TimeoutError: not in time.
+      SpecError: the name has an address of another machine, and must not.
+    """
+    error: OSError = OSError(f"no address for {target.host}")
+    places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
+    if not target.path:
+        found = await _look_up(waits, target, deadline)
+        if loopback_only:
+            for each in found:
+                check_resolved(target.host, each[4][0])
+        places = [(int(each[0]), each[4]) for each in found]
+    for index, (family, where) in enumerate(places):
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connecting.setblocking(False)
+            remaining = None if deadline is None else seconds_left(deadline)
+            seconds = seconds_to_accept(remaining, len(places) - index)
+            await _connect(waits, connecting, where, seconds)
+            set_options(connecting)
+            if tls is None:
+                return connecting
+            connecting = tls.wrap_socket(
+                connecting,
+                server_hostname=target.host or "localhost",
+                do_handshake_on_connect=False,
+            )
+            await _encrypt(waits, connecting, deadline)
+            return connecting
+        except OSError as caught:
+            connecting.close()
+            error = caught
+        except BaseException:
+            connecting.close()
+            raise
+    raise error
+
+
+def seconds_to_accept(remaining: float | None, places: int) -> float | None:
+    """Returns how long an address of a name may take to accept a connection.
+
+    Addresses share the time, so that one that does not respond leaves time for the next ones.
+
+    Args:
+      remaining: the seconds that are left; None for no limit.
+      places: the number of addresses that are left, this one included.
+    """
+    if places == 1:
+        return remaining
+    return _ACCEPT_SECONDS if remaining is None else min(_ACCEPT_SECONDS, remaining / places)
+
+
+async def explain_end(waits: Waits, error: OSError, attempts: Attempts) -> OSError:
+    """Finds out whether a server that closes plaintext connections at once expects TLS.
+
+    Such a server and a proxy whose server has not started yet look the same to a client. The one is
+    a final error, the other is worth another attempt.
+
+    Args:
+      waits: how to wait.
+      error: the error without an explanation.
+      attempts: to reach the server, with the time that is left.
+
+    Returns:
+      A HandshakeError, which is final, if the server answers the beginning of a TLS handshake;
+      otherwise `error`.
+    """
+    try:
+        is_tls = await _answers_tls(waits, Target.parse(attempts.address), attempts)
+    except (OSError, SpecError):
+        return error
+    if not is_tls:
+        return error
+    return HandshakeError("the server expects TLS, and this connection is plaintext")
+
+
+async def _answers_tls(waits: Waits, target: Target, attempts: Attempts) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols([ALPN])
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        context.wrap_bio(received, sent, server_hostname=target.host or "localhost").do_handshake()
+    except ssl.SSLWantReadError:
+        pass  # It has written its first message.
+    with await reach(waits, target, None, attempts.deadline, loopback_only=False) as connected:
+        connected.send(sent.read())  # Into an empty buffer, which takes all of it.
+        seconds = min(_PROBE_SECONDS, attempts.remaining or _PROBE_SECONDS)
+        is_ready = await waits.ready(connected, select.POLLIN, seconds)
+        return is_ready and connected.recv(1) in _TLS_RECORDS
+
+
+async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list[Any]:
+    """Resolves a name, in a thread of its own if that may take long: it has no timeout."""
+    look_up = functools.partial(
+        socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
+    )
+    if target.host == "localhost" or _is_number(target.host):
+        return look_up()
+    try:
+        return await waits.call(look_up, None if deadline is None else seconds_left(deadline))
+    except TimeoutError:
+        raise TimeoutError(f"the name {target.host} was not resolved in time") from None
+
+
+async def _connect(
+    waits: Waits, connecting: socket.socket, where: Any, seconds: float | None
+) -> None:
+    """Connects a socket to an address that has to accept it within so many seconds."""
+    code = connecting.connect_ex(where)
+    if code in (errno.EINPROGRESS, errno.EINTR):
+        if not await waits.ready(connecting, select.POLLOUT, seconds):
+            raise TimeoutError("no answer in time")
+        code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+async def _encrypt(waits: Waits, connecting: ssl.SSLSocket, deadline: float | None) -> None:
+    """Makes the TLS handshake on a connected socket."""
+    while True:
+        try:
+            connecting.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            events = select.POLLIN
+        except ssl.SSLWantWriteError:
+            events = select.POLLOUT
+        except OSError as error:
+            raise HandshakeError(error) from error
+        seconds = None if deadline is None else deadline - time.monotonic()
+        is_in_time = seconds is None or seconds > 0
+        if not (is_in_time and await waits.ready(connecting, events, seconds)):
+            raise TimeoutError("no answer in time")
+    if connecting.selected_alpn_protocol() != ALPN:
+        raise HandshakeError(NO_HTTP2)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,415 @@
+"""The stream in an event loop: what it reads at a time, TLS, cancelled connects, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import (
+    AsyncConnection,
+    ConnectionLostError,
+    ProtocolError,
+    Tls,
+    connect_async,
+    dm_env_rpc_pb2,
+)
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.http2.client import connection as connections
+from dm_env_rpc_client.transports.http2.client.async_stream import AsyncHttp2Stream
+from dm_env_rpc_client.transports.http2.client.receiver import Receiver
+from dm_env_rpc_client.transports.opening import open_stream_async
+from tests.reliability.processes.forking import Child
+from tests.support.certificates import Authority
+from tests.support.scripted import descriptor_count, extension, settles, settles_async, thread_count
+from tests.support.stopwatch import patience
+from tests.transports import frames
+from tests.transports.frames import data, grpc_message
+from tests.transports.raw_server import (
+    Script,
+    echoed,
+    greet,
+    next_frame,
+    raw_server,
+    until_closed,
+)
+
+MEGABYTE = 1 << 20
+LARGEST_RECORD = 1 << 14
+"""Of TLS."""
+
+
+def answer_of(size: int) -> bytes:
+    """The frames of an answer with a value of so many bytes."""
+    answer = extension(1)
+    answer.value = bytes(size)
+    response = dm_env_rpc_pb2.EnvironmentResponse(extension=answer)
+    message = grpc_message(response.SerializeToString())
+    parts = range(0, len(message), 8 * MEGABYTE)
+    return b"".join(data(message[part : part + 8 * MEGABYTE]) for part in parts)
+
+
+def until_request(connection: socket.socket) -> None:
+    while next_frame(connection).kind != frames.DATA:
+        pass
+
+
+def stream_of(connection: AsyncConnection) -> AsyncHttp2Stream:
+    stream = connection._pipeline._stream
+    assert isinstance(stream, AsyncHttp2Stream)
+    return stream
+
+
+# How much is read.
+
+
+async def test_answers_are_taken_from_the_loop_only_so_far() -> None:
+    """What nobody takes stays at the server once there is enough of it here."""
+    sent: list[int] = []
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        message = data(grpc_message(bytes(MEGABYTE)))
+        for number in range(300):
+            connection.sendall(message)
+            sent.append(number)
+        until_closed(connection)
+
+    with raw_server(script) as address:
+        stream = await open_stream_async(Endpoint(address), 5)
+        stream.begin(lambda: None, lambda: False)
+        before = -1
+        while len(sent) <= 60 or len(sent) != before:
+            before = len(sent)
+            await asyncio.sleep(0.3)  # Until no more comes.
+        assert 60 < len(sent) < 120
+        for _ in range(300):
+            assert await settles_async(lambda: bool(take(stream)))
+        await stream.close(0.0)
+
+
+def take(stream: Any) -> bool:
+    message = stream.read()
+    assert message is None or len(message) == MEGABYTE
+    return message is not None
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each callback of the loop might have received, at most."""
+    counts: list[int] = []
+    receive = connections.ClientConnection.receive_ready
+    receive_once, decrypt = Receiver.receive, ssl.SSLSocket.recv_into
+
+    def receive_counted(self: Any) -> bool:
+        counts.append(0)
+        return receive(self)
+
+    def receive_once_counted(self: Receiver, flags: int) -> bool:
+        has_received = receive_once(self, flags)
+        counts[-1] += sum(map(len, self.buffers or ()))
+        return has_received
+
+    def decrypt_counted(self: ssl.SSLSocket, *arguments: Any) -> int:
+        if counts and not self.server_side:
+            counts[-1] += LARGEST_RECORD
+        return decrypt(self, *arguments)
+
+    monkeypatch.setattr(connections.ClientConnection, "receive_ready", receive_counted)
+    monkeypatch.setattr(Receiver, "receive", receive_once_counted)
+    monkeypatch.setattr(ssl.SSLSocket, "recv_into", decrypt_counted)
+    return counts
+
+
+@contextlib.contextmanager
+def tls_script(script: Script, tls: Tls) -> Iterator[str]:
+    context = tls.server_context()
+    context.set_alpn_protocols(["h2"])
+
+    def encrypted(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as wrapped:
+            script(wrapped)
+
+    with raw_server(encrypted) as address:
+        yield address
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "TLS"])
+async def test_an_answer_of_64_mib_lets_others_run(
+    offered: list[int],
+    tls: Tls,
+    authority: Authority,
+    is_tls: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A callback takes at most a MiB, and the rest of a buffer behind it."""
+    if is_tls:  # So that some are left over.
+        monkeypatch.setattr(connections, "_RECORDS_AT_ONCE", 2)
+    most = 2 * LARGEST_RECORD if is_tls else MEGABYTE + (1 << 18)
+    answer = answer_of((64 << 20) - 100)
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        until_request(connection)
+        connection.sendall(answer)
+        until_closed(connection)
+
+    how: dict[str, Any] = {"credentials": Tls(ca=authority.ca)} if is_tls else {}
+    with tls_script(script, tls) if is_tls else raw_server(script) as address:
+        async with await connect_async(address, request_timeout=patience(60), **how) as connection:
+            ticks = 0
+
+            async def tick() -> None:
+                nonlocal ticks
+                while True:
+                    ticks += 1
+                    await asyncio.sleep(0)
+
+            ticking = asyncio.create_task(tick())
+            assert len((await connection.send(extension(1))).value) == (64 << 20) - 100
+            ticking.cancel()
+    assert sum(offered) > 64 << 20
+    assert max(offered) <= most
+    assert ticks >= 51
+
+
+async def test_an_answer_that_comes_while_the_loop_stands_still_is_not_taken_for_another() -> None:
+    is_answered = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        until_request(connection)
+        connection.sendall(echoed(1))
+        assert is_answered.wait(30)
+        connection.sendall(echoed(99))
+        until_closed(connection)
+
+    with raw_server(script) as address:
+        async with await connect_async(address) as connection:
+            assert await connection.send(extension(1)) == extension(1)
+            is_answered.set()
+            assert settles(stream_of(connection)._stream.has_unread)  # The loop does not run.
+            with pytest.raises(ConnectionLostError, match="no request was pending"):
+                await connection.send(extension(99))
+            assert isinstance(connection.poisoned_by, ProtocolError)
+
+
+def test_an_answer_is_not_forgotten_when_an_interrupt_comes_as_it_is_received() -> None:
+    """As from a notebook, whose loop goes on after it."""
+    is_patched = threading.Event()
+    receive = connections.ClientConnection.receive_ready
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        until_request(connection)
+        assert is_patched.wait(30)
+        connection.sendall(echoed(1))
+        until_closed(connection)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        raw_server(script) as address,
+        contextlib.closing(asyncio.new_event_loop()) as loop,
+    ):
+
+        def receive_and_interrupt(self: Any) -> bool:
+            patch.undo()
+            receive(self)
+            raise KeyboardInterrupt
+
+        connection = loop.run_until_complete(connect_async(address, request_timeout=patience(9)))
+        sending = loop.create_task(connection.send(extension(1)))
+        for _ in range(5):  # The request is written by then.
+            loop.run_until_complete(asyncio.sleep(0))
+        patch.setattr(connections.ClientConnection, "receive_ready", receive_and_interrupt)
+        is_patched.set()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(sending)
+        assert loop.run_until_complete(sending) == extension(1)
+        loop.run_until_complete(connection.close())
+
+
+# TLS.
+
+
+def echoing(connection: socket.socket) -> None:
+    """Answers each request with its number, for ever."""
+    greet(connection)
+    number = 0
+    while True:
+        until_request(connection)
+        number += 1
+        connection.sendall(echoed(number))
+
+
+async def test_what_tls_holds_is_read_without_another_event_of_the_socket(
+    tls: Tls, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a large answer and the next answer are in one record."""
+    monkeypatch.setattr(connections, "_RECORDS_AT_ONCE", 1)
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for _ in range(2):
+            until_request(connection)
+        connection.sendall(answer_of(MEGABYTE + 5_000) + echoed(2))
+        until_closed(connection)
+
+    with tls_script(script, tls) as address:
+        how: dict[str, Any] = {"credentials": Tls(ca=authority.ca), "request_timeout": patience(9)}
+        async with await connect_async(address, **how) as connection:
+            first, second = await asyncio.gather(
+                connection.send(extension(1)), connection.send(extension(2))
+            )
+            assert (len(first.value), second) == (MEGABYTE + 5_000, extension(2))
+
+
+async def test_a_tls_read_that_wants_to_write_waits_for_a_writable_socket(
+    tls: Tls, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for an update of the keys while the socket takes nothing: the bytes were consumed."""
+    kept: list[bytes] = []
+    receive = ssl.SSLSocket.recv_into
+
+    def want_to_write(self: ssl.SSLSocket, buffer: Any, *arguments: Any) -> int:
+        if kept:
+            contents = kept.pop()
+            buffer[: len(contents)] = contents
+            return len(contents)
+        count = receive(self, buffer, *arguments)
+        if self.server_side:
+            return count
+        kept.append(bytes(buffer[:count]))
+        raise ssl.SSLWantWriteError
+
+    with tls_script(echoing, tls) as address:
+        how: dict[str, Any] = {"credentials": Tls(ca=authority.ca), "request_timeout": patience(9)}
+        async with await connect_async(address, **how) as connection:
+            assert await connection.send(extension(1)) == extension(1)
+            monkeypatch.setattr(ssl.SSLSocket, "recv_into", want_to_write)
+            for number in (2, 3):
+                assert await connection.send(extension(number)) == extension(number)
+            monkeypatch.undo()
+
+
+@pytest.mark.parametrize("is_of_tls", [False, True], ids=["a frame", "something of TLS"])
+async def test_a_tls_write_that_wants_to_read_waits_for_what_comes(
+    is_of_tls: bool, tls: Tls, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the loop is not busy meanwhile. TLS may take what comes for itself."""
+    go_on = threading.Event()
+    waiting = asyncio.Event()
+    send, receive = ssl.SSLSocket.send, ssl.SSLSocket.recv_into
+    taken: list[int] = []
+
+    def take_for_itself(self: ssl.SSLSocket, *arguments: Any) -> int:
+        count = receive(self, *arguments)
+        if not self.server_side and go_on.is_set() and is_of_tls and not taken:
+            taken.append(count)
+            raise ssl.SSLWantReadError
+        return count
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        until_request(connection)
+        connection.sendall(echoed(1))
+        assert go_on.wait(30)
+        connection.sendall(frames.frame(frames.PING, bytes(8)))
+        until_request(connection)
+        connection.sendall(echoed(2))
+        until_closed(connection)
+
+    attempts = 0
+
+    def want_to_read(self: ssl.SSLSocket, *arguments: Any) -> int:
+        nonlocal attempts
+        if self.server_side or (taken if is_of_tls else go_on.is_set()):
+            return send(self, *arguments)
+        attempts += 1
+        waiting.set()
+        raise ssl.SSLWantReadError
+
+    with tls_script(script, tls) as address:
+        how: dict[str, Any] = {"credentials": Tls(ca=authority.ca), "request_timeout": patience(9)}
+        async with await connect_async(address, **how) as connection:
+            assert await connection.send(extension(1)) == extension(1)
+            monkeypatch.setattr(ssl.SSLSocket, "send", want_to_read)
+            monkeypatch.setattr(ssl.SSLSocket, "recv_into", take_for_itself)
+            second = asyncio.create_task(connection.send(extension(2)))
+            await waiting.wait()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert attempts == 1
+            go_on.set()
+            assert await second == extension(2)
+            monkeypatch.undo()
+
+
+# Connects that are cancelled, and forks meanwhile.
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[str]:
+    """An address that accepts no connection: the kernel drops what does not fit into the queue."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(2):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("phase", ["the connect", "the handshake", "the greeting"])
+async def test_a_cancelled_connect_leaves_no_socket_and_no_thread(
+    phase: str, authority: Authority
+) -> None:
+    how: dict[str, Any] = {}
+    if phase == "the handshake":
+        how = {"credentials": Tls(ca=authority.ca)}
+    serving = full_listener() if phase == "the connect" else raw_server(until_closed)
+    with serving as address:
+        threads, descriptors = thread_count(), descriptor_count()
+        connecting = asyncio.create_task(connect_async(address, timeout=None, **how))
+        assert await settles_async(lambda: descriptor_count() > descriptors)
+        await asyncio.sleep(0.2)  # It waits for the socket by then; nothing tells.
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        # Those of the server end in their own time.
+        assert await settles_async(lambda: descriptor_count() <= descriptors)
+        assert await settles_async(lambda: thread_count() <= threads)
+
+
+async def test_a_fork_while_a_coroutine_connects_takes_nothing_from_it(
+    tls: Tls, authority: Authority
+) -> None:
+    """The selector is shared: the child must not remove the parent's socket there."""
+    goes_on = threading.Event()
+    context = tls.server_context()
+    context.set_alpn_protocols(["h2"])
+
+    def script(connection: socket.socket) -> None:
+        assert goes_on.wait(30)
+        with context.wrap_socket(connection, server_side=True) as wrapped:
+            echoing(wrapped)
+
+    with raw_server(script) as address:
+        how: dict[str, Any] = {"credentials": Tls(ca=authority.ca), "timeout": patience(9)}
+        connecting = asyncio.create_task(connect_async(address, **how))
+        await asyncio.sleep(0.2)  # It waits for the handshake by then; nothing tells.
+
+        def leave() -> str:
+            connecting.get_coro().close()
+            return "left"
+
+        assert Child(leave).result() == "left"
+        goes_on.set()
+        async with await connecting as connection:
+            assert await connection.send(extension(1)) == extension(1)
