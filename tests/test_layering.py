@@ -109,8 +109,17 @@ def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
     loaded = run_python("-c", program).stdout.split()
     assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
     ours = {name for name in loaded if name.startswith(NAME)}
-    light = "version", "testing", "testing.pytest_plugin", "compliance", "compliance.options"
-    assert ours == {NAME, *(f"{NAME}.{module}" for module in light)}
+    testing = "testing", "testing.pytest_plugin", "compliance", "compliance.options"
+    light = "version", "plain_text", "system", "system.keywords"
+    assert ours == {NAME, *(f"{NAME}.{module}" for module in (*testing, *light))}
+
+
+def test_importing_the_command_imports_of_the_server_its_options_alone() -> None:
+    program = "import sys, dm_env_rpc_client.cli.app; print(*sys.modules)"
+    loaded = run_python("-c", program).stdout.split()
+    assert {"grpc", "numpy", "dm_env"} & set(loaded) == set()
+    found = {name for name in loaded if name.startswith((f"{NAME}.server", f"{NAME}.transports"))}
+    assert found == {f"{NAME}.server", f"{NAME}.server.options"}
 
 
 def test_importing_the_package_imports_nothing_optional() -> None:

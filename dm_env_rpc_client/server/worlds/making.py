@@ -162,7 +162,7 @@ class Kind:
                 make_again,
                 made,
                 settings,
-                options.default_actions,
+                options.default_actions or {},
                 (options.callable_names, options.settable_names),
             )
         finally:
@@ -181,7 +181,7 @@ def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = Non
     """
     if isinstance(made, World):
         return made
-    return SharedWorld(made, options.step_timeout, options.default_actions, owner)
+    return SharedWorld(made, options.step_timeout, options.default_actions or {}, owner)
 
 
 def new_owner() -> Owner:

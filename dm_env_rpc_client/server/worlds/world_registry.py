@@ -21,7 +21,6 @@ from dm_env_rpc_client.server.error_log import ErrorLog, Report, unreported
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.holding import Share, held_bytes
 from dm_env_rpc_client.server.worlds.making import Kind, hosting
 from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
@@ -113,10 +112,10 @@ class WorldRegistry:
         self._is_closed = False
         # Of idle worlds, by their owners. Only the idle thread changes it.
         self._closing: list[Call] = []
-        if isinstance(options.environment, World | Game):
+        if options.made is not None:
             self._entries[UNNAMED] = _Entry()
             with self._as_owner():
-                self._entries[UNNAMED].world = hosting(options.environment, options, main)
+                self._entries[UNNAMED].world = hosting(options.made, options, main)
 
     def try_instances(self) -> None:
         """Makes a world of each environment that existed before; raises as `make_world`."""
