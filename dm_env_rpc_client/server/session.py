@@ -33,8 +33,8 @@ from dm_env_rpc_client.server.request_errors import (
     refusal_of,
 )
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
+from dm_env_rpc_client.server.worlds.making import ENVIRONMENT
 from dm_env_rpc_client.server.worlds.world import Agent
-from dm_env_rpc_client.server.worlds.world_registry import ENVIRONMENT
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
