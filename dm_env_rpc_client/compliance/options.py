@@ -207,8 +207,8 @@ class Options:
         Raises:
           SpecError: a file cannot be read, or has other contents.
         """
-        from dm_env_rpc_client.transports.credentials import tls_from_flags
-        from dm_env_rpc_client.transports.metadata import read_token
+        from dm_env_rpc_client.transports.net.credentials import tls_from_flags
+        from dm_env_rpc_client.transports.net.metadata import read_token
 
         return {
             "insecure": self.insecure,

@@ -10,7 +10,7 @@ from dm_env_rpc_client.distributed.ray_package import NO_OPTIONS, end, import_ra
 from dm_env_rpc_client.errors import DeadlineExceededError
 from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.system.keywords import check_keywords
-from dm_env_rpc_client.transports.addresses import HostPort
+from dm_env_rpc_client.transports.net.addresses import HostPort
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

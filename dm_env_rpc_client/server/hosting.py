@@ -21,8 +21,8 @@ from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.making import Kind
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.system.keywords import check_keywords, takes
-from dm_env_rpc_client.transports.credentials import Tls as Tls  # noqa: PLC0414  # for `server`
 from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.net.credentials import Tls as Tls  # noqa: PLC0414  # for `server`
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

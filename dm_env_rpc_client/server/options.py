@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.server.properties.offered import Properties
     from dm_env_rpc_client.server.worlds.game import Game
     from dm_env_rpc_client.server.worlds.world import World
-    from dm_env_rpc_client.transports.credentials import ServerCredentials
     from dm_env_rpc_client.transports.endpoint import Transport
+    from dm_env_rpc_client.transports.net.credentials import ServerCredentials
 
 ANYWHERE = "localhost:0"
 
@@ -144,7 +144,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         from dm_env_rpc_client.transports.endpoint import check_transport
-        from dm_env_rpc_client.transports.metadata import bearer
+        from dm_env_rpc_client.transports.net.metadata import bearer
         from dm_env_rpc_client.transports.server_streams import check_may_listen
 
         for option, check in _CHECKS.items():

@@ -40,7 +40,7 @@ from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneErro
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
 from dm_env_rpc_client.tensors.limits import Budget, described, sendable
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
-from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.net.addresses import is_loopback
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
 
 _log = logging.getLogger("dm_env_rpc_client.server")

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.credentials import GrpcCredentials, Tls
 from dm_env_rpc_client.transports.endpoint import Endpoint, is_for_http2
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
@@ -17,7 +16,8 @@ from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_st
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
-from dm_env_rpc_client.transports.metadata import SPREADS
+from dm_env_rpc_client.transports.net.credentials import GrpcCredentials, Tls
+from dm_env_rpc_client.transports.net.metadata import SPREADS
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 _MAX_CONNECTIONS = 64

@@ -1,5 +1,4 @@
 """A client's connections over HTTP/2: for threads and for event loops."""
 
 # Read `connection.py` and `stream.py` first, for threads; `async_stream.py` is for event loops.
-# `receiver.py` receives so that an interrupt tears nothing. `connecting.py` opens connections, with
-# `attempts.py` and `tls_probe.py`.
+# `receiver.py` receives so that an interrupt tears nothing. `connecting.py` opens connections.

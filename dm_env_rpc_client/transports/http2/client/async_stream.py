@@ -13,20 +13,20 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.system.threads import in_thread
-from dm_env_rpc_client.transports.addresses import Target
-from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
-from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
+from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
-from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, request_headers
-from dm_env_rpc_client.transports.http2.sockets import (
+from dm_env_rpc_client.transports.net.addresses import Target
+from dm_env_rpc_client.transports.net.attempts import RETRY_SECONDS, Attempts, HandshakeError
+from dm_env_rpc_client.transports.net.sockets import (
+    explain_end,
     resolved,
     seconds_to_accept,
     set_options,
     tls_context,
 )
-from dm_env_rpc_client.transports.status import NO_HTTP2, silent
+from dm_env_rpc_client.transports.net.status import NO_HTTP2, silent
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Buffer, plain_memory
 
 _PAUSE_BYTES = 64 << 20

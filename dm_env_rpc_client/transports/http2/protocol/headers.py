@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 
 import hpack
 
-from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.http2.protocol.role import Header, ViolationError
-from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
-from dm_env_rpc_client.transports.status import GRPC_CODES, PROCESS
+from dm_env_rpc_client.transports.net.addresses import Target
+from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.net.status import GRPC_CODES, PROCESS
 from dm_env_rpc_client.version import __version__
 
 SentHeader: TypeAlias = tuple[str, str | bytes] | tuple[str, str | bytes, bool]

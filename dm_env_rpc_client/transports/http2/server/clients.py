@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
-from dm_env_rpc_client.transports.http2.server.accepting import PAUSE_SECONDS, ListeningSockets
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, accepted_socket
+from dm_env_rpc_client.transports.net.listening import PAUSE_SECONDS, ListeningSockets
+from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, accepted_socket
 
 _log = logging.getLogger(__name__)
 

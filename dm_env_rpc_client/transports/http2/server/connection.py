@@ -21,7 +21,7 @@ from typing import Any
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import ElsewhereError
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall, ServerHalf
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
+from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
 
 _log = logging.getLogger(__name__)

@@ -26,14 +26,14 @@ from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.system.busy_wait import BusyWait
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
-from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
-from dm_env_rpc_client.transports.http2.server.accepting import is_gone
 from dm_env_rpc_client.transports.http2.server.answering import Answering
 from dm_env_rpc_client.transports.http2.server.clients import Clients, Handshakes
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server.leading import TICK_SECONDS, Leader, RelievedError
 from dm_env_rpc_client.transports.http2.server.streams import Streams
+from dm_env_rpc_client.transports.net import listening
+from dm_env_rpc_client.transports.net.listening import is_gone
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 
 _log = logging.getLogger(__name__)

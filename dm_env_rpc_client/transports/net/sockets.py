@@ -11,13 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import Target, check_resolved
-from dm_env_rpc_client.transports.credentials import Credentials, Tls, is_local_credentials
-from dm_env_rpc_client.transports.http2.client.attempts import (
-    HandshakeError,
-    seconds_left,
-)
-from dm_env_rpc_client.transports.status import NO_HTTP2
+from dm_env_rpc_client.transports.net.addresses import Target, check_resolved
+from dm_env_rpc_client.transports.net.attempts import Attempts, HandshakeError, seconds_left
+from dm_env_rpc_client.transports.net.credentials import Credentials, Tls, is_local_credentials
+from dm_env_rpc_client.transports.net.status import NO_HTTP2
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What sockets raise instead of waiting."""
@@ -30,6 +27,17 @@ _ACCEPT_SECONDS = 3.0
 
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 """A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
+
+
+KEEPALIVE_SECONDS = 10.0
+KEEPALIVE_TIMEOUT_SECONDS = 5.0
+"""After so much silence a client asks a server whether it is there, and how long it may take: a
+frozen peer is detected within 15 s, over each transport."""
+
+_ANSWER_SECONDS = 1.0
+
+_TLS_RECORDS = (b"\x15", b"\x16")
+"""How an alert and an answer to a handshake begin (RFC 8446, section 5.1)."""
 
 
 def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
@@ -202,6 +210,45 @@ def _look_up(target: Target, deadline: float | None) -> list[Any]:
         raise outcome[0]
     found: list[Any] = outcome[0]
     return found
+
+
+def explain_end(error: OSError, attempts: Attempts) -> OSError:
+    """Returns the error for a server that closed a plaintext connection before it said anything.
+
+    A server that expects TLS and a proxy whose server has not started yet look the same to a
+    client. The one is a final error, the other is worth another attempt.
+
+    Args:
+      error: the error without an explanation.
+      attempts: to reach the server, with the time that is left.
+
+    Returns:
+      A HandshakeError, which is final, if the server answers the beginning of a TLS handshake;
+      otherwise `error`.
+    """
+    try:
+        target = Target.parse(attempts.address)
+        is_tls = _answers_tls(target, attempts)
+    except (OSError, SpecError):
+        return error
+    if not is_tls:
+        return error
+    return HandshakeError("the server expects TLS, and this connection is plaintext")
+
+
+def _answers_tls(target: Target, attempts: Attempts) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        context.wrap_bio(received, sent, server_hostname=target.host or "localhost").do_handshake()
+    except ssl.SSLWantReadError:
+        pass  # It has written its first message.
+    with connect_socket(target, None, attempts.deadline, loopback_only=False) as connected:
+        connected.settimeout(min(_ANSWER_SECONDS, attempts.remaining or _ANSWER_SECONDS))
+        connected.sendall(sent.read())
+        first: bytes = connected.recv(1)
+        return first in _TLS_RECORDS
 
 
 def set_options(connected: socket.socket) -> None:
