@@ -165,7 +165,7 @@ class ServerCall:
         if not self._has_headers:
             self._has_headers = True
             self._half.framing.sending.outbound.append(self._header_frames(RESPONSE_BLOCK, 0))
-        if self.is_accepted:
+        if self._half.spent and self.is_accepted:
             self._half.refund(1)
         self._sending.send(message)
 
@@ -240,6 +240,7 @@ class ServerHalf(Role):
       events: what happened, oldest first; the shell takes it.
       calls: those that are not over, by the number of their stream.
       last_stream: the last stream that the client has opened.
+      spent: what the client has taken of the budget for rapid resets.
     """
 
     def __init__(
@@ -272,17 +273,16 @@ class ServerHalf(Role):
         self._max_streams = max_streams
         self._allocate = allocate
         self._reset: collections.OrderedDict[int, None] = collections.OrderedDict()
-        self._spent = 0
+        self.spent = 0
         self._is_leaving = False
 
     def charge(self, count: int = 1) -> None:
         """Takes streams that the client got nothing for from the budget for rapid resets."""
-        self._spent += count
+        self.spent += count
 
     def refund(self, count: int) -> None:
         """Gives some of the budget back: the client does not only open streams."""
-        if self._spent:
-            self._spent = max(0, self._spent - count)
+        self.spent = max(0, self.spent - count)
 
     def replenish(self) -> None:
         """Gives back some of both budgets; called once a second."""
@@ -330,7 +330,7 @@ class ServerHalf(Role):
                 f"sent HEADERS on stream {stream}, which is over", frames.STREAM_CLOSED
             )
         self.last_stream = stream
-        if self._spent > _RESET_BUDGET:
+        if self.spent > _RESET_BUDGET:
             raise ViolationError(
                 f"opened and reset more than {_RESET_BUDGET} streams", frames.ENHANCE_YOUR_CALM
             )

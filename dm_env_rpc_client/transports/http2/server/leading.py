@@ -184,14 +184,18 @@ class Leader:
                 while True:
                     if self.is_stopped:
                         break
-                    self._turn_safely(owner)
+                    self._take_turns(owner)
             except RelievedError:
                 # So that no other thread of this process takes itself to be alone meanwhile.
                 self._taken.wait(_TAKEN_SECONDS)
 
-    def _turn_safely(self, owner: Owner) -> None:
+    def _take_turns(self, owner: Owner) -> None:
+        """Leads until the listener is stopped, or until something fails."""
         try:
-            self._turn()
+            while True:
+                if self.is_stopped:
+                    break
+                self._turn()
         except RelievedError:
             raise
         except BaseException:

@@ -227,34 +227,29 @@ class Http2Listener(Listener):
 
     def _serve(self, connection: ServerConnection, mask: int) -> None:
         """Does what a connection is ready for."""
-        leading = self._leader.owner
+        here = self._leader.owner
         try:
-            self._move_bytes(connection, mask)
-            if not connection.is_encrypting:
-                self._process(connection)
+            if connection.is_encrypting:
+                if mask and connection.is_open:
+                    self._handshakes.go_on(connection)
+                return
+            if connection.is_open:  # What a closed one has received and not parsed is of no use.
+                if mask & select.EPOLLOUT:
+                    with connection.lock:
+                        connection.flush(is_writable=True)
+                # What was received before is done first, so that it does not pile up.
+                if not connection.half.events:
+                    connection.advance(bool(mask & ~select.EPOLLOUT))
+                if connection.stalled:
+                    self._answering.resume(connection)
+            self._process(connection)
         except RelievedError:
             raise
         except BaseException:
             _log.exception("serving %s failed", connection.address)
-            if not self._leader.is_held_by(leading):
+            if not self._leader.is_held_by(here):
                 raise RelievedError from None
             self._clients.close(connection)
-
-    def _move_bytes(self, connection: ServerConnection, mask: int) -> None:
-        if not connection.is_open:
-            return  # What it has received and not parsed is of no use any more.
-        if connection.is_encrypting:
-            if mask:
-                self._handshakes.go_on(connection)
-            return
-        if mask & select.EPOLLOUT:
-            with connection.lock:
-                connection.flush(is_writable=True)
-        # What was received before is done first, so that it does not pile up.
-        if not connection.half.events:
-            connection.advance(bool(mask & ~select.EPOLLOUT))
-        if connection.stalled:
-            self._answering.resume(connection)
 
     def _process(self, connection: ServerConnection) -> None:
         """Does what the client has asked for."""
