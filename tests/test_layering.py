@@ -99,6 +99,39 @@ def test_some_packages_are_imported_in_one_place_only(package: str) -> None:
     assert wrong == []
 
 
+# Of the transports, from the bottom up. Folders side by side do not know one another.
+LAYERS = [
+    ["transports.net."],
+    ["transports.streams", "transports.server_streams", "transports.endpoint"],
+    ["transports.services"],
+    ["transports.http2.protocol."],
+    ["transports.http2.client.", "transports.http2.server.", "transports.grpc."],
+    ["transports.opening", "transports.listeners", "transports.health_check"],
+]
+
+
+def layer_of(module: str) -> tuple[int, str] | None:
+    places = [(number, place) for number, layer in enumerate(LAYERS) for place in layer]
+    return next((each for each in places if is_in(module, each[1])), None)
+
+
+def test_imports_of_the_transports_go_downwards() -> None:
+    wrong, seen = [], 0
+    for name, tree in modules():
+        own = layer_of(name)
+        assert own or name in ("transports", "transports.http2") or "transports." not in name
+        for imported in imports(tree, for_types=True):
+            other = layer_of(rooms.own_module(imported) or "")
+            if own is None or other is None:
+                continue
+            seen += 1
+            is_beside = other[0] == own[0] and other[1] != own[1] and own[1].endswith(".")
+            if other[0] > own[0] or is_beside:
+                wrong.append(f"{name} -> {imported}")
+    assert wrong == []
+    assert seen > 100
+
+
 def test_the_packages_own_file_holds_no_logic() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     assert {type(node) for node in tree.body} == {ast.Expr, ast.Import, ast.ImportFrom, ast.Assign}
@@ -109,8 +142,17 @@ def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
     loaded = run_python("-c", program).stdout.split()
     assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
     ours = {name for name in loaded if name.startswith(NAME)}
-    light = "version", "testing", "testing.pytest_plugin", "compliance", "compliance.options"
-    assert ours == {NAME, *(f"{NAME}.{module}" for module in light)}
+    testing = "testing", "testing.pytest_plugin", "compliance", "compliance.options"
+    light = "version", "plain_text", "system", "system.keywords"
+    assert ours == {NAME, *(f"{NAME}.{module}" for module in (*testing, *light))}
+
+
+def test_importing_the_command_imports_of_the_server_its_options_alone() -> None:
+    program = "import sys, dm_env_rpc_client.cli.app; print(*sys.modules)"
+    loaded = run_python("-c", program).stdout.split()
+    assert {"grpc", "numpy", "dm_env"} & set(loaded) == set()
+    found = {name for name in loaded if name.startswith((f"{NAME}.server", f"{NAME}.transports"))}
+    assert found == {f"{NAME}.server", f"{NAME}.server.options"}
 
 
 def test_importing_the_package_imports_nothing_optional() -> None:

@@ -23,14 +23,15 @@ from typing_extensions import Self
 
 from dm_env_rpc_client.cli.consoles import Layers, cell, progress, waiting
 from dm_env_rpc_client.cli.failures import WRONG_USAGE, UsageError
-from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, attribute_texts
+from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
+from dm_env_rpc_client.system.keywords import attribute_texts
 from dm_env_rpc_client.system.launch_text import DOCKER, PROCESS, is_launch
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-    from dm_env_rpc_client.transports.credentials import Tls
+    from dm_env_rpc_client.transports.net.credentials import Tls
 
 CATCH = "python:dm_env_rpc_client.server:Catch"
 """The server of commands that are given none."""
@@ -106,14 +107,14 @@ class Access(Group):
     @functools.cached_property
     def credentials(self) -> Tls | None:
         """None for plaintext; SpecError if a file cannot be read, or has other contents."""
-        from dm_env_rpc_client.transports.credentials import tls_from_flags
+        from dm_env_rpc_client.transports.net.credentials import tls_from_flags
 
         return tls_from_flags(self.tls_ca, self.tls_cert, self.tls_key)
 
     @functools.cached_property
     def token(self) -> str | None:
         """What a client sends and a server requires; SpecError as for `credentials`."""
-        from dm_env_rpc_client.transports.metadata import read_token
+        from dm_env_rpc_client.transports.net.metadata import read_token
 
         return read_token(self.token_file) if self.token_file else None
 
@@ -331,7 +332,7 @@ def check_listening_address(address: str, access: Access) -> None:
 
 
 def _check(address: str, is_plain: bool, form: str, refusal: str, listens: bool = False) -> None:
-    from dm_env_rpc_client.transports.addresses import is_loopback, why_no_address
+    from dm_env_rpc_client.transports.net.addresses import is_loopback, why_no_address
 
     reason = why_no_address(address, listens=listens)
     if reason:

@@ -23,7 +23,7 @@ from dm_env_rpc_client.system.threads import in_thread
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
-from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.net.metadata import Metadata
 from dm_env_rpc_client.transports.opening import open_stream_async
 from dm_env_rpc_client.transports.streams import AsyncStream
 

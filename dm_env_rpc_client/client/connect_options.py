@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union, cast
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.tensors.limits import Limits
-from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import (
     Endpoint,
     Transport,
     check_connecting,
 )
-from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.net.credentials import Credentials
+from dm_env_rpc_client.transports.net.metadata import Metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:

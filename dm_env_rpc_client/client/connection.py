@@ -25,11 +25,11 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.system.keywords import check_keywords, takes
-from dm_env_rpc_client.transports.credentials import Tls
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
-from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.net.credentials import Tls
+from dm_env_rpc_client.transports.net.metadata import Metadata
 from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 

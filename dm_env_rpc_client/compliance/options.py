@@ -3,8 +3,8 @@
 Each field of `Options` is a row: what the docstring says about it is the help text of its `Flag`.
 `dm-env-rpc check` makes its flags from `FLAGS`, and the pytest plugin its options.
 
-Every pytest run loads this file with the plugin. It imports the standard library alone; the
-functions import what they need of the package.
+Every pytest run loads this file with the plugin. It imports little; the functions import what they
+need of the package.
 """
 
 # ruff: noqa: RUF009 - `_option` returns a field, of which dataclass makes the default.
@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import inspect
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
+
+from dm_env_rpc_client.system.keywords import attribute_texts
 
 Settings = Mapping[str, Any]
 
@@ -207,8 +207,8 @@ class Options:
         Raises:
           SpecError: a file cannot be read, or has other contents.
         """
-        from dm_env_rpc_client.transports.credentials import tls_from_flags
-        from dm_env_rpc_client.transports.metadata import read_token
+        from dm_env_rpc_client.transports.net.credentials import tls_from_flags
+        from dm_env_rpc_client.transports.net.metadata import read_token
 
         return {
             "insecure": self.insecure,
@@ -236,12 +236,6 @@ class Options:
         if not callable(function):
             raise SpecError(f"{self.policy} is not a function")
         return guarded(function, f"the policy {self.policy}")
-
-
-def attribute_texts(documented: type) -> dict[str, str]:
-    """Returns what the docstring of a class says about its attributes, by name."""
-    found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(documented) or "", re.M)
-    return {name: " ".join(text.split()) for name, text in found}
 
 
 def _flags() -> dict[str, Flag]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.distributed.ray_package import NO_OPTIONS, end, import_ray, result
 from dm_env_rpc_client.errors import DeadlineExceededError
 from dm_env_rpc_client.server.hosting import Server, serve
-from dm_env_rpc_client.transports.addresses import HostPort
+from dm_env_rpc_client.system.keywords import check_keywords
+from dm_env_rpc_client.transports.net.addresses import HostPort
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.server.options import ServeKeywords
 
 
 class RayServers:
@@ -50,8 +56,9 @@ class RayServers:
         *,
         actor_options: Mapping[str, Any] = NO_OPTIONS,
         start_timeout: float | None = 60.0,
-        **options: Any,
+        **options: Unpack[ServeKeywords],
     ):
+        check_keywords(serve, options)
         num_servers = arguments.count("num_servers", num_servers)
         none = arguments.NO_LIMIT
         start_timeout = arguments.seconds("start_timeout", start_timeout, none=none)
@@ -90,7 +97,7 @@ class _Host:
     def __init__(self) -> None:
         self._server: Server | None = None
 
-    def start(self, environment: Any, options: Mapping[str, Any]) -> str:
+    def start(self, environment: Any, options: ServeKeywords) -> str:
         """Serves on the address of this machine, and returns it with the port."""
         address = str(HostPort(import_ray().util.get_node_ip_address(), 0))
         self._server = serve(environment, address, **options)

@@ -15,8 +15,8 @@ import threading
 from dm_env_rpc_client.errors import DmEnvRpcClientError, RecordingError
 from dm_env_rpc_client.recording.recorder import Recorder
 from dm_env_rpc_client.recording.replay import Serving
-from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.net.credentials import Credentials
 from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.server_streams import (
     Peer,

@@ -72,7 +72,7 @@ class Host:
         answer: Any = functools.partial(_answer_property, properties, self.worlds)
         handlers: dict[type[protobuf_message.Message], Handler] = {
             properties_pb2.PropertyRequest: answer,
-            **options.extensions,
+            **(options.extensions or {}),
         }
         self.extensions = {
             message_class.DESCRIPTOR.full_name: (message_class, handler)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-from google.protobuf import message as protobuf_message
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.server.activity import ServerStats
@@ -16,16 +14,20 @@ from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.factories import Hosted
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
-from dm_env_rpc_client.server.options import ANYWHERE, Handler, ServeOptions
+from dm_env_rpc_client.server.options import ANYWHERE, ServeOptions
 from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.making import Kind
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-from dm_env_rpc_client.transports.credentials import ServerCredentials
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.system.keywords import check_keywords, takes
 from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.net.credentials import Tls as Tls  # noqa: PLC0414  # for `server`
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.server.options import HostKeywords
 
 _log = logging.getLogger(__name__)
 
@@ -182,29 +184,13 @@ class Server:
         self.stop(0.0)
 
 
+@takes(ServeOptions)
 def serve(
     environment: Hosted | World | Game | Mapping[str, Hosted],
     address: str = ANYWHERE,
     *,
-    credentials: ServerCredentials | None = None,
-    token: str | None = None,
-    insecure: bool = False,
-    default_actions: Mapping[str, Any] | None = None,
     properties: Properties | None = None,
-    extensions: Mapping[type[protobuf_message.Message], Handler] | None = None,
-    step_timeout: float | None = 60.0,
-    max_connections: int = 256,
-    max_worlds: int = 1024,
-    idle_world_seconds: float | None = 60.0,
-    send_tracebacks: bool | None = None,
-    limits: Limits = DEFAULT,
-    transport: Transport = "auto",
-    processes: int | None = None,
-    callable_names: Sequence[str] = (),
-    settable_names: Sequence[str] = (),
-    autoreset_mode: Any = None,
-    threads: Literal["world"] | None = None,
-    thread: Literal["main"] | None = None,
+    **keywords: Unpack[HostKeywords],
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -229,51 +215,12 @@ def serve(
         closes it. Or a dict of those by name, from which the create setting "environment" selects
         one. Or a `Game` or a `World` itself, which is then the only world and has the empty name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
-      credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
-        certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
-      token: a secret that clients have to send as the metadata `authorization: Bearer <token>`, as
-        `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
-        lets everybody in.
-      insecure: allow plaintext on an address that other machines can reach.
-      default_actions: values, by flat name, of actions that a step may leave out; they go before
-        those of an attribute of this name that the environment or game has.
+      **keywords: the fields of `ServeOptions`.
       properties: properties that all clients can read and write, joined or not. If an
         environment or a game has an attribute `properties` of this type, the clients joined
         to it have those too; of an environment it may also be a mapping from key to a function
         that returns the value. If an environment has the methods of `HasStringProperties`, they
         are called.
-      extensions: functions by message class. Each answers extensions of its class: it is
-        called with the message and the joined `World`, or None, and returns a message.
-      step_timeout: seconds that a step in a `Game` waits for the other agents, more than 0; None
-        for no limit.
-      max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
-      max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
-      idle_world_seconds: seconds after which a world is destroyed if it has no agents and the
-        connection that created it has ended; 0 for at once, None to keep it.
-      send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
-        shows paths and code of this machine; None sends it to clients on this machine only.
-      limits: what a request may contain, so that a small one cannot take much memory, and what
-        the settings of all worlds may take together.
-      transport: "http2" is this package's own transport over sockets, the fastest; "grpc" is
-        grpcio's server; "auto" selects http2 unless the credentials or the address require
-        grpcio, or the system is not Linux.
-      processes: the number of processes that the worlds live in, for environments that compute in
-        Python; see "Several processes" in the guide. None: this one.
-      callable_names: the methods of Gymnasium environments that clients may call, and the
-        attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. What travels is
-        data, not objects.
-      settable_names: the attributes that they may set.
-      autoreset_mode: when the rows of a vector environment begin their next episodes, as a mode of
-        Gymnasium's `AutoresetMode` or its name: "SAME_STEP" if the step that ends an episode
-        does, "NEXT_STEP" if the step after it does, "DISABLED" if `reset` with the option
-        `reset_mask` does. It is for environments without a mode in their `metadata`; that of
-        Gymnasium's own, of ALE's and of EnvPool's is known.
-      threads: "world" gives each environment, also each row of a batch, a thread of its own, for
-        environments that wait in their steps. None: cheap ones share the thread that reads
-        requests; see "Threads" in the guide.
-      thread: "main" has all environments, from their constructors on, in the thread that calls
-        `Server.wait`, and only while it waits. None: in threads of the server. Either way each
-        environment has one thread for its life.
 
     Returns:
       The running Server.
@@ -289,30 +236,10 @@ def serve(
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
     """
-    options = ServeOptions(
-        environment=environment,
-        address=address,
-        credentials=credentials,
-        token=token,
-        insecure=insecure,
-        default_actions={} if default_actions is None else default_actions,
-        extensions={} if extensions is None else extensions,
-        step_timeout=step_timeout,
-        max_connections=max_connections,
-        max_worlds=max_worlds,
-        idle_world_seconds=idle_world_seconds,
-        send_tracebacks=send_tracebacks,
-        limits=limits,
-        transport=transport,
-        processes=processes,
-        callable_names=callable_names,
-        settable_names=settable_names,
-        autoreset_mode=autoreset_mode,
-        threads=threads,
-        thread=thread,
-    )
+    check_keywords(serve, keywords)
+    options = ServeOptions(environment=environment, address=address, **keywords)
     arguments.instance("properties", properties, Properties, "a Properties", none="None")
-    serving = _InThisProcess if processes is None else Workers
+    serving = _InThisProcess if options.processes is None else Workers
     return Server(serving(options, Properties() if properties is None else properties))
 
 

@@ -1,35 +1,69 @@
-"""How to serve, as one value."""
+"""How to serve, as keyword arguments and as one value.
+
+The command line reads the defaults, checks and texts of its options here. Therefore this module
+imports only at a call what takes long.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
-
-from google.protobuf import message as protobuf_message
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union, get_args
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.protocol.batches import AUTORESET_MODES
-from dm_env_rpc_client.server.factories import Factory, Hosted, factories_of
-from dm_env_rpc_client.server.instances import Instance
-from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-from dm_env_rpc_client.transports.credentials import ServerCredentials
-from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.listeners import check_processes
-from dm_env_rpc_client.transports.metadata import bearer
-from dm_env_rpc_client.transports.server_streams import check_may_listen
+
+if TYPE_CHECKING:
+    from google.protobuf import message as protobuf_message
+
+    from dm_env_rpc_client.server.factories import Factory, Hosted
+    from dm_env_rpc_client.server.properties.offered import Properties
+    from dm_env_rpc_client.server.worlds.game import Game
+    from dm_env_rpc_client.server.worlds.world import World
+    from dm_env_rpc_client.transports.endpoint import Transport
+    from dm_env_rpc_client.transports.net.credentials import ServerCredentials
 
 ANYWHERE = "localhost:0"
-
-_THIS_MACHINE = "None for clients on this machine"
 
 UNNAMED = ""
 """The name of an environment that is the only one of its server."""
 
-Handler: TypeAlias = Callable[[Any, World | None], protobuf_message.Message]
+Handler: TypeAlias = Callable[[Any, Union["World", None]], "protobuf_message.Message"]
+
+Threads: TypeAlias = Literal["world"]
+Thread: TypeAlias = Literal["main"]
+
+
+class HostKeywords(TypedDict, total=False):
+    """The keyword arguments of `serve` that another process may get, too."""
+
+    credentials: ServerCredentials | None
+    token: str | None
+    insecure: bool
+    default_actions: Mapping[str, Any] | None
+    extensions: Mapping[type[protobuf_message.Message], Handler] | None
+    step_timeout: float | None
+    max_connections: int
+    max_worlds: int
+    idle_world_seconds: float | None
+    send_tracebacks: bool | None
+    limits: Limits
+    transport: Transport
+    processes: int | None
+    callable_names: Sequence[str]
+    settable_names: Sequence[str]
+    autoreset_mode: Any
+    threads: Threads | None
+    thread: Thread | None
+
+
+class ServeKeywords(HostKeywords, total=False):
+    """The keyword arguments of `serve`: the fields of `ServeOptions`, and `properties`."""
+
+    properties: Properties | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +71,51 @@ class ServeOptions:
     """How to serve: the arguments of `serve` but for `properties`, validated when it is made.
 
     It can be given to another process if its parts can.
+
+    Attributes:
+      environment: as for `serve`.
+      address: as for `serve`.
+      credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
+        certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
+      token: a secret that clients have to send as the metadata `authorization: Bearer <token>`, as
+        `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
+        lets everybody in.
+      insecure: allow plaintext on an address that other machines can reach.
+      default_actions: values, by flat name, of actions that a step may leave out; they go before
+        those of an attribute of this name that the environment or game has.
+      extensions: functions by message class. Each answers extensions of its class: it is
+        called with the message and the joined `World`, or None, and returns a message.
+      step_timeout: seconds that a step in a `Game` waits for the other agents, more than 0; None
+        for no limit.
+      max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
+      max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
+      idle_world_seconds: seconds after which a world is destroyed if it has no agents and the
+        connection that created it has ended; 0 for at once, None to keep it.
+      send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
+        shows paths and code of this machine; None sends it to clients on this machine only.
+      limits: what a request may contain, so that a small one cannot take much memory, and what
+        the settings of all worlds may take together.
+      transport: "http2" is this package's own transport over sockets, the fastest; "grpc" is
+        grpcio's server; "auto" selects http2 unless the credentials or the address require
+        grpcio, or the system is not Linux.
+      processes: the number of processes that the worlds live in, for environments that compute in
+        Python; see "Several processes" in the guide. By default, that of the server.
+      callable_names: the methods of Gymnasium environments that clients may call, and the
+        attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. What travels is
+        data, not objects.
+      settable_names: the attributes of Gymnasium environments that clients may set.
+      autoreset_mode: when the rows of a vector environment begin their next episodes, as a mode of
+        Gymnasium's `AutoresetMode` or its name: SAME_STEP if the step that ends an episode
+        does, NEXT_STEP if the step after it does, DISABLED if `reset` with the option
+        `reset_mask` does. It is for environments without a mode in their `metadata`; that of
+        Gymnasium's own, of ALE's and of EnvPool's is known.
+      threads: "world" gives each environment, also each row of a batch, a thread of its own, for
+        environments that wait in their steps. By default, cheap ones share the thread that reads
+        requests; see "Threads" in the guide.
+      thread: "main" has all environments, from their constructors on, in the thread that waits for
+        the end of the server (`Server.wait`), for those that want the main thread, such as some
+        simulators and windows. By default, in threads of the server. Either way each environment
+        has one thread for its life.
 
     Raises:
       SpecError: as `serve`.
@@ -47,14 +126,12 @@ class ServeOptions:
     credentials: ServerCredentials | None = None
     token: str | None = dataclasses.field(default=None, repr=False)
     insecure: bool = False
-    default_actions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    extensions: Mapping[type[protobuf_message.Message], Handler] = dataclasses.field(
-        default_factory=dict
-    )
-    step_timeout: float | None = None
+    default_actions: Mapping[str, Any] | None = None
+    extensions: Mapping[type[protobuf_message.Message], Handler] | None = None
+    step_timeout: float | None = 60.0
     max_connections: int = 256
     max_worlds: int = 1024
-    idle_world_seconds: float | None = None
+    idle_world_seconds: float | None = 60.0
     send_tracebacks: bool | None = None
     limits: Limits = DEFAULT
     transport: Transport = "auto"
@@ -62,57 +139,17 @@ class ServeOptions:
     callable_names: Sequence[str] = ()
     settable_names: Sequence[str] = ()
     autoreset_mode: Any = None
-    threads: Literal["world"] | None = None
-    thread: Literal["main"] | None = None
+    threads: Threads | None = None
+    thread: Thread | None = None
 
     def __post_init__(self) -> None:
-        self._check_values()
-        self._check_connecting()
-        factories = self.factories()
-        processes = self.processes
-        if processes is None:
-            return
-        existing = [each.name for each in factories.values() if isinstance(each, Instance)]
-        if isinstance(self.environment, World | Game):
-            existing.append(f"a {type(self.environment).__name__}")
-        if existing:
-            raise SpecError(
-                f"processes={processes}: {existing[0]} that exists already belongs to this "
-                "process; pass what makes one, such as its class"
-            )
-        check_processes(self.address, self.credentials, self.transport)
+        from dm_env_rpc_client.transports.endpoint import check_transport
+        from dm_env_rpc_client.transports.net.metadata import bearer
+        from dm_env_rpc_client.transports.server_streams import check_may_listen
 
-    def _check_values(self) -> None:
-        """Checks types and ranges, and has numbers be those of Python."""
-        for option in ("callable_names", "settable_names"):
-            names = arguments.names(option, getattr(self, option))
-            if not all(map(str.isidentifier, names)):
-                raise arguments.refused(option, "a sequence of names", names)
-        object.__setattr__(self, "autoreset_mode", _mode(self.autoreset_mode))
-        arguments.mapping("default_actions", self.default_actions)
-        arguments.mapping("extensions", self.extensions, expected="a mapping of classes")
-        arguments.flag("send_tracebacks", self.send_tracebacks, none=_THIS_MACHINE)
-        arguments.instance("limits", self.limits, Limits, "a Limits")
-        numbers = {
-            "step_timeout": arguments.seconds(
-                "step_timeout", self.step_timeout, none=arguments.NO_LIMIT
-            ),
-            "idle_world_seconds": arguments.seconds(
-                "idle_world_seconds", self.idle_world_seconds, least=0.0, none="None to keep worlds"
-            ),
-            "max_connections": arguments.count("max_connections", self.max_connections),
-            "max_worlds": arguments.count("max_worlds", self.max_worlds),
-            "processes": arguments.count("processes", self.processes, none="None for this one"),
-        }
-        for option, number in numbers.items():
-            object.__setattr__(self, option, number)
-
-    def _check_connecting(self) -> None:
+        for option, check in _CHECKS.items():
+            object.__setattr__(self, option, check(option, getattr(self, option)))
         check_transport(self.transport)
-        if self.threads is not None:
-            arguments.one_of("threads", self.threads, ("world",))
-        if self.thread is not None:
-            arguments.one_of("thread", self.thread, ("main",))
         if self.threads is not None and self.thread is not None:
             raise SpecError(
                 "thread='main' has one thread for all environments, and threads='world' one for "
@@ -121,28 +158,103 @@ class ServeOptions:
         check_may_listen(self.address, self.credentials, self.insecure)
         if self.token is not None:
             bearer(self.token)
+        self._check_processes(self.factories())
+
+    def _check_processes(self, factories: Mapping[str, Factory]) -> None:
+        from dm_env_rpc_client.server.instances import Instance
+        from dm_env_rpc_client.transports.listeners import check_processes
+
+        if self.processes is None:
+            return
+        existing = [each.name for each in factories.values() if isinstance(each, Instance)]
+        if self.made is not None:
+            existing.append(f"a {type(self.made).__name__}")
+        if existing:
+            raise SpecError(
+                f"processes={self.processes}: {existing[0]} that exists already belongs to this "
+                "process; pass what makes one, such as its class"
+            )
+        check_processes(self.address, self.credentials, self.transport)
 
     def factories(self) -> dict[str, Factory]:
         """Returns what worlds are made of, by name; none if there is only one; see `hosted`."""
+        from dm_env_rpc_client.server.factories import factories_of
+
         return factories_of(self.hosted, self.insecure, self.autoreset_mode)
+
+    @property
+    def made(self) -> World | Game | None:
+        """The only world, or the game in it, if that is made already."""
+        from dm_env_rpc_client.server.worlds.game import Game
+        from dm_env_rpc_client.server.worlds.world import World
+
+        return self.environment if isinstance(self.environment, World | Game) else None
 
     @property
     def hosted(self) -> Mapping[str, Hosted]:
         """What is served, by name; nothing if there is one world that is made already."""
-        if isinstance(self.environment, World | Game):
+        if self.made is not None:
             return {}
-        if isinstance(self.environment, Mapping):
-            return self.environment
-        return {UNNAMED: self.environment}
+        hosted: Any = self.environment
+        return hosted if isinstance(hosted, Mapping) else {UNNAMED: hosted}
 
 
-def _mode(given: Any) -> str | None:
+def checked(option: str, value: Any) -> Any:
+    """Returns the value of an option as Python's own type; for one that needs no other to check it.
+
+    Raises:
+      SpecError: it is of another type or out of range.
+    """
+    return _CHECKS[option](option, value)
+
+
+def _names(option: str, value: Any) -> Any:
+    names = arguments.names(option, value)
+    if not all(map(str.isidentifier, names)):
+        raise arguments.refused(option, "a sequence of names", names)
+    return names
+
+
+def _mode(option: str, value: Any) -> str | None:
     """Returns the name of a mode of Gymnasium's `AutoresetMode`; SpecError if there is none."""
-    if given is None:
+    from dm_env_rpc_client.protocol.batches import AUTORESET_MODES
+
+    if value is None:
         return None
-    for name, value in AUTORESET_MODES.items():
-        if given in (name, value) or getattr(given, "value", None) == value:
+    for name, own in AUTORESET_MODES.items():
+        if value in (name, own) or getattr(value, "value", None) == own:
             return name
     expected = f"one of {', '.join(map(repr, AUTORESET_MODES))}"
-    none = "None for the mode that the environment declares"
-    raise arguments.refused("autoreset_mode", expected, given, none)
+    raise arguments.refused(
+        option, expected, value, "None for the mode that the environment declares"
+    )
+
+
+def _one_of(known: Sequence[str], option: str, value: Any) -> Any:
+    return value if value is None else arguments.one_of(option, value, known)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
+    {
+        "callable_names": _names,
+        "settable_names": _names,
+        "autoreset_mode": _mode,
+        "default_actions": functools.partial(arguments.mapping, none="None"),
+        "extensions": functools.partial(
+            arguments.mapping, expected="a mapping of classes", none="None"
+        ),
+        "send_tracebacks": functools.partial(
+            arguments.flag, none="None for clients on this machine"
+        ),
+        "limits": functools.partial(arguments.instance, kind=Limits, expected="a Limits"),
+        "step_timeout": functools.partial(arguments.seconds, none=arguments.NO_LIMIT),
+        "idle_world_seconds": functools.partial(
+            arguments.seconds, least=0.0, none="None to keep worlds"
+        ),
+        "max_connections": arguments.count,
+        "max_worlds": arguments.count,
+        "processes": functools.partial(arguments.count, none="None for this one"),
+        "threads": functools.partial(_one_of, get_args(Threads)),
+        "thread": functools.partial(_one_of, get_args(Thread)),
+    }
+)

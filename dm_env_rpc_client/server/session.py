@@ -33,14 +33,14 @@ from dm_env_rpc_client.server.request_errors import (
     refusal_of,
 )
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
+from dm_env_rpc_client.server.worlds.making import ENVIRONMENT
 from dm_env_rpc_client.server.worlds.world import Agent
-from dm_env_rpc_client.server.worlds.world_registry import ENVIRONMENT
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
 from dm_env_rpc_client.tensors.limits import Budget, described, sendable
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
-from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.net.addresses import is_loopback
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
 
 _log = logging.getLogger("dm_env_rpc_client.server")

@@ -2,13 +2,15 @@
 
 Such a function is written with `**keywords: Unpack[...]`, whose TypedDict type checkers read, so
 that no signature repeats the dataclass. `inspect.signature`, `help` and notebooks would show two
-stars; therefore the function gets the signature of the dataclass as well.
+stars; therefore the function gets the signature of the dataclass as well, and what its docstring
+says of the fields.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.plain_text import did_you_mean
@@ -20,7 +22,8 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
     """Returns a decorator that shows the fields of a dataclass as keyword arguments.
 
     The decorator sets `__signature__` and returns the function itself. Arguments that the function
-    spells out stay in its signature, keywords behind those of the dataclass.
+    spells out stay in its signature, keywords behind those of the dataclass. In the docstring,
+    what it says of its `**` is replaced by what the dataclass says of these fields.
 
     Args:
       options: the dataclass.
@@ -34,11 +37,33 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
         shown = [*names.values(), *(field for field in fields if field.name not in names)]
         if not more:
             shown = [each for each in shown if each.kind is not each.VAR_KEYWORD]
+            function.__doc__ = _with_fields(function, options, names)
         shown.sort(key=lambda each: (each.kind, each.name in names))
         function.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
         return function
 
     return decorate
+
+
+def attribute_texts(documented: type) -> dict[str, str]:
+    """Returns what the docstring of a class says about its attributes, by name, each in a line."""
+    return {name: " ".join(entry.split()[1:]) for name, entry in _entries(documented).items()}
+
+
+def _entries(documented: type) -> dict[str, str]:
+    section = (inspect.getdoc(documented) or "").partition("\nAttributes:\n")[2]
+    found = re.finditer(r"^  (\w+): .*(?:\n    .*)*", section.partition("\n\n")[0], re.M)
+    return {each[1]: each[0] for each in found}
+
+
+def _with_fields(function: Callable[..., Any], options: type, own: Collection[str]) -> str | None:
+    text = function.__doc__
+    if text is None:
+        return None
+    shown = "\n".join(entry for name, entry in _entries(options).items() if name not in own)
+    return re.sub(
+        r"^  \*\*\w+: .*(?:\n    .*)*", lambda _: shown, inspect.cleandoc(text), flags=re.M
+    )
 
 
 def check_keywords(function: Callable[..., Any], given: Iterable[str]) -> None:

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.system.locks import make_lock, make_rlock
-from dm_env_rpc_client.system.waiting import PART_SECONDS
+from dm_env_rpc_client.system.waiting import PART_SECONDS, later_signals
 
 _T = TypeVar("_T")
 
@@ -72,6 +70,18 @@ class Owner:
     def leads(self) -> bool:
         """Whether it hears calls by a bell at the moment; see `listening`."""
         return self._bell is not None
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether things belong to it, none of them is slow, and it may lead."""
+        return self.holds > 0 and not self.slow and self.may_lead
+
+    def is_to_lead(self, leading: Owner) -> bool:
+        """Whether it had better lead than the owner that does, to which nothing else belongs.
+
+        Most requests then take no change of threads.
+        """
+        return self is not leading and leading.holds == 1 and self.is_quick
 
     def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Has the thread call a function, and waits for it.
@@ -311,7 +321,7 @@ class MainOwner(Owner):
                     continue
                 if call is None:
                     return True
-                with _later_signals():
+                with later_signals():
                     call.run()
                 del call  # What it returned belongs to its caller.
         return True
@@ -428,44 +438,3 @@ def require_no_owner() -> None:
 
 def _nothing() -> None:
     pass
-
-
-_SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * hasattr(signal, "SIGHUP")
-
-
-@contextlib.contextmanager
-def _later_signals() -> Iterator[None]:
-    """A context after which signals are handled that come in it; a second one is at once.
-
-    Their handlers raise in the main thread. In the middle of an answer that would leave a
-    connection as nobody expects it, or the error of the signal would be taken for one of the
-    environment.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {int(number): signal.getsignal(number) for number in _SIGNALS}
-    come: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if not come:
-            come.append(number)
-            return
-        own = handlers[number]
-        if callable(own):
-            own(number, frame)
-
-    replaced = [number for number, own in handlers.items() if callable(own)]
-    for number in replaced:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number in replaced:
-            # The environment, or what handles a second one, may have set others.
-            if signal.getsignal(number) is handle:
-                signal.signal(number, handlers[number])
-    for number in come:
-        own = handlers[number]
-        assert callable(own), "only such were replaced"
-        own(number, None)

@@ -1,4 +1,4 @@
-"""Waits that a signal ends.
+"""Waits that a signal ends, and calls that no signal interrupts.
 
 Python calls a signal's handler between two bytecodes of the main thread. A signal that comes after
 the last of them, just before the thread sleeps, or that the system gives to another thread, does
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 from dm_env_rpc_client.system.locks import make_lock
 
@@ -105,3 +107,44 @@ class InterruptibleEvent:
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until it is set, or `timeout` seconds; returns whether it is set."""
         return self._changed.wait_for(self.is_set, timeout)
+
+
+_SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * hasattr(signal, "SIGHUP")
+
+
+@contextlib.contextmanager
+def later_signals() -> Iterator[None]:
+    """A context after which signals are handled that come in it; a second one is at once.
+
+    Their handlers raise in the main thread. In the middle of an answer that would leave a
+    connection as nobody expects it, or the error of the signal would be taken for one of the
+    environment.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {int(number): signal.getsignal(number) for number in _SIGNALS}
+    come: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not come:
+            come.append(number)
+            return
+        own = handlers[number]
+        if callable(own):
+            own(number, frame)
+
+    replaced = [number for number, own in handlers.items() if callable(own)]
+    for number in replaced:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in replaced:
+            # The environment, or what handles a second one, may have set others.
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handlers[number])
+    for number in come:
+        own = handlers[number]
+        assert callable(own), "only such were replaced"
+        own(number, None)

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.transports.addresses import Target
+from dm_env_rpc_client.transports.net.addresses import Target
 
 Direction: TypeAlias = Literal["to_server", "to_client", "both"]
 """Which bytes a fault is for: requests, answers, or both."""

@@ -18,9 +18,9 @@ from dm_env_rpc_client.protocol.envelopes import (
     answer_field,
 )
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.server import add_port
-from dm_env_rpc_client.transports.listening import listen
+from dm_env_rpc_client.transports.net import status
+from dm_env_rpc_client.transports.net.listening import listen
 
 Request = EnvironmentRequest
 Response = EnvironmentResponse

@@ -9,9 +9,10 @@ socket read by the waiting thread; `grpc/` is grpcio. Their speed is in
 # `tests/test_layering.py` lists).
 #
 # Read `streams.py` first, the interface of both transports on a client, then `server_streams.py`,
-# that on a server. `endpoint.py` says which server to connect to and how, `credentials.py` and
-# `metadata.py` what is sent to it; `opening.py` selects the transport of a client, `listeners.py`
-# that of a server. `services.py` is what every server has beside the environment.
+# that on a server. `endpoint.py` says which server to connect to and how; `net/` is what both
+# transports and both ends share. `opening.py` selects the transport of a client, `listeners.py`
+# that of a server. `services.py` is what every server has beside the environment. Imports go
+# downwards alone: choice, transport, interface, net (`tests/test_layering.py`).
 
 import os
 

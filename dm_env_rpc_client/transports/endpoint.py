@@ -9,21 +9,18 @@ from typing import Literal, Protocol, get_args
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import Target, check_address, is_loopback
-from dm_env_rpc_client.transports.credentials import (
+from dm_env_rpc_client.transports.net.addresses import Target, check_address, is_loopback
+from dm_env_rpc_client.transports.net.credentials import (
     Credentials,
     Tls,
     check_credentials,
     check_encryption,
     is_local_credentials,
 )
-from dm_env_rpc_client.transports.metadata import Metadata, bearer, check_metadata
+from dm_env_rpc_client.transports.net.metadata import Metadata, bearer, check_metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, AsyncStream, Stream
 
 Transport = Literal["auto", "grpc", "http2"]
-
-RETRY_SECONDS = 0.05
-"""Between two attempts to connect to a server that does not listen yet."""
 
 
 class Tap(Protocol):

@@ -10,9 +10,9 @@ import grpc
 from dm_env_rpc_client.errors import DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.channel import open_channel
+from dm_env_rpc_client.transports.net.status import stream_error
 from dm_env_rpc_client.transports.opening import grpc_credentials
 from dm_env_rpc_client.transports.services import CHECK, STATUSES
-from dm_env_rpc_client.transports.status import stream_error
 
 SERVING = "SERVING"
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.polling import why_no_epoll
-from dm_env_rpc_client.transports.credentials import ServerCredentials, Tls
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.http2.sockets import server_tls_context
+from dm_env_rpc_client.transports.net.credentials import ServerCredentials, Tls
+from dm_env_rpc_client.transports.net.sockets import server_tls_context
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 
 if TYPE_CHECKING:

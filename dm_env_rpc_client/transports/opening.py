@@ -6,7 +6,6 @@ import ssl
 import weakref
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.credentials import GrpcCredentials, Tls
 from dm_env_rpc_client.transports.endpoint import Endpoint, is_for_http2
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
@@ -15,8 +14,9 @@ from dm_env_rpc_client.transports.http2.client.async_stream import AsyncHttp2Str
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection, opened_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream, Reopen
-from dm_env_rpc_client.transports.http2.client.waits import IN_LOOP, Waits
-from dm_env_rpc_client.transports.metadata import SPREADS
+from dm_env_rpc_client.transports.net.credentials import GrpcCredentials, Tls
+from dm_env_rpc_client.transports.net.metadata import SPREADS
+from dm_env_rpc_client.transports.net.waits import IN_LOOP, Waits
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 _MAX_CONNECTIONS = 64

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, text_format
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.transports.net.status import PROCESS
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
-from dm_env_rpc_client.transports.status import PROCESS
 
 CHECK = "/grpc.health.v1.Health/Check"
 LIST = "/grpc.health.v1.Health/List"

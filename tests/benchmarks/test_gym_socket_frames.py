@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, packet_codec, packets
-from dm_env_rpc_client.transports.addresses import parse_host_port
+from dm_env_rpc_client.transports.net.addresses import parse_host_port
 from tests.benchmarks.processes import process
 
 SHAPE = (84, 84, 3)

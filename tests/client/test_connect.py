@@ -11,7 +11,7 @@ import pytest
 from dm_env_rpc_client import SpecError, connect, create_secure_channel_and_connect, make
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
-from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.net.addresses import is_loopback
 from tests.support.certificates import self_signed
 from tests.support.ports import HeldPort
 from tests.support.scripted import extension

@@ -28,7 +28,7 @@ from dm_env_rpc_client.system import busy_wait, children
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.displays import images
 from dm_env_rpc_client.transports import streams
-from dm_env_rpc_client.transports.http2.client import keepalive
+from dm_env_rpc_client.transports.net import sockets
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -55,7 +55,7 @@ class Stated(NamedTuple):
 
 
 CONNECTING = default(dm_env_rpc_client.connect, "timeout")
-FROZEN = keepalive.KEEPALIVE_SECONDS + keepalive.KEEPALIVE_TIMEOUT_SECONDS
+FROZEN = sockets.KEEPALIVE_SECONDS + sockets.KEEPALIVE_TIMEOUT_SECONDS
 TIMEOUTS = "docs/how-to/timeouts.md"
 RECORDING = "docs/how-to/record-and-replay.md"
 RECORDED = "recording.recorder:"
@@ -106,7 +106,7 @@ STATED = [
            base_adaptor.AHEAD_BYTES / MIB),
     Stated("docs/explanations/performance.md", r"is noticed within (\d+) seconds", FROZEN, True),
     Stated("docs/explanations/performance.md", r"stands still for (\d+) seconds is not lost",
-           keepalive.KEEPALIVE_SECONDS),
+           sockets.KEEPALIVE_SECONDS),
     Stated("docs/explanations/reliability.md", r"within (\d+) s", FROZEN, True),
     Stated("CHANGELOG.md", r"A launched server has (\d+) s until it must answer",
            processes.START_SECONDS),

@@ -25,7 +25,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.recording import proxy
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.addresses import why_no_address
+from dm_env_rpc_client.transports.net.addresses import why_no_address
 from tests.support.stopwatch import time_limit
 
 TRANSPORTS = ["http2", "grpc", "auto"]

@@ -12,17 +12,38 @@ import pytest
 
 from dm_env_rpc_client import connect, connect_async, make, make_async
 from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
-from dm_env_rpc_client.system.keywords import check_keywords, takes
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server.options import HostKeywords, ServeKeywords, ServeOptions
+from dm_env_rpc_client.system.keywords import attribute_texts, check_keywords, takes
 
 
 @dataclasses.dataclass(kw_only=True)
 class Options:
+    r"""What is drawn.
+
+    Attributes:
+      size: how large, in
+        pixels, as \d.
+      color: which.
+
+    Raises:
+      ValueError: not an attribute.
+    """
+
     size: int
     color: str = "red"
 
 
 @takes(Options)
 def draw(color: str, *, name: str = "", **options: Any) -> dict[str, Any]:
+    """Draws.
+
+    Args:
+      color: its own text.
+      **options: fields of Options,
+        in several lines.
+      name: last.
+    """
     check_keywords(draw, options)
     return {"color": color, "name": name, **options}
 
@@ -30,6 +51,14 @@ def draw(color: str, *, name: str = "", **options: Any) -> dict[str, Any]:
 def test_the_signature_has_the_fields_before_own_keywords_and_own_arguments_as_they_are() -> None:
     shown = inspect.signature(draw)
     assert str(shown) == "(color: 'str', *, size: 'int', name: 'str' = '') -> 'dict[str, Any]'"
+
+
+def test_the_docstring_has_what_the_dataclass_says_of_its_fields() -> None:
+    assert inspect.getdoc(draw) == (
+        "Draws.\n\nArgs:\n  color: its own text.\n  size: how large, in\n    pixels, as \\d.\n"
+        "  name: last."
+    )
+    assert attribute_texts(Options) == {"size": "how large, in pixels, as \\d.", "color": "which."}
 
 
 def test_further_keywords_are_shown_if_they_are_taken() -> None:
@@ -58,6 +87,12 @@ def test_a_misspelt_keyword_is_refused_by_the_name_of_the_function(name: str, te
         draw("blue", **wrong)
 
 
+def test_serving_refuses_a_misspelt_keyword_with_a_hint() -> None:
+    wrong: Any = {"procceses": 2}
+    with pytest.raises(TypeError, match=r"serve\(\) .*'procceses'; did you mean 'processes'\?"):
+        serve(Catch, **wrong)
+
+
 async def _refused_async(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"connect_async\(\) .*; did you mean 'timeout'\?"):
         await connect_async("localhost:1", **wrong)
@@ -78,3 +113,20 @@ def test_typed_keywords_are_those_of_the_dataclass() -> None:
         shown = inspect.signature(function).parameters
         assert {name: shown[name].annotation for name in fields} == fields
         assert all(shown[name].default == getattr(ConnectOptions(), name) for name in fields)
+
+
+def test_typed_keywords_of_serve_are_those_of_its_dataclass() -> None:
+    fields = {field.name: field.type for field in dataclasses.fields(ServeOptions)}
+    hosts: dict[str, Any] = HostKeywords.__annotations__
+    hosted = {name: hint.__forward_arg__ for name, hint in hosts.items()}
+    assert {"environment": fields["environment"], "address": "str", **hosted} == fields
+    serves: dict[str, Any] = ServeKeywords.__annotations__
+    shown = inspect.signature(serve).parameters
+    assert [*fields, "properties"] == list(shown)
+    assert {"environment", "address", *serves} == set(shown)
+    made = ServeOptions(environment=Catch)
+    defaults = {name: shown[name].default for name in fields}
+    assert defaults == {name: getattr(made, name) for name in fields} | {
+        "environment": inspect.Parameter.empty
+    }
+    assert set(attribute_texts(ServeOptions)) == set(fields)

@@ -15,10 +15,10 @@ import grpc
 import pytest
 
 from dm_env_rpc_client import SpecError, Tls
-from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc import server as grpc_server
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
+from dm_env_rpc_client.transports.net import status
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     ListenerOptions,

@@ -15,7 +15,7 @@ import pytest
 
 from dm_env_rpc_client import SpecError, Tls, connect
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.credentials import tls_from_flags
+from dm_env_rpc_client.transports.net.credentials import tls_from_flags
 from tests.support.certificates import Authority, Issued, openssl
 
 

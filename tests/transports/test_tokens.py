@@ -10,11 +10,11 @@ import hpack
 import pytest
 
 from dm_env_rpc_client import SpecError
-from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.http2.protocol.control_frames import HeaderBlock
 from dm_env_rpc_client.transports.http2.protocol.frames import END_HEADERS
 from dm_env_rpc_client.transports.http2.protocol.headers import request_headers
-from dm_env_rpc_client.transports.metadata import Token, bearer, read_token
+from dm_env_rpc_client.transports.net.addresses import Target
+from dm_env_rpc_client.transports.net.metadata import Token, bearer, read_token
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError, requiring_token
 
 TOKEN = "tok-43ab"

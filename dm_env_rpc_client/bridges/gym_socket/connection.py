@@ -22,7 +22,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.transports.addresses import HostPort
+from dm_env_rpc_client.transports.net.addresses import HostPort
 
 CLOSE_SECONDS = 1.0
 """How long `close` waits for another thread to leave its request."""

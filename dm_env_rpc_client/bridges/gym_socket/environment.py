@@ -15,7 +15,7 @@ from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import bounded_json
-from dm_env_rpc_client.transports import addresses
+from dm_env_rpc_client.transports.net import addresses
 
 
 class GymSocketEnvironment(dm_env.Environment):

@@ -23,7 +23,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
-from dm_env_rpc_client.transports import addresses
+from dm_env_rpc_client.transports.net import addresses
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import socket
 
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
 from dm_env_rpc_client.system.deadline import Deadline
-from dm_env_rpc_client.transports.addresses import HostPort
-from dm_env_rpc_client.transports.listening import cannot_listen
+from dm_env_rpc_client.transports.net.addresses import HostPort
+from dm_env_rpc_client.transports.net.listening import cannot_listen
 
 _BUFFER_BYTES = 1 << 16
 

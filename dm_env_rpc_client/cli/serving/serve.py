@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +14,9 @@ from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, what_stops
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.options import ServeOptions, Thread, Threads, checked
+from dm_env_rpc_client.system.keywords import attribute_texts
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
 if TYPE_CHECKING:
@@ -102,6 +105,28 @@ class _What(options.Group):
         return sources.with_settings(source, settings)
 
 
+_TEXTS = attribute_texts(ServeOptions)
+
+_OF_SERVE: list[str] = []
+"""The fields of `_Host` that `serve` takes by the same names."""
+
+
+def _of_serve(field: str, *flags: str, **details: Any) -> Any:
+    """Returns the option of a field of `ServeOptions`, with its check and its text."""
+
+    def check(value: Any) -> Any:
+        try:
+            return value if value is None else checked(field, value)
+        except SpecError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    _OF_SERVE.append(field)
+    text = _TEXTS[field].replace("`", "")
+    more = " Repeatable." if field.endswith("_names") else ""
+    flags = flags or (f"--{field.replace('_', '-')}",)
+    return typer.Option(*flags, help=text[:1].upper() + text[1:] + more, callback=check, **details)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Host(options.Access):
     """How it is served.
@@ -110,20 +135,6 @@ class _Host(options.Access):
       protocol: Protocol of the clients.
       address: Address to listen at; port 0 takes a free one. If not given, localhost:50051, or
         localhost:5001 for gym-socket.
-      max_connections: Number of clients beyond which others are refused.
-      processes: Number of processes that the environments run in, for those that compute in
-        Python. If not given, that of the server.
-      threads: world gives each environment, also each row of a batch, a thread of its own, for
-        those that wait in their steps. If not given, cheap ones share the thread that reads.
-      thread: main has all environments in the main thread, from their constructors on, for those
-        that want it, such as some simulators and windows.
-      callable_names: Name of a method of a Gymnasium environment that clients may call, or of an
-        attribute that they may read. Repeatable.
-      settable_names: Name of an attribute of a Gymnasium environment that clients may set.
-        Repeatable.
-      autoreset_mode: When the rows of a vector environment begin their next episodes that does not
-        say so itself: with the step that ends one, with the step after it, or with a reset.
-      idle_seconds: How long a world stays that has no agents and whose client is gone.
       name: gym-socket: environment name that clients ask for. If not given, the name in
         ENVIRONMENT.
       dialect: gym-socket: version of the protocol that the clients use.
@@ -136,14 +147,22 @@ class _Host(options.Access):
 
     protocol: Literal["dm-env-rpc", "gym-socket"] = "dm-env-rpc"
     address: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None
-    max_connections: Annotated[int, typer.Option(min=1, metavar="N")] = 256
-    processes: Annotated[int | None, typer.Option(min=1, metavar="N")] = None
-    threads: Annotated[Literal["world"] | None, typer.Option()] = None
-    thread: Annotated[Literal["main"] | None, typer.Option()] = None
-    callable_names: Annotated[list[str] | None, typer.Option("--callable", metavar="NAME")] = None
-    settable_names: Annotated[list[str] | None, typer.Option("--settable", metavar="NAME")] = None
-    autoreset_mode: Literal["NEXT_STEP", "SAME_STEP", "DISABLED"] | None = None
-    idle_seconds: Annotated[float, typer.Option(min=0.0, metavar="SECONDS")] = 60.0
+    max_connections: Annotated[int, _of_serve("max_connections", metavar="N")] = (
+        ServeOptions.max_connections
+    )
+    processes: Annotated[int | None, _of_serve("processes", metavar="N")] = None
+    threads: Annotated[Threads | None, _of_serve("threads")] = None
+    thread: Annotated[Thread | None, _of_serve("thread")] = None
+    callable_names: Annotated[
+        list[str] | None, _of_serve("callable_names", "--callable", metavar="NAME")
+    ] = None
+    settable_names: Annotated[
+        list[str] | None, _of_serve("settable_names", "--settable", metavar="NAME")
+    ] = None
+    autoreset_mode: Annotated[str | None, _of_serve("autoreset_mode", metavar="MODE")] = None
+    idle_world_seconds: Annotated[
+        float | None, _of_serve("idle_world_seconds", "--idle-seconds", metavar="SECONDS")
+    ] = ServeOptions.idle_world_seconds
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None
     dialect: Literal["first", "latest"] = "first"
     isolate: bool = False
@@ -195,15 +214,8 @@ class _Host(options.Access):
         return hosting.serve(
             source.factory,
             self.place,
-            max_connections=self.max_connections,
-            idle_world_seconds=self.idle_seconds,
-            processes=self.processes,
-            callable_names=self.callable_names or (),
-            settable_names=self.settable_names or (),
-            autoreset_mode=self.autoreset_mode,
-            threads=self.threads,
-            thread=self.thread,
             **self.secured(),
+            **{name: getattr(self, name) for name in _OF_SERVE if getattr(self, name) is not None},
         )
 
 

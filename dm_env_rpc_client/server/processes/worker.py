@@ -31,9 +31,9 @@ from dm_env_rpc_client.server.processes.routing import RoutedStream, world_prefi
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.limits import described
-from dm_env_rpc_client.transports.credentials import Tls
 from dm_env_rpc_client.transports.listeners import open_worker
-from dm_env_rpc_client.transports.metadata import SPREADS
+from dm_env_rpc_client.transports.net.credentials import Tls
+from dm_env_rpc_client.transports.net.metadata import SPREADS
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, full_error
 
 _log = logging.getLogger("dm_env_rpc_client.server")

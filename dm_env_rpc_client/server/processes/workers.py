@@ -29,7 +29,7 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleCondition, InterruptibleEvent
-from dm_env_rpc_client.transports.http2.server.accepting import Acceptor
+from dm_env_rpc_client.transports.net.listening import Acceptor
 from dm_env_rpc_client.transports.server_streams import Peer
 
 _log = logging.getLogger("dm_env_rpc_client.server")

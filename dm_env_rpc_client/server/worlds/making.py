@@ -12,7 +12,8 @@ from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.factories import Factory
 from dm_env_rpc_client.server.instances import Instance
-from dm_env_rpc_client.server.options import ServeOptions
+from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
+from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Waits
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.worlds.game import Game
@@ -25,6 +26,14 @@ from dm_env_rpc_client.system.owners import (
     Owner,
     OwnerGoneError,
     OwnerThread,
+)
+
+ENVIRONMENT = "environment"
+"""The create setting that selects one of several environments."""
+
+ONLY_WORLD = (
+    "this server has one world, with the empty name; join it, it can be neither created nor "
+    "destroyed"
 )
 
 _numbers = itertools.count(1)
@@ -79,17 +88,15 @@ class Kind:
         return isinstance(self._factory, Instance)
 
     def make(self, settings: Mapping[str, Any]) -> World:
-        """Makes a world, in the thread that is its owner from then on.
+        """Makes a world, in the thread that is its owner from then on; see `require_thread`.
 
         Args:
           settings: of the CreateWorld, by flat name.
 
         Raises:
-          ElsewhereError: this thread is an owner, but the world is to belong to another one.
           RequestError: the factory does not take these settings.
           Exception: whatever the factory raises; or what it made cannot be served.
         """
-        self.require_thread()
         if isinstance(self._factory, Instance):
             return self._make_at(self._factory.owner, settings)
         owner = self._main or owners.current()
@@ -114,13 +121,13 @@ class Kind:
     def _is_better_at_home(self, here: Owner) -> bool:
         """Whether a new world is to belong to the first thread, and not to the one that leads."""
         home = self._home
-        if home is None or home is here or home.slow or not home.holds:
+        if home is None or home is here:
             return False
         # One that leads and has no worlds gives the lead back.
-        return self._is_making or here.holds == 1
+        return home.is_to_lead(here) or (self._is_making and home.is_quick)
 
     def require_thread(self) -> None:
-        """Raises ElsewhereError as `make`."""
+        """Raises ElsewhereError if this is an owner, and a new world is to have another one."""
         here = owners.current()
         if here is None:
             return
@@ -162,13 +169,32 @@ class Kind:
                 make_again,
                 made,
                 settings,
-                options.default_actions,
+                options.default_actions or {},
                 (options.callable_names, options.settable_names),
             )
         finally:
             if is_home:
                 self._is_making = False
             owner.release()
+
+
+def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
+    """Returns the kind that settings select, and removes the one that does.
+
+    Raises:
+      RequestError: they select none.
+    """
+    if not kinds:
+        raise RequestError.not_now(ONLY_WORLD)
+    if len(kinds) == 1 and (UNNAMED in kinds or ENVIRONMENT not in settings):
+        return next(iter(kinds.values()))
+    name = settings.pop(ENVIRONMENT, None)
+    if not isinstance(name, str) or name not in kinds:
+        raise RequestError.invalid(
+            f"the setting {ENVIRONMENT!r} selects what to create, got {name!r}; expected one "
+            f"of: {', '.join(map(repr, kinds))}"
+        )
+    return kinds[name]
 
 
 def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = None) -> World:
@@ -181,7 +207,7 @@ def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = Non
     """
     if isinstance(made, World):
         return made
-    return SharedWorld(made, options.step_timeout, options.default_actions, owner)
+    return SharedWorld(made, options.step_timeout, options.default_actions or {}, owner)
 
 
 def new_owner() -> Owner:

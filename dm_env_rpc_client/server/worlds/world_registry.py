@@ -21,9 +21,8 @@ from dm_env_rpc_client.server.error_log import ErrorLog, Report, unreported
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.holding import Share, held_bytes
-from dm_env_rpc_client.server.worlds.making import Kind, hosting
+from dm_env_rpc_client.server.worlds.making import ONLY_WORLD, Kind, hosting, pick
 from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.locks import make_lock
@@ -32,18 +31,10 @@ from dm_env_rpc_client.tensors.limits import listed
 
 _log = logging.getLogger(__name__)
 
-ENVIRONMENT = "environment"
-"""The create setting that selects one of several environments."""
-
 _JOIN_SECONDS = 1.0
 
 CLOSE_SECONDS = 0.5
 """How long a server that stops waits for a step that is being executed."""
-
-ONLY_WORLD = (
-    "this server has one world, with the empty name; join it, it can be neither created nor "
-    "destroyed"
-)
 
 
 @dataclasses.dataclass
@@ -113,10 +104,10 @@ class WorldRegistry:
         self._is_closed = False
         # Of idle worlds, by their owners. Only the idle thread changes it.
         self._closing: list[Call] = []
-        if isinstance(options.environment, World | Game):
+        if options.made is not None:
             self._entries[UNNAMED] = _Entry()
             with self._as_owner():
-                self._entries[UNNAMED].world = hosting(options.environment, options, main)
+                self._entries[UNNAMED].world = hosting(options.made, options, main)
 
     def try_instances(self) -> None:
         """Makes a world of each environment that existed before; raises as `make_world`."""
@@ -157,7 +148,7 @@ class WorldRegistry:
           ElsewhereError: this thread is an owner, and the world is to belong to another one.
         """
         settings = dict(settings)
-        kind = self._pick(settings)
+        kind = pick(self._kinds, settings)
         kind.require_thread()
         entry = _Entry(kind, creator)
         with self._lock:
@@ -189,7 +180,7 @@ class WorldRegistry:
 
     def require_thread_to_create(self, settings: Mapping[str, Any]) -> None:
         """Checks that a world may be created in this thread, as `create`."""
-        self._pick(dict(settings)).require_thread()
+        pick(self._kinds, dict(settings)).require_thread()
 
     def require_thread_of(self, name: str) -> None:
         """Checks that this thread may use a world, as `join`."""
@@ -430,20 +421,6 @@ class WorldRegistry:
             known = listed(self._entries) if self._entries else "none; create one first"
             raise RequestError(code_pb2.NOT_FOUND, f"no world {name!r}; worlds: {known}")
         return entry
-
-    def _pick(self, settings: dict[str, Any]) -> Kind:
-        factories = self._kinds
-        if not factories:
-            raise RequestError.not_now(ONLY_WORLD)
-        if len(factories) == 1 and (UNNAMED in factories or ENVIRONMENT not in settings):
-            return next(iter(factories.values()))
-        name = settings.pop(ENVIRONMENT, None)
-        if not isinstance(name, str) or name not in factories:
-            raise RequestError.invalid(
-                f"the setting {ENVIRONMENT!r} selects what to create, got {name!r}; expected one "
-                f"of: {', '.join(map(repr, factories))}"
-            )
-        return factories[name]
 
 
 def _owner_of(world: World) -> Owner | None:

@@ -13,10 +13,10 @@ import grpc
 import grpc.aio
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
-from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.grpc.stream import explained, keep_for_ever
-from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.net import status
+from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 _WRITE_FAILED = "Internal error from Core"

@@ -12,23 +12,23 @@ import grpc.aio
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.system import descriptors
 from dm_env_rpc_client.system.threads import can_start_threads
-from dm_env_rpc_client.transports.addresses import check_address, is_loopback
-from dm_env_rpc_client.transports.credentials import is_local_credentials
-from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
 from dm_env_rpc_client.transports.grpc.forked import check_works
-from dm_env_rpc_client.transports.http2.client.attempts import (
+from dm_env_rpc_client.transports.net.addresses import check_address, is_loopback
+from dm_env_rpc_client.transports.net.attempts import (
     NAMELESS_ALERT,
+    RETRY_SECONDS,
     Attempts,
     HandshakeError,
 )
-from dm_env_rpc_client.transports.http2.client.keepalive import (
+from dm_env_rpc_client.transports.net.credentials import is_local_credentials
+from dm_env_rpc_client.transports.net.reaching import explain_end
+from dm_env_rpc_client.transports.net.sockets import (
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
 )
-from dm_env_rpc_client.transports.http2.client.reaching import explain_end
-from dm_env_rpc_client.transports.http2.client.waits import BLOCKING, IN_LOOP, Waits, run
+from dm_env_rpc_client.transports.net.status import NO_HTTP2
+from dm_env_rpc_client.transports.net.waits import BLOCKING, IN_LOOP, Waits, run
 from dm_env_rpc_client.transports.services import CHECK
-from dm_env_rpc_client.transports.status import NO_HTTP2
 
 _PING = CHECK
 """Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the

@@ -13,10 +13,10 @@ import grpc
 
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
-from dm_env_rpc_client.transports import status
-from dm_env_rpc_client.transports.credentials import Tls
 from dm_env_rpc_client.transports.grpc.forked import check_works
-from dm_env_rpc_client.transports.listening import listen, try_to_bind
+from dm_env_rpc_client.transports.net import status
+from dm_env_rpc_client.transports.net.credentials import Tls
+from dm_env_rpc_client.transports.net.listening import listen, try_to_bind
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     ListenerOptions,

@@ -21,9 +21,9 @@ import grpc
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.system.polling import SelfPipe
-from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.forked import check_works
-from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.net import status
+from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import Stream
 
 _calls: weakref.WeakSet[Any] = weakref.WeakSet()

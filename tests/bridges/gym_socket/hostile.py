@@ -29,7 +29,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
 )
 from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
-from dm_env_rpc_client.transports.addresses import parse_host_port
+from dm_env_rpc_client.transports.net.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts
 from tests.bridges.gym_socket.peers import OK, Peer, scripted_peer, sized
 

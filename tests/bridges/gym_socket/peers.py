@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 
-from dm_env_rpc_client.transports.addresses import parse_host_port
+from dm_env_rpc_client.transports.net.addresses import parse_host_port
 from tests.support.scripted import listening
 
 SECONDS = 60.0

@@ -19,7 +19,7 @@ from dm_env_rpc.v1 import connection, dm_env_adaptor
 
 from dm_env_rpc_client import ConnectionLostError, dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Tls, serve
-from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.transports.net.status import PROCESS
 from tests.launch.standalone import hosted
 from tests.launch.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.peers.building import MissingToolchainError

@@ -18,8 +18,8 @@ from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
+from dm_env_rpc_client.transports.net.status import PROCESS
 from dm_env_rpc_client.transports.server_streams import ListenerOptions, ServerStream
-from dm_env_rpc_client.transports.status import PROCESS
 from tests.reliability.hostile import bombs
 from tests.reliability.hostile.served import Served
 from tests.reliability.recording import Seen

@@ -33,9 +33,9 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
+from dm_env_rpc_client.transports.net import status
 from tests.reliability.hostile import raw_peers
 from tests.reliability.hostile.raw_peers import answering_socket
 from tests.reliability.scorecard import counts

@@ -2,4 +2,4 @@
 
 # Read `connection.py` and `stream.py` first; `async_stream.py` drives them in an event loop.
 # `receiver.py` receives so that an interrupt tears nothing. `connecting.py` opens connections for
-# both, with `reaching.py`, `waits.py` and `attempts.py`.
+# both.

@@ -19,7 +19,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
-from dm_env_rpc_client.transports.http2.client.waits import IN_LOOP
+from dm_env_rpc_client.transports.net.waits import IN_LOOP
 from dm_env_rpc_client.transports.streams import AsyncStream, Buffer
 
 _MOST_BYTES = 1 << 20

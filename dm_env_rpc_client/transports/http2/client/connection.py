@@ -30,8 +30,8 @@ from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Ke
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
 from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, poll_for
-from dm_env_rpc_client.transports.status import silent
+from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, poll_for
+from dm_env_rpc_client.transports.net.status import silent
 
 _T = TypeVar("_T")
 

@@ -14,10 +14,7 @@ import enum
 import time
 
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
-
-# A frozen peer is detected within 15 s.
-KEEPALIVE_SECONDS = 10.0
-KEEPALIVE_TIMEOUT_SECONDS = 5.0
+from dm_env_rpc_client.transports.net.sockets import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
 
 LOOK_SECONDS = 1.0
 """How long a wait may be until the keepalive is asked."""

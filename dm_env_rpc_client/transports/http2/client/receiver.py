@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
+from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 
 _FROM_0 = (0,)
 

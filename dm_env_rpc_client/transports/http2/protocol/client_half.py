@@ -25,7 +25,7 @@ from dm_env_rpc_client.transports.http2.protocol.role import (
     ViolationError,
     spoken,
 )
-from dm_env_rpc_client.transports.status import (
+from dm_env_rpc_client.transports.net.status import (
     abrupt,
     code_of_http_status,
     http2_error,

@@ -1,16 +1,19 @@
-"""The headers of a request: as a client sends them, and as a server reads them (section 8)."""
+"""The headers of a request, sent and read, and those of its answer (section 8)."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
+import urllib.parse
 from typing import NamedTuple, TypeAlias
 
-from dm_env_rpc_client.transports.addresses import Target
+import hpack
+
 from dm_env_rpc_client.transports.http2.protocol.role import Header, ViolationError
-from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
-from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.transports.net.addresses import Target
+from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.net.status import GRPC_CODES, PROCESS
 from dm_env_rpc_client.version import __version__
 
 SentHeader: TypeAlias = tuple[str, str | bytes] | tuple[str, str | bytes, bool]
@@ -22,6 +25,13 @@ _OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
 _NAME = re.compile(rb":?[!-9;-@[-~]+")
 _NOT_IN_VALUE = re.compile(rb"[\0\r\n]")
 """What names of headers are made of, and what values must not hold (section 8.2.1)."""
+
+_UNQUOTED = " !#$&'()*+,/:;=?@"
+
+_MAX_DETAILS = 4096
+"""Bytes of a status' details; gRPC clients refuse larger trailers, and then show no details."""
+
+_RESPONSE: list[tuple[str, str]] = [(":status", "200"), ("content-type", "application/grpc")]
 
 _FORBIDDEN = {
     b"connection",
@@ -145,3 +155,39 @@ def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
         raise ViolationError(f"sent header {number} with several lines or a NUL", stream=stream)
     if name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
         raise ViolationError(f"sent the header {name.decode()}", stream=stream)
+
+
+def encode(headers: list[tuple[str, str]]) -> bytes:
+    """Returns a header block that uses no table but the static one, so it depends on no other."""
+    return hpack.Encoder().encode([(name, value, True) for name, value in headers])
+
+
+RESPONSE_BLOCK = encode(_RESPONSE)
+NO_TABLE = b"\x20"
+"""The update of the table's size to 0, for clients that ask for one (RFC 7541, section 4.2)."""
+
+
+def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
+    """Returns the block of the trailers that end a call, as `encode`.
+
+    Args:
+      code: the name of the gRPC status.
+      details: a text for the client.
+      with_headers: whether no headers were sent before.
+    """
+    if code not in GRPC_CODES:
+        code, details = "UNKNOWN", f"{code}: {details}"
+    trailers = [("grpc-status", str(GRPC_CODES.index(code)))]
+    if details:
+        trailers.append(("grpc-message", _quoted(details)))
+    return encode([*_RESPONSE, *trailers] if with_headers else trailers)
+
+
+def _quoted(details: str) -> str:
+    """Returns a text as gRPC sends it, percent-encoded and of limited size."""
+    quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
+    if len(quoted) > _MAX_DETAILS:
+        # Not in the middle of a code, nor of a character.
+        shorter = urllib.parse.unquote_to_bytes(re.sub("%.?$", "", quoted[: _MAX_DETAILS - 16]))
+        quoted = urllib.parse.quote(shorter.decode("utf-8", "ignore") + "...", _UNQUOTED)
+    return quoted

@@ -6,7 +6,7 @@ Each message has a prefix of five bytes: whether it is compressed, and its lengt
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from dm_env_rpc_client.transports.http2.protocol.frames import MESSAGE_PREFIX
 from dm_env_rpc_client.transports.http2.protocol.role import RefusedMessageError
@@ -163,3 +163,21 @@ class MessageAssembler:
                 "RESOURCE_EXHAUSTED",
                 f"sent a message of {size} bytes; at most {self._max_message_bytes} are allowed",
             )
+
+
+class CountedAssembler(MessageAssembler):
+    """For requests that announce their length, which those of gRPC do not."""
+
+    def __init__(self, length: int, *arguments: Any):
+        super().__init__(*arguments)
+        self.missing = length
+
+    def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
+        return False
+
+    def take(self, memory: memoryview, start: int, stop: int) -> None:
+        self.missing -= stop - start
+        super().take(memory, start, stop)
+
+    def direct(self, most: int) -> memoryview | None:
+        return None

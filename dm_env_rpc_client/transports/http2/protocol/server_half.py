@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import collections
 import enum
-import re
-import urllib.parse
 from typing import Any, TypeAlias
-
-import hpack
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
-from dm_env_rpc_client.transports.http2.protocol.headers import Request, check_header
-from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.headers import (
+    NO_TABLE,
+    RESPONSE_BLOCK,
+    Request,
+    check_header,
+    encode,
+    trailers_block,
+)
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import (
+    CountedAssembler,
+    MessageAssembler,
+)
 from dm_env_rpc_client.transports.http2.protocol.role import (
     Header,
     RefusedMessageError,
@@ -26,7 +32,6 @@ from dm_env_rpc_client.transports.http2.protocol.role import (
     ViolationError,
     spoken,
 )
-from dm_env_rpc_client.transports.status import GRPC_CODES
 from dm_env_rpc_client.transports.streams import Allocate
 
 CONNECTION_WINDOW = 1 << 24
@@ -63,23 +68,6 @@ _REPLENISHED_FRAMES = 100
 
 _REMEMBERED = 1000
 """Streams that were reset by this end, on which frames may still be under way."""
-
-_UNQUOTED = " !#$&'()*+,/:;=?@"
-
-_MAX_DETAILS = 4096
-"""Bytes of a status' details; gRPC clients refuse larger trailers, and then show no details."""
-
-_RESPONSE: list[tuple[str, str]] = [(":status", "200"), ("content-type", "application/grpc")]
-
-
-def _encode(headers: list[tuple[str, str]]) -> bytes:
-    """Returns a header block that uses no table but the static one, so it depends on no other."""
-    return hpack.Encoder().encode([(name, value, True) for name, value in headers])
-
-
-_RESPONSE_BLOCK = _encode(_RESPONSE)
-_NO_TABLE = b"\x20"
-"""The update of the table's size to 0, for clients that ask for one (RFC 7541, section 4.2)."""
 
 
 class Event(enum.Enum):
@@ -176,8 +164,8 @@ class ServerCall:
             return
         if not self._has_headers:
             self._has_headers = True
-            self._half.framing.sending.outbound.append(self._header_frames(_RESPONSE_BLOCK, 0))
-        if self.is_accepted:
+            self._half.framing.sending.outbound.append(self._header_frames(RESPONSE_BLOCK, 0))
+        if self._half.spent and self.is_accepted:
             self._half.refund(1)
         self._sending.send(message)
 
@@ -204,22 +192,16 @@ class ServerCall:
         if self.is_over:
             return
         self.is_over = True
-        if code not in GRPC_CODES:
-            code, details = "UNKNOWN", f"{code}: {details}"
-        trailers = [("grpc-status", str(GRPC_CODES.index(code)))]
-        if details:
-            trailers.append(("grpc-message", _quoted(details)))
-        if not self._has_headers:
-            trailers = [*_RESPONSE, *trailers]
-            if code != "OK":
-                self._half.charge()
-        self._end(self._header_frames(_encode(trailers), frames.END_STREAM))
+        if not self._has_headers and code != "OK":
+            self._half.charge()
+        block = trailers_block(code, details, with_headers=not self._has_headers)
+        self._end(self._header_frames(block, frames.END_STREAM))
 
     def refuse(self, status: str) -> None:
         """Queues an HTTP status for what is not a gRPC call."""
         self.is_over = True
         self._half.charge()
-        self._end(self._header_frames(_encode([(":status", status)]), frames.END_STREAM))
+        self._end(self._header_frames(encode([(":status", status)]), frames.END_STREAM))
 
     def reset(self, code: int = frames.CANCEL) -> None:
         """Queues the end of the stream, without its answers."""
@@ -228,7 +210,7 @@ class ServerCall:
 
     def _header_frames(self, block: bytes, flags: int) -> bytes:
         if self._half.framing.control.has_table_size:
-            block = _NO_TABLE + block
+            block = NO_TABLE + block
         return frames.header_frames(block, self.number, flags)
 
     def _end(self, ending: bytes) -> None:
@@ -258,6 +240,7 @@ class ServerHalf(Role):
       events: what happened, oldest first; the shell takes it.
       calls: those that are not over, by the number of their stream.
       last_stream: the last stream that the client has opened.
+      spent: what the client has taken of the budget for rapid resets.
     """
 
     def __init__(
@@ -290,17 +273,16 @@ class ServerHalf(Role):
         self._max_streams = max_streams
         self._allocate = allocate
         self._reset: collections.OrderedDict[int, None] = collections.OrderedDict()
-        self._spent = 0
+        self.spent = 0
         self._is_leaving = False
 
     def charge(self, count: int = 1) -> None:
         """Takes streams that the client got nothing for from the budget for rapid resets."""
-        self._spent += count
+        self.spent += count
 
     def refund(self, count: int) -> None:
         """Gives some of the budget back: the client does not only open streams."""
-        if self._spent:
-            self._spent = max(0, self._spent - count)
+        self.spent = max(0, self.spent - count)
 
     def replenish(self) -> None:
         """Gives back some of both budgets; called once a second."""
@@ -348,7 +330,7 @@ class ServerHalf(Role):
                 f"sent HEADERS on stream {stream}, which is over", frames.STREAM_CLOSED
             )
         self.last_stream = stream
-        if self._spent > _RESET_BUDGET:
+        if self.spent > _RESET_BUDGET:
             raise ViolationError(
                 f"opened and reset more than {_RESET_BUDGET} streams", frames.ENHANCE_YOUR_CALM
             )
@@ -372,7 +354,7 @@ class ServerHalf(Role):
             return
         if call.assembler.is_in_message:
             raise ViolationError("ended the stream in the middle of a message", stream=stream)
-        if isinstance(call.assembler, _CountedAssembler) and call.assembler.missing:
+        if isinstance(call.assembler, CountedAssembler) and call.assembler.missing:
             raise ViolationError("sent less content than announced", stream=stream)
         call.has_ended = True
         self.framing.receiving.pop(stream, None)
@@ -430,7 +412,7 @@ class ServerHalf(Role):
         inbox = _Inbox(stream, self.calls, self.events)
         assembler = MessageAssembler(self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox)
         if request.length is not None:
-            assembler = _CountedAssembler(
+            assembler = CountedAssembler(
                 request.length, self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox
             )
         call = self.calls[stream] = ServerCall(
@@ -461,31 +443,3 @@ class ServerHalf(Role):
         self._reset[stream] = None
         if len(self._reset) > _REMEMBERED:
             self._reset.popitem(last=False)
-
-
-class _CountedAssembler(MessageAssembler):
-    """For requests that announce their length, which those of gRPC do not."""
-
-    def __init__(self, length: int, *arguments: Any):
-        super().__init__(*arguments)
-        self.missing = length
-
-    def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
-        return False
-
-    def take(self, memory: memoryview, start: int, stop: int) -> None:
-        self.missing -= stop - start
-        super().take(memory, start, stop)
-
-    def direct(self, most: int) -> memoryview | None:
-        return None
-
-
-def _quoted(details: str) -> str:
-    """Returns a text as gRPC sends it, percent-encoded and of limited size."""
-    quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
-    if len(quoted) > _MAX_DETAILS:
-        # Not in the middle of a code, nor of a character.
-        shorter = urllib.parse.unquote_to_bytes(re.sub("%.?$", "", quoted[: _MAX_DETAILS - 16]))
-        quoted = urllib.parse.quote(shorter.decode("utf-8", "ignore") + "...", _UNQUOTED)
-    return quoted

@@ -1,5 +1,5 @@
 """A server's listener over HTTP/2: one thread reads, has requests answered, and writes."""
 
 # Read `listener.py` first. It serves the `clients.py`, one `connection.py` each, with their
-# `streams.py`. `answering.py` has the rule who answers a stream, and which thread leads.
-# `accepting.py` has the sockets that listen.
+# `streams.py`. `leading.py` has the rule which thread leads, `answering.py` who answers a
+# stream.

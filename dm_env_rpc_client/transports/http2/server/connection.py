@@ -1,4 +1,4 @@
-"""One accepted socket of a listener, its streams, and its last words. Called by its threads.
+"""One accepted socket of a listener, and its streams. Called by its threads.
 
 The thread that leads is the only one that receives. Any thread may send, with `lock` held, which
 protects the half too.
@@ -16,18 +16,30 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import ElsewhereError
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall, ServerHalf
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
+from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
 
 _log = logging.getLogger(__name__)
 
 _BUFFERS_AT_ONCE = 512
+
+_MAX_UNSENT = 1 << 22
+"""Bytes of answers that a client may leave unread before nothing more is read from it, and none
+of its requests is answered."""
+
+_PIECE_BYTES = 128
+"""What each piece of an answer takes beside its contents."""
+
+_HICCUP_SECONDS = 0.004
+"""An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not
+make a quick stream slow, but three do."""
+
+_ONCE = 512
 
 _MAX_UNSENT = 1 << 22
 """Bytes of answers that a client may leave unread before nothing more is read from it, and none
@@ -248,16 +260,16 @@ class ServerConnection:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             self._socket.close()
 
-    def linger(self, ends_at: float) -> DrainingConnection:
-        """Ends the connection, but leaves the socket open for its last words; with the lock.
+    def part(self) -> tuple[Any, list[Any]]:
+        """Ends the connection, but leaves the socket open; called with the lock.
 
-        Args:
-          ends_at: until when, in seconds of the monotonic clock.
+        Returns:
+          The socket, and its last words: what is still to be sent.
         """
         self.is_open = False
         last_words = list(self._sending.outbound)
         self._sending.outbound.clear()
-        return DrainingConnection(self._socket, last_words, self._poll, ends_at)
+        return self._socket, last_words
 
     def _unregister(self) -> None:
         self.is_open = False
@@ -379,79 +391,3 @@ class ServedStream:
             if at_once:
                 connection.flush()
         return not (self.is_unary or isinstance(answer, StreamStatusError))
-
-
-class DrainingConnection:
-    """What is left of a connection that was ended for what its client did: its last words.
-
-    A socket that is closed while something comes in that nobody reads is reset, and the kernel
-    drops what it still has to send. The GOAWAY that says why would be lost. So the last words are
-    sent first, then the end, and what the client still sends is thrown away until it has seen that.
-
-    Args:
-      connected: the socket, not blocking, and registered with the poll.
-      last_words: what is to be sent.
-      poll: tells what the socket is ready for.
-      ends_at: when it is closed in any case, in seconds of the monotonic clock.
-
-    Attributes:
-      ends_at: as the argument.
-    """
-
-    def __init__(
-        self, connected: Any, last_words: Iterable[Any], poll: select.epoll, ends_at: float
-    ):
-        self.ends_at = ends_at
-        self._socket = connected
-        self._unsent = collections.deque(memoryview(piece) for piece in last_words)
-        self._has_said_all = False
-        self._poll = poll
-
-    def go_on(self) -> bool:
-        """Sends and receives what the socket is ready for.
-
-        Returns:
-          Whether there is something to wait for: the client has not closed its end.
-        """
-        try:
-            if not self._has_said_all:
-                self._send()
-            # As a plain socket: nothing is decrypted any more.
-            return socket.socket.recv_into(self._socket, _THROWN_AWAY, 0, socket.MSG_TRUNC) > 0
-        except WOULD_BLOCK:
-            return True
-        except (OSError, ValueError):
-            return False
-
-    def _send(self) -> None:
-        """Sends what fits of the rest of the last words, and the end after them."""
-        unsent = self._unsent
-        try:
-            while True:
-                if not unsent:
-                    break
-                piece = unsent[0]
-                sent = self._socket.send(piece)
-                if sent == len(piece):
-                    unsent.popleft()
-                else:
-                    unsent[0] = piece[sent:]
-        except WOULD_BLOCK:
-            self._poll.modify(self._socket, select.EPOLLIN | select.EPOLLOUT)
-        else:
-            self._has_said_all = True
-            self._poll.modify(self._socket, select.EPOLLIN)
-            socket.socket.shutdown(self._socket, socket.SHUT_WR)
-
-    def close(self) -> None:
-        """Closes the socket."""
-        with contextlib.suppress(OSError, ValueError):
-            self._poll.unregister(self._socket)
-        with contextlib.suppress(OSError):
-            # A process forked from this one may have a copy, which would keep it open.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        self._socket.close()
-
-    def abandon(self) -> None:
-        """Closes a forked child's copy of the socket."""
-        self._socket.close()

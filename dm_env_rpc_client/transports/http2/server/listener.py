@@ -5,7 +5,7 @@ Here the thread that has read a request answers it, too. It leads: it waits for 
 for most servers it is the only thread that ever runs.
 
 Streams stay independent nevertheless: `answering.py` has the rule who answers one whose answers
-take long, and who leads then.
+take long, and `leading.py` who leads then.
 
 A request is answered only while the client takes the answers; otherwise it waits, and then the
 client's window for requests stays closed. So what one client can make the server hold is bounded.
@@ -19,29 +19,21 @@ import logging
 import select
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from dm_env_rpc_client.system import forking, owners
-from dm_env_rpc_client.system.busy_wait import BusyWait, at_work
-from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.owners import Owner, OwnerThread
+from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.system.busy_wait import BusyWait
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
-from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
-from dm_env_rpc_client.transports.http2.server.accepting import is_gone
-from dm_env_rpc_client.transports.http2.server.answering import (
-    TICK_SECONDS,
-    Answering,
-    Leader,
-    RelievedError,
-)
+from dm_env_rpc_client.transports.http2.server.answering import Answering
 from dm_env_rpc_client.transports.http2.server.clients import Clients, Handshakes
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
+from dm_env_rpc_client.transports.http2.server.leading import TICK_SECONDS, Leader, RelievedError
 from dm_env_rpc_client.transports.http2.server.streams import Streams
+from dm_env_rpc_client.transports.net import listening
+from dm_env_rpc_client.transports.net.listening import is_gone
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 
 _log = logging.getLogger(__name__)
@@ -92,10 +84,8 @@ class Http2Listener(Listener):
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._bell = SelfPipe()
         self._busy_wait = BusyWait()
-        # Protects what follows; held briefly.
-        self._lock = make_lock()
         self._changed = InterruptibleCondition()
-        self._leader = Leader(self._lock)
+        self._leader = Leader(self._turn, self._again, self._bell.notify)
         self._is_ending = False
         most_of_connection = min(options.max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION)
         self._clients = Clients(
@@ -112,14 +102,7 @@ class Http2Listener(Listener):
             self._again,
         )
         self._streams = Streams(options, self._changed)
-        self._answering = Answering(
-            self._leader,
-            self._streams.close,
-            self._start,
-            self._have_lead,
-            self._again,
-            self._command,
-        )
+        self._answering = Answering(self._leader, self._streams.close, self._again)
         try:
             add = self._clients.listening.add
             self.address = "" if address is None else listening.listen(add, address)
@@ -128,8 +111,7 @@ class Http2Listener(Listener):
                 lambda failed: self._command(functools.partial(self._clients.close, failed)),
             )
             self._poll.register(self._bell.fileno(), select.EPOLLIN)
-            self._have_watched()
-            self._have_lead(None)
+            self._leader.start(f"dm_env_rpc {self.address}")
         except BaseException:
             self._leader.stop()
             self._clients.listening.close()
@@ -177,84 +159,6 @@ class Http2Listener(Listener):
 
     # The thread that leads.
 
-    def _start(self, target: Callable[..., None], name: str, *arguments: Any) -> None:
-        threading.Thread(
-            target=target, args=arguments, name=f"dm_env_rpc {self.address} {name}", daemon=True
-        ).start()
-
-    def _have_lead(self, owner: Owner | None) -> None:
-        """Has an owner lead, or a new one if there is None; the thread that calls has given up."""
-        (owner or self._new_owner()).put(self._lead)
-
-    def _new_owner(self) -> OwnerThread:
-        return OwnerThread(f"dm_env_rpc {self.address} leads")
-
-    def _lead(self) -> None:
-        """Leads until another thread takes over or the listener is stopped."""
-        owner = owners.current()
-        assert owner is not None, "a thread that leads is an owner"
-        if owner.leads:
-            return  # It was asked twice.
-        with at_work(), owner.listening(self._bell.notify):
-            if not self._leader.take(owner):
-                return  # This thread was in a call for too long.
-            if not self._leader.is_watched:
-                self._have_watched()
-            try:
-                self._run_calls()
-                while True:
-                    if self._leader.is_stopped:
-                        break
-                    self._turn_safely(owner)
-            except RelievedError:
-                # So that no other thread of this process takes itself to be alone meanwhile.
-                self._leader.wait_taken()
-
-    def _turn_safely(self, owner: Owner) -> None:
-        try:
-            self._turn()
-        except RelievedError:
-            raise
-        except BaseException:
-            if not self._leader.is_held_by(owner):
-                raise RelievedError from None
-            _log.exception("serving failed")
-            time.sleep(TICK_SECONDS)
-
-    def _have_watched(self) -> None:
-        """Has a new thread watch the one that leads."""
-        self._leader.is_watched = True
-        try:
-            self._new_owner().put(self._watch)
-        except RuntimeError:
-            self._leader.is_watched = False
-            _log.exception("no thread can be started; long answers delay the others")
-
-    def _watch(self) -> None:
-        """Takes over the lead from a thread whose answer takes long."""
-        owner = owners.current()
-        assert owner is not None
-        found = self._leader.watch()
-        if found is None:
-            owner.end()
-            return
-        if found[0] is not None:
-            self._again(found[0].connection)
-        self._lead()
-
-    def _run_calls(self) -> None:
-        """Does what other threads have asked of this owner."""
-        owner = self._leader.owner
-        if owner is not None:
-            owner.run_waiting(self._run_call)
-
-    def _run_call(self, run: Callable[[], None]) -> None:
-        owner = self._leader.owner
-        self._leader.enter(None, False)
-        run()
-        if not self._leader.leave(owner):
-            raise RelievedError
-
     def _turn(self) -> None:
         """Waits for sockets and does what there is to do."""
         while self._commands:
@@ -283,7 +187,7 @@ class Http2Listener(Listener):
                     clients.go_on_lingering(descriptor)
                 else:
                     self._bell.drain()
-                    self._run_calls()
+                    self._leader.run_calls()
             # Nothing is lost if another thread leads from here on: what this thread was told
             # about other sockets, that one is told again.
             elif connection.is_queued:
@@ -323,34 +227,29 @@ class Http2Listener(Listener):
 
     def _serve(self, connection: ServerConnection, mask: int) -> None:
         """Does what a connection is ready for."""
-        leading = self._leader.owner
+        here = self._leader.owner
         try:
-            self._move_bytes(connection, mask)
-            if not connection.is_encrypting:
-                self._process(connection)
+            if connection.is_encrypting:
+                if mask and connection.is_open:
+                    self._handshakes.go_on(connection)
+                return
+            if connection.is_open:  # What a closed one has received and not parsed is of no use.
+                if mask & select.EPOLLOUT:
+                    with connection.lock:
+                        connection.flush(is_writable=True)
+                # What was received before is done first, so that it does not pile up.
+                if not connection.half.events:
+                    connection.advance(bool(mask & ~select.EPOLLOUT))
+                if connection.stalled:
+                    self._answering.resume(connection)
+            self._process(connection)
         except RelievedError:
             raise
         except BaseException:
             _log.exception("serving %s failed", connection.address)
-            if not self._leader.is_held_by(leading):
+            if not self._leader.is_held_by(here):
                 raise RelievedError from None
             self._clients.close(connection)
-
-    def _move_bytes(self, connection: ServerConnection, mask: int) -> None:
-        if not connection.is_open:
-            return  # What it has received and not parsed is of no use any more.
-        if connection.is_encrypting:
-            if mask:
-                self._handshakes.go_on(connection)
-            return
-        if mask & select.EPOLLOUT:
-            with connection.lock:
-                connection.flush(is_writable=True)
-        # What was received before is done first, so that it does not pile up.
-        if not connection.half.events:
-            connection.advance(bool(mask & ~select.EPOLLOUT))
-        if connection.stalled:
-            self._answering.resume(connection)
 
     def _process(self, connection: ServerConnection) -> None:
         """Does what the client has asked for."""
@@ -443,8 +342,7 @@ class Http2Listener(Listener):
     def _become_stopped(self) -> None:
         self._handshakes.stop()
         self._release()
-        with self._lock:
-            self._leader.stop()
+        self._leader.stop()
         self._changed.notify_all()
 
     def _release(self) -> None:
@@ -453,7 +351,6 @@ class Http2Listener(Listener):
 
     def after_fork_in_child(self) -> None:
         """Gives up what belongs to the parent; called in the only thread of a forked child."""
-        self._lock = make_lock()
         self._changed = InterruptibleCondition()
         self._clients.abandon()
         self._poll.close()

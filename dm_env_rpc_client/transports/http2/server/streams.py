@@ -8,6 +8,7 @@ from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
+from dm_env_rpc_client.transports.net.status import PROCESS
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
     Peer,
@@ -15,7 +16,6 @@ from dm_env_rpc_client.transports.server_streams import (
     full_error,
 )
 from dm_env_rpc_client.transports.services import open_own
-from dm_env_rpc_client.transports.status import PROCESS
 
 _log = logging.getLogger(__name__)
 

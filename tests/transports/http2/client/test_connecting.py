@@ -26,9 +26,9 @@ from dm_env_rpc_client import (
     connect_async,
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
-from dm_env_rpc_client.transports.addresses import Target
 from dm_env_rpc_client.transports.endpoint import is_for_http2
-from dm_env_rpc_client.transports.http2.client import reaching
+from dm_env_rpc_client.transports.net import reaching
+from dm_env_rpc_client.transports.net.addresses import Target
 from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, extension, settles, thread_count
 from tests.support.stopwatch import patience, time_limit

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.server import answering, connection
+from dm_env_rpc_client.transports.http2.server import answering, connection, leading
 from tests.support.scripted import settles
 from tests.transports.hosts import Host
 from tests.transports.raw_client import RawClient, request, requests
@@ -20,7 +20,7 @@ def test_a_slow_stream_has_a_thread_until_it_is_quick_again(
     monkeypatch.setattr(connection, "_HICCUP_SECONDS", 0.2)
     monkeypatch.setattr(answering, "_SLOW_SECONDS", 0.05)
     monkeypatch.setattr(answering, "_QUICK_SECONDS", 0.04)
-    monkeypatch.setattr(answering, "TICK_SECONDS", 1.0)  # The watcher is not to do it.
+    monkeypatch.setattr(leading, "TICK_SECONDS", 1.0)  # The watcher is not to do it.
 
     def who(milliseconds: bytes) -> bytes:
         time.sleep(int(milliseconds) / 1_000)  # It takes time to answer.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.server import answering
+from dm_env_rpc_client.transports.http2.server import answering, leading
 from tests.support.scripted import settles
 from tests.transports.frames import DATA, window_update
 from tests.transports.hosts import Host, is_served
@@ -145,7 +145,7 @@ def test_without_threads_a_stream_ends_with_a_status(
     threadless: Callable[[str], None],
 ) -> None:
     # On a busy machine the watcher would take over before the stream is known to be slow.
-    monkeypatch.setattr(answering, "TICK_SECONDS", 1.0)
+    monkeypatch.setattr(leading, "TICK_SECONDS", 1.0)
     threadless("serves a stream")
     # The third is known to be slow.
     client.send(request(1) + requests(1, *[b"sleep:4,a"] * 20))

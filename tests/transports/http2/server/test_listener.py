@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.transports.http2.protocol import server_half
-from dm_env_rpc_client.transports.http2.server import answering
+from dm_env_rpc_client.transports.http2.server import answering, leading
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.support.programs import open_links, run_python
 from tests.support.scripted import settles
@@ -92,7 +92,7 @@ def test_a_slow_close_delays_nobody_also_after_a_rest(host: Host, client: RawCli
     go_on = threading.Event()
     client.begin()
     # The watcher rests after half a second without answers.
-    assert settles(lambda: host.listener._leader.is_resting)
+    assert settles(lambda: host.listener._leader._is_resting)
     host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
     client.send(frame(DATA, b"", END_STREAM, 1))
     try:
@@ -110,18 +110,18 @@ def assert_(condition: bool) -> None:
 def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
     host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enter = answering.Leader.enter
+    enter = leading.Leader.enter
 
     def slowly(*arguments: Any) -> None:
-        assert settles(lambda: host.listener._leader.is_resting)
+        assert settles(lambda: host.listener._leader._is_resting)
         time.sleep(0.05)  # So that a watcher that rests would be at rest.
         enter(*arguments)
 
     client.begin()
     with host.blocking(), monkeypatch.context() as patched:
-        patched.setattr(answering.Leader, "enter", slowly)
+        patched.setattr(leading.Leader, "enter", slowly)
         client.send(requests(1, b"block:"))
-        assert settles(lambda: host.listener._leader.is_resting)
+        assert settles(lambda: host.listener._leader._is_resting)
         time.sleep(0.1)  # The answer has begun by then.
         patched.undo()
         assert is_served(host)
@@ -214,7 +214,7 @@ def test_streams_change_between_threads_without_losing_or_reordering_anything(
 ) -> None:
     """Answers of all durations, so that streams change hands often."""
     monkeypatch.setattr(answering, "_LINGER_SECONDS", 0.001)
-    monkeypatch.setattr(answering, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(leading, "TICK_SECONDS", 0.001)
     host = Host()
     durations = [b"0", b"0", b"0", b"1", b"0", b"0", b"3", b"0"]
     with RawClient(host.address) as client:

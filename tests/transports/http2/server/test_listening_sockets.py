@@ -15,9 +15,9 @@ import grpc
 import pytest
 
 from dm_env_rpc_client import SpecError, Tls
-from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.net import listening
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.services import CHECK, WATCH
 from tests.support.certificates import Authority, Issued

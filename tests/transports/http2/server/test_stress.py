@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.http2.server import answering
+from dm_env_rpc_client.transports.net import status
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch

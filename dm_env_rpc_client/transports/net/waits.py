@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from dm_env_rpc_client.system.threads import in_thread
-from dm_env_rpc_client.transports.http2.sockets import poll_for
+from dm_env_rpc_client.transports.net.sockets import poll_for
 
 _T = TypeVar("_T")
 

@@ -9,7 +9,7 @@ import pytest
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.listening import listen
+from dm_env_rpc_client.transports.net.listening import listen
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1", "::1"])

@@ -10,10 +10,12 @@ import ssl
 import time
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
-from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
-from dm_env_rpc_client.transports.status import NO_HTTP2, not_connected
+from dm_env_rpc_client.transports.net.status import NO_HTTP2, not_connected
 
 _log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.05
+"""Between two attempts to connect to a server that does not listen yet."""
 
 _CLIENT_CERTIFICATE = (
     "it may require a client certificate (cert and key of Tls), or not accept the one that it got"

@@ -14,7 +14,7 @@ import grpc
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.net.addresses import is_loopback
 
 _Path: TypeAlias = str | os.PathLike[str]
 

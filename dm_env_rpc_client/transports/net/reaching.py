@@ -13,15 +13,15 @@ import time
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.addresses import Target, check_resolved
-from dm_env_rpc_client.transports.http2.client.attempts import (
+from dm_env_rpc_client.transports.net.addresses import Target, check_resolved
+from dm_env_rpc_client.transports.net.attempts import (
     Attempts,
     HandshakeError,
     seconds_left,
 )
-from dm_env_rpc_client.transports.http2.client.waits import Waits
-from dm_env_rpc_client.transports.http2.sockets import ALPN, set_options
-from dm_env_rpc_client.transports.status import NO_HTTP2
+from dm_env_rpc_client.transports.net.sockets import ALPN, set_options
+from dm_env_rpc_client.transports.net.status import NO_HTTP2
+from dm_env_rpc_client.transports.net.waits import Waits
 
 _ACCEPT_SECONDS = 3.0
 """The longest that an address may take to accept a connection if the name has further ones."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.credentials import Credentials, Tls, is_local_credentials
+from dm_env_rpc_client.transports.net.credentials import Credentials, Tls, is_local_credentials
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What sockets raise instead of waiting."""
@@ -19,6 +19,11 @@ ALPN = "h2"
 
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 """A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
+
+KEEPALIVE_SECONDS = 10.0
+KEEPALIVE_TIMEOUT_SECONDS = 5.0
+"""After so much silence a client asks a server whether it is there, and how long it may take: a
+frozen peer is detected within 15 s, over each transport."""
 
 
 def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:

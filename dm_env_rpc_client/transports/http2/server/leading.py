@@ -1,0 +1,270 @@
+"""Who leads a listener: the thread that reads requests, has them answered and writes the answers.
+
+One thread at a time leads, and for most servers it is the only one that ever runs. It is an owner
+(`system/owners.py`): to lead is a call in its queue that lasts, and a bell wakes it for the other
+calls. Another thread leads
+
+- when an answer has taken two ticks of the thread that watches, which leads then itself;
+- when the answers of a world that belongs to the thread that leads are slow on average;
+- when there is a request for an owner with quick worlds, and the thread that leads has no worlds:
+  that owner leads.
+
+A thread that has led keeps its worlds. `answering.py` asks for the last two.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system.busy_wait import at_work
+from dm_env_rpc_client.system.locks import make_lock
+from dm_env_rpc_client.system.owners import Owner, OwnerThread
+from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
+
+_log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.005
+"""How often the watcher looks; an answer that it sees twice takes the lead from its thread."""
+
+_TAKEN_SECONDS = 1.0
+"""How long a thread that has given up the lead stays at work, at most, until another one is."""
+
+_REST_SECONDS = 0.5
+"""After so much time without an answer the watcher waits to be woken."""
+
+Inline: TypeAlias = tuple[ServedStream | None, bool]
+"""What the thread that leads is doing: for which stream, if for one, and whether that is an
+answer."""
+
+
+class RelievedError(Exception):
+    """Another thread leads from here on; this one has nothing more to do."""
+
+
+class Leader:
+    """The lead of a listener, which belongs to one thread at a time.
+
+    Before a thread that leads does what may take long it calls `enter`, and afterwards `leave`,
+    which says whether it still leads.
+
+    Args:
+      turn: waits for sockets and does what there is to do; called by the thread that leads. It may
+        raise RelievedError.
+      again: has the thread that leads look at a connection again.
+      notify: wakes the thread that leads from its wait for sockets.
+
+    Attributes:
+      name: of the listener, which its threads are named after.
+      owner: the thread that leads; None while nobody does.
+      is_stopped: whether nobody leads any more.
+    """
+
+    def __init__(
+        self,
+        turn: Callable[[], None],
+        again: Callable[[ServerConnection], None],
+        notify: Callable[[], None],
+    ):
+        self.name = ""
+        self.owner: Owner | None = None
+        self.is_stopped = False
+        self._turn = turn
+        self._again = again
+        self._notify = notify
+        # Protects who leads, and whether there is a thread that watches or it rests; held briefly.
+        self._lock = make_lock()
+        self._is_watched = self._is_resting = False
+        self._inline: Inline | None = None
+        self._answers = 0
+        self._rested = threading.Event()
+        self._taken = threading.Event()
+
+    def start(self, name: str) -> None:
+        """Has a new thread lead.
+
+        Raises:
+          RuntimeError: no thread can be started.
+        """
+        self.name = name
+        self._have_watched()
+        self._new_owner().put(self._lead)
+
+    def stop(self) -> None:
+        """Ends the lead, and the thread that watches."""
+        with self._lock:
+            self.is_stopped = True
+        self._rested.set()
+
+    def is_held_by(self, owner: Owner | None) -> bool:
+        """Whether an owner still leads."""
+        with self._lock:
+            return self.owner is owner and not self.is_stopped
+
+    def enter(self, served: ServedStream | None, is_answer: bool) -> None:
+        """Begins what may take long."""
+        self._inline = (served, is_answer)
+        # After that: the watcher looks at both in the other order.
+        if self._is_resting:
+            self._is_resting = False
+            self._rested.set()
+
+    def leave(self, owner: Owner | None) -> bool:
+        """Ends what `enter` began; False if `owner`, which began it, does not lead any more."""
+        with self._lock:
+            leads = self.owner is owner
+            if leads:
+                self._inline = None
+                self._answers += 1
+            return leads
+
+    def pass_to(self, other: Owner | None, leading: Owner) -> bool:
+        """Has another owner lead.
+
+        Args:
+          other: that owner; None for a new one.
+          leading: this thread, which leads.
+
+        Returns:
+          Whether this one leads still: the other one has ended, or no thread can be started.
+        """
+        with self._lock:
+            self._taken.clear()
+            self.owner = None
+            # If the other one is in a call for long, the watcher leads.
+            self.enter(None, False)
+        try:
+            (other or self._new_owner()).put(self._lead)
+        except RuntimeError:
+            return self._take(leading)
+        return False
+
+    def run_calls(self) -> None:
+        """Does what other threads have asked of the owner that leads."""
+        if self.owner is not None:
+            self.owner.run_waiting(self._run_call)
+
+    def _run_call(self, run: Callable[[], None]) -> None:
+        owner = self.owner
+        self.enter(None, False)
+        run()
+        if not self.leave(owner):
+            raise RelievedError
+
+    # The thread that leads.
+
+    def _new_owner(self) -> OwnerThread:
+        return OwnerThread(f"{self.name} leads")
+
+    def _take(self, owner: Owner) -> bool:
+        """Gives the lead to this thread, an owner's; False if another one leads."""
+        with self._lock:
+            if self.owner is None:
+                self.owner, self._inline = owner, None
+                self._taken.set()
+            return self.owner is owner
+
+    def _lead(self) -> None:
+        """Leads until another thread takes over or the listener is stopped."""
+        owner = owners.current()
+        assert owner is not None, "a thread that leads is an owner"
+        if owner.leads:
+            return  # It was asked twice.
+        with at_work(), owner.listening(self._notify):
+            if not self._take(owner):
+                return  # This thread was in a call for too long.
+            if not self._is_watched:
+                self._have_watched()
+            try:
+                self.run_calls()
+                while True:
+                    if self.is_stopped:
+                        break
+                    self._take_turns(owner)
+            except RelievedError:
+                # So that no other thread of this process takes itself to be alone meanwhile.
+                self._taken.wait(_TAKEN_SECONDS)
+
+    def _take_turns(self, owner: Owner) -> None:
+        """Leads until the listener is stopped, or until something fails."""
+        try:
+            while True:
+                if self.is_stopped:
+                    break
+                self._turn()
+        except RelievedError:
+            raise
+        except BaseException:
+            if not self.is_held_by(owner):
+                raise RelievedError from None
+            _log.exception("serving failed")
+            time.sleep(TICK_SECONDS)
+
+    # The thread that watches.
+
+    def _have_watched(self) -> None:
+        """Has a new thread watch the one that leads."""
+        self._is_watched = True
+        try:
+            self._new_owner().put(self._watch_and_lead)
+        except RuntimeError:
+            self._is_watched = False
+            _log.exception("no thread can be started; long answers delay the others")
+
+    def _watch_and_lead(self) -> None:
+        """Takes over the lead from a thread whose answer takes long."""
+        owner = owners.current()
+        assert owner is not None
+        found = self._watch()
+        if found is None:
+            owner.end()
+            return
+        if found[0] is not None:
+            self._again(found[0].connection)
+        self._lead()
+
+    def _watch(self) -> Inline | None:
+        """Waits until something takes long, and takes the lead away.
+
+        If that is an answer, the thread that led goes on with the stream.
+
+        Returns:
+          What takes long; None if the listener is stopped.
+        """
+        seen: Inline | None = None
+        answers, since = -1, time.monotonic()
+        while not self.is_stopped:
+            time.sleep(TICK_SECONDS)
+            inline = self._inline
+            if inline is None or inline is not seen:
+                seen = inline
+                now = time.monotonic()
+                if self._answers != answers:
+                    answers, since = self._answers, now
+                elif inline is None and now - since > _REST_SECONDS:
+                    self._rest()
+                    since = time.monotonic()
+                continue
+            with self._lock:
+                if self._inline is not seen:
+                    continue
+                self.owner = self._inline = None
+                self._is_watched = False
+                served, is_answer = inline
+                if is_answer and served is not None:
+                    served.has_thread = True
+            return inline
+        return None
+
+    def _rest(self) -> None:
+        """Waits until there is something to watch again."""
+        self._rested.clear()
+        self._is_resting = True
+        # After that: the thread that leads does both in the other order.
+        if self._inline is None and not self.is_stopped:
+            self._rested.wait()
+        self._is_resting = False
