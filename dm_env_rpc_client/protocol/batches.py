@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import dm_env
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +39,7 @@ __all__ = [
     "WORLD_NUM_ENVS",
     "check_step",
     "checked_reset_mask",
+    "next_kind",
     "num_rows",
     "row_errors",
     "row_errors_text",
@@ -140,22 +142,42 @@ def _wrong_spec(what: str, spec: dm_env_rpc_pb2.TensorSpec, expected: str) -> Sp
 
 
 def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
-    """Returns the setting `reset_mask` as an array.
+    """Returns the rows of a reset as an array: the setting `reset_mask`, or the option.
 
     Args:
       mask: the setting.
       count: the number of rows.
 
     Raises:
-      ValueError: it is not bool [N] with at least one True.
+      SpecError: it is not bool [N] with at least one True.
     """
     array = np.asarray(mask)
     if array.dtype != np.bool_ or array.shape != (count,) or not array.any():
-        raise ValueError(
+        raise SpecError(
             f"setting {RESET_MASK!r}: expected bool [{count}] with at least one True, got "
             f"{array.dtype} {list(array.shape)}"
         )
     return array
+
+
+def next_kind(mode: str) -> dm_env.StepType | None:
+    """Returns the type of a row's next step after the one that has ended its sequence.
+
+    Args:
+      mode: the name of an autoreset mode.
+
+    Returns:
+      FIRST if that step begins the next sequence, and ignores its action; MID if the step that
+      ended the sequence has begun the next one; None if only a Reset of the row begins one.
+    """
+    return _NEXT_KINDS[mode]
+
+
+_NEXT_KINDS: Mapping[str, dm_env.StepType | None] = {
+    "NEXT_STEP": dm_env.StepType.FIRST,
+    "SAME_STEP": dm_env.StepType.MID,
+    "DISABLED": None,
+}
 
 
 def check_step(values: Mapping[str, Any], count: int) -> None:

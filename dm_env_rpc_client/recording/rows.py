@@ -120,7 +120,7 @@ class Rows:
           mask: the rows in which the next step begins a sequence, bool [N]; None for all.
 
         Raises:
-          ValueError: it is no such mask.
+          SpecError: it is no such mask.
         """
         if mask is None:
             self._mask, self._has_reset = None, True

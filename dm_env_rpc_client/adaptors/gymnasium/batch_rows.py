@@ -23,6 +23,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     encoded_frames,
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError, environment_error
@@ -63,6 +64,7 @@ class GymnasiumRows(Rows):
     def __init__(self, environment: Row, count: int, mode: str):
         self._mode = getattr(AutoresetMode, mode, AutoresetMode.NEXT_STEP)
         self.mode = self._mode.name
+        self._next_kind = batches.next_kind(self.mode)
         self._action_space = environment.action_space
         self._space = space = environment.observation_space
         self._form = form = environment.infos
@@ -156,7 +158,7 @@ class GymnasiumRows(Rows):
         """Takes a step; if no episode is running, begins one or, with DISABLED, raises an error."""
         was = self._kinds[index]
         if was is _LAST:
-            if self._mode is AutoresetMode.DISABLED:
+            if self._next_kind is None:
                 raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
             self.begin(index, environment)
             return
@@ -178,7 +180,7 @@ class GymnasiumRows(Rows):
             self._kinds[index] = _LAST
         if not isinstance(reward, float):
             reward = as_reward(environment.gymnasium, reward)
-        if is_last and self._mode is AutoresetMode.SAME_STEP:
+        if is_last and self._next_kind is _MID:
             structure, _ = self._fitted(observation)
             infos = self._infos
             final = None if infos is None else infos.final(self._element(structure), info)

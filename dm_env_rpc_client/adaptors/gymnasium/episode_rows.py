@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium.extras import RowInfo
+from dm_env_rpc_client.protocol.batches import next_kind
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 
 __all__ = ["Array", "EpisodeRows", "FirstSteps", "Results"]
@@ -43,7 +44,7 @@ class EpisodeRows(abc.ABC):
 
     def __init__(self, count: int, mode: AutoresetMode):
         self.count = count
-        self.has_to_begin = mode is AutoresetMode.SAME_STEP
+        self.has_to_begin = next_kind(mode.name) is dm_env.StepType.MID
         self.has_begun = np.zeros(count, np.bool_)
         self._rewards = np.zeros(count, np.float64)
         self._terminations = np.zeros(count, np.bool_)

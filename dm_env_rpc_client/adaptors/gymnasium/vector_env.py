@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import dm_env
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -207,7 +208,10 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     ) -> dict[int, Mapping[str, Any]]:
         """Returns the settings with which environments begin their next episodes."""
         settings = dict(options or {})
-        mask = self._mask(settings.pop("reset_mask", None))
+        mask = settings.pop(batches.RESET_MASK, None)
+        if mask is None:
+            mask = np.ones(self.num_envs, np.bool_)
+        mask = batches.checked_reset_mask(mask, self.num_envs)
         if not np.all(mask | self._rows.has_begun):
             raise gymnasium.error.ResetNeeded("the first reset must include all environments")
         ids = np.flatnonzero(mask).tolist()
@@ -349,7 +353,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
                     f"the vector environment at the server has the autoreset mode "
                     f"{self._mode.name}, not {wish}; make it with that mode there"
                 )
-            self._worlds.follows_at_once = self._mode is AutoresetMode.SAME_STEP
+            next_kind = batches.next_kind(self._mode.name)
+            self._worlds.follows_at_once = next_kind is dm_env.StepType.MID
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
         # As in Gymnasium's own vector environments, which others read.
         self.autoreset_mode = self._mode
@@ -409,20 +414,6 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
                 "environment cannot change; make another environment with these settings"
             )
 
-    def _mask(self, mask: Any) -> Array:
-        if mask is None:
-            return np.ones(self.num_envs, np.bool_)
-        if (
-            not isinstance(mask, np.ndarray)
-            or mask.dtype != np.bool_
-            or mask.shape != (self.num_envs,)
-            or not mask.any()
-        ):
-            raise SpecError(
-                f"reset_mask is a bool array [{self.num_envs}] with at least one True, got {mask!r}"
-            )
-        return mask
-
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
         if seed is None:
             return [None] * self.num_envs
@@ -444,7 +435,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
                 never = [index for index in ids if not self._rows.has_begun[index]]
             # Left over if an episode failed to begin.
             self._rows.forget_restarts(ids)
-        if never or (idle and self._mode is AutoresetMode.DISABLED):
+        if never or (idle and batches.next_kind(self._mode.name) is None):
             raise gymnasium.error.ResetNeeded(
                 f"no episode is running in environments {never or sorted(idle)}: call reset(), "
                 "with the option reset_mask for these alone"

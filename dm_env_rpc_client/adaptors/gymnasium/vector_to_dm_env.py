@@ -110,6 +110,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
                 "under way with num_batches"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
+        self._next_kind = batches.next_kind(self._mode.name)
         self._notes: list[str] = []
         # Of one row, as a client gets them, so that both ends convert elements alike.
         self._spaces_json = {
@@ -123,7 +124,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
         # Others take no notice of a mask, unless they leave it to their users to begin episodes.
-        self._takes_mask = self._has_seed_lists or self._mode is AutoresetMode.DISABLED
+        self._takes_mask = self._has_seed_lists or self._next_kind is None
         self._calls = ServedCalls()
         self._infos: bool | str = False
         self._seed: Any = None
@@ -225,7 +226,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         terminated = self._flags("terminations", terminated)
         truncated = self._flags("truncations", truncated)
         step_type = np.where(terminated | truncated, _LAST, _MID)
-        if self._mode is AutoresetMode.NEXT_STEP:
+        if self._next_kind is dm_env.StepType.FIRST:
             step_type[self._step_type == _LAST] = _FIRST
         self._step_type = step_type
         return dm_env.transition(
