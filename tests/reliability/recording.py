@@ -17,8 +17,6 @@ import pytest
 
 from tests.reliability.scorecard import FULL, MODE
 
-__all__ = ["RECORD", "ROW", "Seen", "seen"]
-
 ROW, RECORD = "SCORECARD_ROW", "SCORECARD_RECORD"
 """Variables: the row whose tests run, and the file to which each test adds a line of JSON."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from tests.reliability.scorecard import FULL, QUICK, ROWS, Row
 
-__all__ = ["MISSING", "PASSED", "RowResult", "as_json", "facts", "markdown", "read", "summary"]
-
 PASSED, FAILED, MISSING, SKIPPED = "passed", "FAILED", "not there yet", "SKIPPED"
 
 _COUNTS = {FULL: "the scorecard's", QUICK: "those of the gate"}

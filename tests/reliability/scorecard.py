@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 import pytest
 
-__all__ = ["FULL", "MODE", "QUICK", "ROWS", "TESTS", "Row", "counts", "files_of", "is_strict"]
-
 TESTS = Path(__file__).resolve().parents[1]
 
 MODE = "SCORECARD"

@@ -18,8 +18,6 @@ from tests.support import forks
 from tests.support.programs import processor_seconds
 from tests.support.stopwatch import Stopwatch, patience
 
-__all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]
-
 _LARGE = dm_env_rpc_pb2.Tensor(int8s={"array": bytes(100_000)})
 
 
