@@ -24,8 +24,6 @@ import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["CONSTRAINTS", "FOREIGN", "PYTHONS", "ROOT", "index", "make_environment"]
-
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 """The versions for the extra `test`."""

@@ -31,8 +31,6 @@ from pathlib import Path
 
 from tests.constraints import FOREIGN, ROOT, make_environment
 
-__all__ = ["files", "main"]
-
 # As many as for the whole suite, where pytest is given no files.
 _PROCESSES = (os.cpu_count() or 1) + 2
 

@@ -36,8 +36,6 @@ from pathlib import Path
 from tests.constraints import ROOT
 from tests.pythons import interpreters, mirror
 
-__all__ = ["commands", "main"]
-
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _USER = "someone"
 _COPIED = (

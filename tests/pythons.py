@@ -31,8 +31,6 @@ from pathlib import Path
 
 from tests.constraints import PYTHONS, ROOT, index, make_environment
 
-__all__ = ["interpreters", "lowest", "mirror"]
-
 _TOOLS = ("h2", "hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3")
 _TESTED = (
     "tests/tensors",

@@ -24,8 +24,6 @@ from pathlib import Path
 
 from tests.constraints import ROOT, make_environment
 
-__all__ = ["missing", "unexpected"]
-
 _TOOLS = ("build", "check-wheel-contents", "twine")
 _IMPORTS = 7
 

@@ -19,8 +19,6 @@ from pathlib import Path
 import dm_env_rpc_client
 from tests.sizes import measured
 
-__all__ = ["MAY_IMPORT", "NAME", "PACKAGE", "arrows", "circles", "imports", "modules", "own_module"]
-
 NAME = "dm_env_rpc_client"
 PACKAGE = Path(dm_env_rpc_client.__file__).parent
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Size", "measured"]
-
 LONG_FILE = 450
 LONG_FUNCTION = 60
 DEEP_FUNCTION = 5

@@ -9,8 +9,6 @@ import re
 import sys
 from pathlib import Path
 
-__all__ = ["snippets"]
-
 
 def snippets(text: str) -> list[str]:
     """Returns the Python snippets of a Markdown page, in order."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["same"]
-
 
 def same(first: Any, second: Any) -> bool:
     """Whether two values are the same: types of containers, dtypes, shapes and NaN included."""

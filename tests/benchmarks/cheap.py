@@ -8,8 +8,6 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-__all__ = ["PAYLOADS", "Cheap", "compute"]
-
 PAYLOADS: dict[str, tuple[tuple[int, ...], type[Any]]] = {
     "float32 [1]": ((1,), np.float32),
     "uint8 84x84x4": ((84, 84, 4), np.uint8),

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MAX_BYTES", "draw", "figure"]
-
 MAX_BYTES = 150_000
 _DPI = 100
 _PALETTE = 64

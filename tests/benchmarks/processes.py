@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-__all__ = ["process", "serving"]
-
 # Forks of a process that uses grpcio, as the reference does, may crash.
 _CONTEXT = multiprocessing.get_context("spawn")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.benchmarks.rounds import Sample
 
-__all__ = ["Row", "Section", "Target"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:

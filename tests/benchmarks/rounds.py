@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["Contender", "Sample", "alternate", "take_turns", "timed"]
-
 Contender = Callable[[], float]
 """Takes its turn in one round, and returns the seconds of one operation in it."""
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from tests.benchmarks.results import Row
 from tests.benchmarks.rounds import Contender, alternate
 
-__all__ = ["Settings"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Settings:

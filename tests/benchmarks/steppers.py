@@ -27,20 +27,6 @@ from dm_env_rpc_client import dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.client import connection
 from tests.peers import cpp_peers
 
-__all__ = [
-    "BARE_CPP",
-    "BARE_GRPCIO",
-    "BEST",
-    "PLAIN_TCP",
-    "REFERENCE",
-    "TRANSPORTS",
-    "Ours",
-    "Reference",
-    "Stepper",
-    "our_name",
-    "steppers",
-]
-
 REFERENCE = "dm-env-rpc 1.1.7"
 BARE_GRPCIO = "grpcio, bare bytes"
 BARE_CPP = "bare C++ gRPC"

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from tests.benchmarks.results import Section
 from tests.benchmarks.rounds import Sample
 
-__all__ = ["text"]
-
 
 def text(sections: Iterable[Section]) -> str:
     """Returns the table: medians, with their 10th and 90th percentiles."""

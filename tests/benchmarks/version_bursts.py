@@ -25,8 +25,6 @@ from dm_env import specs
 import dm_env_rpc_client
 from tests.benchmarks.processes import process
 
-__all__ = ["CASES"]
-
 SCALAR: Any = np.zeros((), np.float32)
 PIXELS: Any = np.zeros((84, 84, 4), np.uint8)
 

@@ -33,8 +33,6 @@ from tests.benchmarks.version_bursts import CASES
 from tests.support.history import package_at
 from tests.support.programs import ROOT
 
-__all__ = ["main", "measure"]
-
 BURST_SECONDS = 0.1
 END_SECONDS = 60.0
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.launch.processes import children_of
 
-__all__ = ["descendants_of"]
-
 
 def descendants_of(pid: int) -> set[int]:
     """The processes that a process has started, and those that they have."""

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from tests.support.scripted import settles
 
-__all__ = ["Distance"]
-
 
 class Distance:
     """Forwards connections to a server, each piece of data later than it came.

@@ -11,19 +11,6 @@ from google.rpc import code_pb2, status_pb2
 from dm_env_rpc_client import dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 
-__all__ = [
-    "INTERRUPTED",
-    "RUNNING",
-    "SPECS",
-    "TERMINATED",
-    "Answer",
-    "answer",
-    "joining",
-    "refuse",
-    "scripted",
-    "stepping",
-]
-
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
 
 SPECS = dm_env_rpc_pb2.ActionObservationSpecs(

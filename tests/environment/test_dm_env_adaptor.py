@@ -31,6 +31,8 @@ from tests.environment import one_world
 from tests.support.environments import Echo, Robot
 from tests.support.serving import serving
 
+TRANSPORTS = ["http2"]
+
 FIRST, MID, LAST = dm_env.StepType
 
 

@@ -22,6 +22,8 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.environment.one_world import INTERRUPTED, RUNNING, TERMINATED, answer
 from tests.support.stopwatch import patience
 
+TRANSPORTS = ["http2"]
+
 ACTION = {"a": 1}
 
 

@@ -13,6 +13,8 @@ import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, SpecError
 from dm_env_rpc_client.server import Server, serve
 
+TRANSPORTS = ["http2"]
+
 
 class Bare(dm_env.Environment):
     """Observes the action that was taken."""

@@ -44,8 +44,6 @@ from tests.fuzz.tensors import is_large
 from tests.fuzz.wire import BLOCK, changed, field, taken_apart
 from tests.tensors.strategies import DATA_TYPES
 
-__all__ = ["check", "generate"]
-
 pb = dm_env_rpc_pb2
 
 ANSWER, STEP, REQUESTS = 0, 1, 2

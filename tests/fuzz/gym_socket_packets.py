@@ -9,8 +9,6 @@ from dm_env_rpc_client.bridges.gym_socket import packet_codec
 from tests.bridges.gym_socket import transcripts
 from tests.bridges.gym_socket.hostile import BOMB_SPACES, BOMBS, mutate, to_client, to_session
 
-__all__ = ["check", "generate"]
-
 TO_SESSION, TO_CLIENT = 0, 1
 
 

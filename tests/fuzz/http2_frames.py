@@ -14,8 +14,6 @@ from tests.transports import frames
 from tests.transports.client_call import ClientCall, feed, received, take_outbound
 from tests.transports.frames import frame
 
-__all__ = ["check", "generate"]
-
 LIMIT = 1 << 16
 """The longest message that is accepted here."""
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from tests.fuzz import envelopes, gym_socket_packets, http2_frames, tensors
 
-__all__ = ["CORPUS", "TARGETS", "Target", "input_of"]
-
 CORPUS = Path(__file__).with_name("corpus")
 """A folder for each target, with inputs that were found to be treated wrong once, in hex."""
 

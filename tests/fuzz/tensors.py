@@ -24,8 +24,6 @@ from dm_env_rpc_client.tensors.limits import Limits
 from tests.fuzz.wire import changed
 from tests.tensors.strategies import DATA_TYPES, FIELDS, INTEGERS, same_bits
 
-__all__ = ["check", "generate", "is_large"]
-
 Tensor, TensorSpec = dm_env_rpc_pb2.Tensor, dm_env_rpc_pb2.TensorSpec
 
 TENSOR, SPEC = 0, 1

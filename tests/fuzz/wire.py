@@ -12,8 +12,6 @@ from typing import TypeAlias
 
 from tests.tensors.strategies import varint
 
-__all__ = ["BLOCK", "Field", "changed", "field", "flipped", "joined", "taken_apart"]
-
 VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5
 
 Field: TypeAlias = tuple[int, int, bytes]

@@ -14,8 +14,6 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.distributed import RemoteEnvironments
 from dm_env_rpc_client.launch import Launch, from_process
 
-__all__ = ["DOORS", "NOWHERE", "REMOTE", "Door", "connect_async", "never"]
-
 NOWHERE = "unix:/there/is/no/such/socket"
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-__all__ = ["Mistake"]
-
 
 class Mistake(NamedTuple):
     """A call that fails.

@@ -28,8 +28,6 @@ from tests.mutants.changes import Mutant, mutants_of
 from tests.mutants.concern import concerning
 from tests.mutants.trying import Copy, Found, copied
 
-__all__ = ["chosen", "main"]
-
 ROOT = Path(__file__).parents[2]
 
 

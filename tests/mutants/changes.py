@@ -7,8 +7,6 @@ import copy
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Mutant", "mutants_of"]
-
 N = TypeVar("N", bound=ast.AST)
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -7,8 +7,6 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PACKAGE", "concerning"]
-
 PACKAGE = "dm_env_rpc_client"
 
 _ELSEWHERE = ("benchmarks", "documentation", "notebook", "packaging", "scale", "mutants")

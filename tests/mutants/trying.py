@@ -18,8 +18,6 @@ from typing import NamedTuple
 from tests.mutants.changes import Mutant
 from tests.mutants.concern import PACKAGE
 
-__all__ = ["Copy", "Found", "copied"]
-
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", "__pycache__", ".hypothesis", "*_cache", "build", "dist", "*.egg-info"
 )

@@ -23,8 +23,6 @@ from google.rpc import status_pb2
 
 from tests.support.stopwatch import patience
 
-__all__ = ["GOOGLE_RPC", "PEERS", "PROTOS", "MissingToolchainError", "alone", "build", "cache"]
-
 PEERS = Path(__file__).parent
 PROTOS = PEERS.parents[1] / "protos"
 GOOGLE_RPC = Path(status_pb2.__file__).parents[2]

@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.peers.building import build
 from tests.peers.process import PeerProcess
 
-__all__ = ["bare_client", "built", "server", "tcp_server"]
-
 _TOOLS = (
     ("g++ --version", "g++"),
     ("make --version", "make"),

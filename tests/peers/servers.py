@@ -12,8 +12,6 @@ from tests.peers import cpp_peers
 from tests.peers.building import GOOGLE_RPC, PROTOS, MissingToolchainError, build
 from tests.peers.process import PeerProcess
 
-__all__ = ["BUILT", "SERVERS", "TRIALS"]
-
 _ROOT = Path(__file__).parents[2]
 
 _GO_TOOLS = (

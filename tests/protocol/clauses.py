@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CLAUSES", "Clause"]
-
 
 class Clause(NamedTuple):
     document: str

@@ -6,8 +6,6 @@ has the states; StepRequest, ResetRequest and ResetWorldRequest of the reference
 
 from __future__ import annotations
 
-__all__ = ["FOLLOWS", "NAMES"]
-
 _LETTERS = {
     "n": "NOT_JOINED",
     "j": "JOINED",

@@ -4,25 +4,26 @@
     python -m tests.reliability --rows 1,2,31-34    # some rows
     python -m tests.reliability --quick             # at the counts of the gate
     python -m tests.reliability --list              # the rows, and the files that hold their tests
-    python -m tests.reliability --json run.json --markdown run.md
-    python -m tests.reliability --rows 24 --with run.json --json run.json    # 24 once more
+    python -m tests.reliability --reports run --markdown run.md
+    python -m tests.reliability --rows 24 --reports run --markdown run.md    # 24 once more
 
 Each row is a run of pytest of its own over the tests that have the row's marker. The command
 prints what was tried, what has to be seen and what was seen, and exits with 1 if a row fails or has
-no test. At full counts the bounds are the scorecard's own, so nothing else should run beside it.
+no test. `--reports` names a folder for pytest's own report of each row; rows that are there from an
+earlier run with the same counts are reported as well. At full counts the bounds are the
+scorecard's own, so nothing else should run beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from pathlib import Path
 
 from tests.reliability import recording, report
@@ -49,45 +50,38 @@ def _numbers(text: str) -> list[int]:
     return sorted(numbers)
 
 
-def run_row(row: Row, mode: str) -> RowResult:
-    """Runs the tests of a row."""
+def run_row(row: Row, mode: str, reports: Path) -> RowResult:
+    """Runs the tests of a row, whose report pytest writes."""
     files = files_of().get(row.number, [])
     if not files:
-        return RowResult(row, [])
-    with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "record.jsonl"
-        record.touch()
-        output = Path(folder) / "output.txt"
-        command = [
-            *(sys.executable, "-m", "pytest", "-q", "-rf", "-o", "addopts=--strict-markers"),
-            *("-p", recording.__name__, "-p", "no:cacheprovider", "-p", "no:xdist"),
-            *map(str, files),
-        ]
-        started = time.monotonic()
-        with output.open("w") as file:
-            process = subprocess.Popen(
-                command,
-                cwd=TESTS.parent,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    MODE: mode,
-                    recording.ROW: str(row.number),
-                    recording.RECORD: str(record),
-                },
-            )
-            try:
-                code = process.wait(_ROW_SECONDS)
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
-        tests = [json.loads(line) for line in record.read_text().splitlines()]
-        result = RowResult(row, tests, time.monotonic() - started, code)
+        return RowResult(row)
+    path = _report(reports, row, mode)
+    path.unlink(missing_ok=True)
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-rf", "-o", "addopts=--strict-markers"),
+        *("-p", recording.__name__, "-p", "no:cacheprovider", "-p", "no:xdist"),
+        *(f"--junitxml={path}", *map(str, files)),
+    ]
+    with tempfile.TemporaryFile("w+") as output:
+        # It is killed where it takes too long, and where this process is interrupted.
+        subprocess.run(
+            command,
+            cwd=TESTS.parent,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, MODE: mode, recording.ROW: str(row.number)},
+            timeout=_ROW_SECONDS,
+            check=False,
+        )
+        result = report.read(row, path)
         if result.outcome != PASSED:
-            print(textwrap.indent(output.read_text()[-6000:], "    "))
+            output.seek(0)
+            print(textwrap.indent(output.read()[-6000:], "    "))
     return result
+
+
+def _report(reports: Path, row: Row, mode: str) -> Path:
+    return reports / f"row-{row.number}-{mode}.xml"
 
 
 def _print(result: RowResult) -> None:
@@ -110,15 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=_numbers, default=sorted(ROWS), help="such as 1,2,31-34")
     parser.add_argument("--list", action="store_true", help="show where the tests are; run none")
     parser.add_argument("--quick", action="store_true", help="the counts of the gate")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what each test saw")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table")
-    parser.add_argument(
-        "--with",
-        dest="earlier",
-        type=Path,
-        metavar="FILE",
-        help="what --json wrote: the rows of that run that are not run now are reported as well",
-    )
+    parser.add_argument("--reports", type=Path, metavar="FOLDER", help="keep pytest's reports")
     options = parser.parse_args(arguments)
     if options.list:
         for number in options.rows:
@@ -127,20 +114,24 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     mode = QUICK if options.quick else FULL
     began = datetime.datetime.now()
-    results: dict[int, RowResult] = {}
-    if options.earlier is not None:
-        results = report.read(options.earlier, mode)
-    for index, number in enumerate(options.rows, 1):
-        print(f"row {number} ({index} of {len(options.rows)})", flush=True)
-        results[number] = run_row(ROWS[number], mode)
-        _print(results[number])
-        # After every row, so that a run that is broken off has written what it saw.
-        ordered = [results[known] for known in sorted(results)]
-        about = report.facts(mode, began, sum(result.seconds for result in ordered))
-        if options.markdown is not None:
-            options.markdown.write_text(report.markdown(ordered, about))
-        if options.json is not None:
-            options.json.write_text(report.as_json(ordered, about))
+    with contextlib.ExitStack() as stack:
+        reports = options.reports or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        reports.mkdir(parents=True, exist_ok=True)
+        earlier = {number: _report(reports, row, mode) for number, row in ROWS.items()}
+        results = {
+            number: report.read(ROWS[number], path)
+            for number, path in earlier.items()
+            if path.exists()
+        }
+        for index, number in enumerate(options.rows, 1):
+            print(f"row {number} ({index} of {len(options.rows)})", flush=True)
+            results[number] = run_row(ROWS[number], mode, reports)
+            _print(results[number])
+            # After every row, so that a run that is broken off has written what it saw.
+            ordered = [results[known] for known in sorted(results)]
+            if options.markdown is not None:
+                about = report.facts(mode, began, sum(result.seconds for result in ordered))
+                options.markdown.write_text(report.markdown(ordered, about))
     print(report.summary(ordered))
     return 0 if {result.outcome for result in ordered} == {PASSED} else 1
 

@@ -21,8 +21,6 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.support.environments import Echo
 from tests.support.scripted import number_of
 
-__all__ = ["SERVERS", "Echoing", "echoing"]
-
 SERVERS = ["serve", "grpcio"]
 
 

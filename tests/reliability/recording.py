@@ -1,28 +1,22 @@
 """What tests of the scorecard say that they saw.
 
-`seen` is a fixture of all tests. The hooks are a plugin that the scorecard's command loads
-(`-p tests.reliability.recording`): they select the tests of one row and write what each of them
-saw.
+`seen` is a fixture of all tests; what it takes stands in pytest's own report (`--junitxml`). The
+hook is a plugin that the scorecard's command loads (`-p tests.reliability.recording`): it selects
+the tests of one row.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
 from tests.reliability.scorecard import FULL, MODE
 
-__all__ = ["RECORD", "ROW", "Seen", "seen"]
-
-ROW, RECORD = "SCORECARD_ROW", "SCORECARD_RECORD"
-"""Variables: the row whose tests run, and the file to which each test adds a line of JSON."""
-
-_KEY = "seen"
+ROW = "SCORECARD_ROW"
+"""The variable with the row whose tests run."""
 
 
 class Seen(Protocol):
@@ -40,20 +34,19 @@ def seen(request: pytest.FixtureRequest) -> Seen:
     """Records what the test saw, for the scorecard."""
 
     def record(**values: float) -> None:
-        request.node.user_properties.append((_KEY, values))
+        request.node.user_properties.extend(values.items())
         print(*(f"{name}={value:.6g}" for name, value in values.items()))
 
     return record
 
 
-def _rows(item: pytest.Item) -> set[int]:
-    return {number for marker in item.iter_markers("row") for number in marker.args}
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if ROW not in os.environ:
         return
-    wanted = [item for item in items if int(os.environ[ROW]) in _rows(item)]
+    number = int(os.environ[ROW])
+    wanted = [
+        item for item in items if any(number in marker.args for marker in item.iter_markers("row"))
+    ]
     soaked = {_function(item) for item in wanted if item.get_closest_marker("soak")}
     is_full = os.environ[MODE] == FULL
 
@@ -62,6 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return is_soak or _function(item) not in soaked if is_full else not is_soak
 
     chosen = list(filter(is_chosen, wanted))
+    for item in chosen:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if "transport" in parameters:
+            item.user_properties.append(("transport", parameters["transport"]))
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
 
@@ -69,25 +66,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _function(item: pytest.Item) -> tuple[Path, str]:
     """What all parametrisations of one test have in common."""
     return item.path, item.nodeid.partition("[")[0]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if RECORD in os.environ and (report.when == "call" or report.outcome != "passed"):
-        line: dict[str, Any] = {
-            "test": report.nodeid,
-            "outcome": report.outcome,
-            "seconds": round(report.duration, 3),
-            "seen": [values for key, values in report.user_properties if key == _KEY],
-        }
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if "transport" in parameters:
-            line["transport"] = parameters["transport"]
-        if report.outcome == "failed":
-            line["error"] = report.longreprtext[-3000:]
-        with open(os.environ[RECORD], "a") as record:
-            record.write(json.dumps(line) + "\n")
-    return report

@@ -1,18 +1,15 @@
-"""What a run of the scorecard found, as text, Markdown and JSON."""
+"""What a run of the scorecard found: pytest's reports of its rows, as text and Markdown."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import json
 import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+from xml.etree import ElementTree
 
 from tests.reliability.scorecard import FULL, QUICK, ROWS, Row
-
-__all__ = ["MISSING", "PASSED", "RowResult", "as_json", "facts", "markdown", "read", "summary"]
 
 PASSED, FAILED, MISSING, SKIPPED = "passed", "FAILED", "not there yet", "SKIPPED"
 
@@ -20,68 +17,65 @@ _COUNTS = {FULL: "the scorecard's", QUICK: "those of the gate"}
 
 _UNITS = {"s": "s", "ms": "ms", "mib": "MiB", "percent": "%"}
 
+_OUTCOMES = {"failure": FAILED, "error": FAILED, "skipped": SKIPPED}
 
-@dataclasses.dataclass
-class RowResult:
+
+class RowResult(NamedTuple):
     """The outcome of the tests of one row."""
 
     row: Row
 
-    tests: list[dict[str, Any]]
-    """What each test recorded; see `recording`."""
+    outcomes: Sequence[str] = ()
+    """Of each test."""
+
+    counts: dict[str, int | float] = {}  # noqa: RUF012  # Never changed.
+    """Counts of all tests added up, and the largest of their extremes."""
+
+    transports: Iterable[str] = ()
 
     seconds: float = 0.0
 
-    exit_code: int = 0
-    """Of pytest, which also fails where no test does: a file that cannot be imported."""
-
     @property
     def outcome(self) -> str:
-        outcomes = {test["outcome"] for test in self.tests}
-        if self.exit_code not in (0, 5) or "failed" in outcomes:
+        if FAILED in self.outcomes:
             return FAILED
-        if not self.tests:
+        if not self.outcomes:
             return MISSING
-        return PASSED if "passed" in outcomes else SKIPPED
-
-    @property
-    def counts(self) -> dict[str, int | float]:
-        """Counts of all tests added up, and the largest of their extremes."""
-        total: dict[str, int | float] = {}
-        for test in self.tests:
-            for values in test["seen"]:
-                for name, value in values.items():
-                    if isinstance(value, int):
-                        total[name] = total.get(name, 0) + value
-                    else:
-                        total[name] = max(total.get(name, value), value)
-        return total
-
-    @property
-    def transports(self) -> list[str]:
-        return sorted({test["transport"] for test in self.tests if "transport" in test})
+        return PASSED if PASSED in self.outcomes else SKIPPED
 
     @property
     def seen(self) -> str:
         """What was seen, in one line."""
-        if not self.tests:
+        if not self.outcomes:
             return ""
-        passed = sum(test["outcome"] == "passed" for test in self.tests)
         parts = [_shown(name, value) for name, value in self.counts.items()]
-        parts.append(f"{passed} of {len(self.tests)} tests passed")
-        if skipped := sum(test["outcome"] == "skipped" for test in self.tests):
+        parts.append(f"{self.outcomes.count(PASSED)} of {len(self.outcomes)} tests passed")
+        if skipped := self.outcomes.count(SKIPPED):
             parts[-1] += f", {skipped} skipped"
-        if self.transports:
-            parts.append(" and ".join(self.transports))
-        return "; ".join(parts)
+        return "; ".join([*parts, *filter(None, [" and ".join(sorted(self.transports))])])
 
-    @property
-    def failures(self) -> list[str]:
-        return [
-            f"{test['test']}\n{test.get('error', '')}"
-            for test in self.tests
-            if test["outcome"] == "failed"
-        ]
+
+def read(row: Row, path: Path) -> RowResult:
+    """Reads pytest's report of a row; without one, pytest itself has failed."""
+    if not path.exists():
+        return RowResult(row, [FAILED])
+    root = ElementTree.parse(path).getroot()
+    outcomes = [
+        next((_OUTCOMES[part.tag] for part in case if part.tag in _OUTCOMES), PASSED)
+        for case in root.iter("testcase")
+    ]
+    counts: dict[str, int | float] = {}
+    transports = set()
+    for each in root.iter("property"):
+        name, text = each.attrib["name"], each.attrib["value"]
+        if name == "transport":
+            transports.add(text)
+        elif text.isdecimal():
+            counts[name] = counts.get(name, 0) + int(text)
+        else:
+            counts[name] = max(counts.get(name, float(text)), float(text))
+    seconds = sum(float(suite.attrib["time"]) for suite in root.iter("testsuite"))
+    return RowResult(row, outcomes, counts, transports, seconds)
 
 
 def _shown(name: str, value: float) -> str:
@@ -112,36 +106,6 @@ def summary(results: Sequence[RowResult]) -> str:
         for outcome in (PASSED, FAILED, SKIPPED, MISSING)
         if outcome in outcomes
     )
-
-
-def as_json(results: Iterable[RowResult], about: dict[str, str]) -> str:
-    """Everything that the tests recorded; `read` takes it back."""
-    rows = [
-        {
-            "row": result.row.number,
-            "tried": result.row.tried,
-            "expected": result.row.expected,
-            "reference": result.row.reference,
-            "outcome": result.outcome,
-            "seen": result.counts,
-            "seconds": round(result.seconds, 1),
-            "exit_code": result.exit_code,
-            "tests": result.tests,
-        }
-        for result in results
-    ]
-    return json.dumps({"about": about, "rows": rows}, indent=1) + "\n"
-
-
-def read(path: Path, mode: str) -> dict[int, RowResult]:
-    """Returns the rows of an earlier run; ValueError if its counts were others."""
-    run = json.loads(path.read_text())
-    if run["about"]["counts"] != _COUNTS[mode]:
-        raise ValueError(f"{path} is of a run with other counts: {run['about']['counts']}")
-    return {
-        row["row"]: RowResult(ROWS[row["row"]], row["tests"], row["seconds"], row["exit_code"])
-        for row in run["rows"]
-    }
 
 
 def _cells(*texts: object) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from tests.reliability import report
 from tests.reliability.__main__ import main
 from tests.reliability.report import FAILED, MISSING, PASSED, RowResult
-from tests.reliability.scorecard import FULL, QUICK, ROWS, files_of
+from tests.reliability.scorecard import ROWS, files_of
 from tests.support.programs import run_python
 
 TRANSPORTS = ["http2"]
@@ -29,13 +27,14 @@ def test_the_command_runs_a_row_and_writes_what_it_saw(tmp_path: Path) -> None:
     # The gate's options, such as the coverage that is required, are not for this run.
     finished = run_python(
         *("-m", "tests.reliability", "--quick", "--rows", "7"),
-        *("--json", tmp_path / "run.json", "--markdown", tmp_path / "run.md"),
+        *("--reports", tmp_path, "--markdown", tmp_path / "run.md"),
         environment={"PYTEST_ADDOPTS": ""},
     )
     assert "200 cancellations; 0 stale answers" in finished.stdout.replace("\n    ", " ")
-    (row,) = json.loads((tmp_path / "run.json").read_text())["rows"]
-    assert row["seen"]["cancellations"] == 200
-    assert {test["transport"] for test in row["tests"]} == {"http2", "grpc"}
+    assert "; grpc and http2" in finished.stdout.replace("\n    ", " ")
+    row = report.read(ROWS[7], tmp_path / "row-7-quick.xml")
+    assert row.counts["cancellations"] == 200
+    assert row.outcome == PASSED
     assert (
         "| 7 | 1,000 cancelled coroutines | 0 stale answers, 0 lost answers | InvalidStateError | "
         in (tmp_path / "run.md").read_text()
@@ -65,42 +64,50 @@ def test_rows_that_do_not_exist_are_refused(rows: str) -> None:
         main(["--rows", rows])
 
 
-def result(*outcomes: str, code: int = 0) -> RowResult:
-    tests = [
-        {
-            "test": "t",
-            "outcome": outcome,
-            "seen": [{"kills": 2, "noticed_s": float(index), "threads_more": 2.0}],
-        }
-        for index, outcome in enumerate(outcomes)
-    ]
-    return RowResult(ROWS[1], tests, 1.0, code)
+REPORT = """<testsuites><testsuite time="1.5">
+<testcase name="a"><properties>
+<property name="kills" value="2"/><property name="noticed_s" value="0.0"/>
+<property name="threads_more" value="2.0"/></properties></testcase>
+<testcase name="b"><properties>
+<property name="kills" value="2"/><property name="noticed_s" value="1.0"/></properties>{}</testcase>
+</testsuite></testsuites>"""
 
 
-def test_counts_add_up_and_the_largest_extreme_is_shown() -> None:
+def written(path: Path, *inner: str) -> Path:
+    path.write_text(REPORT.format(*inner))
+    return path
+
+
+def test_counts_add_up_and_the_largest_extreme_is_shown(tmp_path: Path) -> None:
     assert (
-        result("passed", "passed").seen
+        report.read(ROWS[1], written(tmp_path / "run.xml", "")).seen
         == "4 kills; noticed at most 1 s; threads more at most 2; 2 of 2 tests passed"
     )
 
 
-def test_the_rows_of_an_earlier_run_are_reported_as_well(
+def test_the_rows_of_an_earlier_run_with_these_counts_are_reported_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "run.json"
-    about = report.facts(QUICK, datetime.datetime.now(), 1.0)
-    path.write_text(report.as_json([result("passed")], about))
+    written(tmp_path / "row-1-quick.xml", "")
+    written(tmp_path / "row-2-full.xml", "")
     monkeypatch.setattr("tests.reliability.__main__.files_of", dict)
-    assert main(["--quick", "--rows", "39", "--with", str(path), "--json", str(path)]) == 1
+    table = tmp_path / "run.md"
+    asked = ["--rows", "39", "--reports", str(tmp_path), "--markdown", str(table)]
+    assert main(["--quick", *asked]) == 1
     assert capsys.readouterr().out.endswith("1 passed, 1 not there yet\n")
-    assert [row["row"] for row in json.loads(path.read_text())["rows"]] == [1, 39]
-    with pytest.raises(ValueError, match="other counts"):
-        report.read(path, FULL)
+    assert table.read_text().count("not run") == len(ROWS) - 2
 
 
-def test_a_row_fails_with_any_of_its_tests() -> None:
-    assert result("passed").outcome == PASSED
-    assert result("passed", "failed").outcome == FAILED
-    assert result("passed", code=2).outcome == FAILED
-    assert result("skipped").outcome == report.SKIPPED
-    assert result().outcome == MISSING
+@pytest.mark.parametrize(
+    ("inner", "outcome"),
+    [("", PASSED), ("<failure/>", FAILED), ("<error/>", FAILED), ("<skipped/>", PASSED)],
+)
+def test_a_row_fails_with_any_of_its_tests(inner: str, outcome: str, tmp_path: Path) -> None:
+    assert report.read(ROWS[1], written(tmp_path / "run.xml", inner)).outcome == outcome
+
+
+def test_a_row_without_a_report_fails_and_one_without_tests_is_not_there(tmp_path: Path) -> None:
+    assert report.read(ROWS[1], tmp_path / "none.xml").outcome == FAILED
+    (tmp_path / "run.xml").write_text("<testsuites/>")
+    assert report.read(ROWS[1], tmp_path / "run.xml").outcome == MISSING
+    assert RowResult(ROWS[1], [report.SKIPPED]).outcome == report.SKIPPED

@@ -44,8 +44,6 @@ from tests.benchmarks.cheap import Cheap
 from tests.benchmarks.processes import process
 from tests.transports.frames import grpc_message
 
-__all__ = ["Fake", "fake"]
-
 _REQUESTS = dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields_by_name
 _GREETING = settings_frame({INITIAL_WINDOW_SIZE: MAX_WINDOW}) + window_update(
     0, MAX_WINDOW - FIRST_WINDOW

@@ -22,21 +22,6 @@ from tests.benchmarks.processes import process
 from tests.benchmarks.rounds import alternate, timed
 from tests.scale.fakes import Fake, fake
 
-__all__ = [
-    "COMPUTES",
-    "LATENCIES",
-    "MAX_CONNECTIONS",
-    "STEP",
-    "WAITS",
-    "Costs",
-    "actions",
-    "costs",
-    "opened",
-    "real_rate",
-    "served",
-    "simulated_rates",
-]
-
 MAX_CONNECTIONS = 1024
 """What 1,000 environments need; the default of `serve` is 256."""
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["Alarm"]
-
 
 class Alarm:
     """An exception in the main thread after some seconds; none after the end of the block.

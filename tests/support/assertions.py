@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["asserts", "names_of_tests"]
-
 _TESTS = Path(__file__).parents[1]
 
 _RAISES = {"check_env", "raises", "warns", "fail", "fnmatch_lines", "check"}

@@ -12,8 +12,6 @@ import pytest
 
 from dm_env_rpc_client.transports import endpoint, opening
 
-__all__ = ["forced", "obey", "pytest_generate_tests", "transport"]
-
 _VARIABLE = "TESTED_TRANSPORT"
 _is_for_http2 = endpoint.is_for_http2
 

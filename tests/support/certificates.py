@@ -9,8 +9,6 @@ from typing import NamedTuple
 from tests.support.groups import need
 from tests.support.stopwatch import patience
 
-__all__ = ["LOCALHOST", "Authority", "Issued", "openssl", "self_signed"]
-
 LOCALHOST = "DNS:localhost,IP:127.0.0.1,IP:::1"
 
 

@@ -21,16 +21,6 @@ from typing import Any
 
 from dm_env_rpc_client.system import children
 
-__all__ = [
-    "COMMAND_SECONDS",
-    "child",
-    "context",
-    "end",
-    "exit_code",
-    "run_command",
-    "running_command",
-]
-
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.support.preloaded"])
 

@@ -18,17 +18,6 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = [
-    "GROUPS",
-    "installed",
-    "need",
-    "needs_packages",
-    "passed_in",
-    "report_together",
-    "reported_name",
-    "skip",
-]
-
 GROUPS = {
     "browser": ("chromium", "chromedriver"),
     "terminal": ("tmux",),

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.support.programs import ROOT
 
-__all__ = ["hide"]
-
 _PROGRAM = """
 from importlib.machinery import PathFinder
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.support.programs import ROOT
 
-__all__ = ["package_at"]
-
 
 def package_at(commit: str) -> Path:
     """Returns a folder with the package of a commit, which is kept between runs.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["Interrupt"]
-
 
 class Interrupt:
     """Raises KeyboardInterrupt in front of a line of some functions, counted from 1."""

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from tests.support.programs import ROOT
 
-__all__ = ["one_file"]
-
 _FILE = ROOT / "dm_env_rpc_client" / "launch" / "standalone" / "dm_env_rpc_server.py"
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from dm_env_rpc_client.system import children
 from tests.support.stopwatch import patience
 
-__all__ = ["ROOT", "open_links", "processor_seconds", "run_python"]
-
 ROOT = Path(__file__).parents[2]
 """The folder of the project."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["make_encodable"]
-
 
 def make_encodable(report: pytest.TestReport) -> None:
     """Escapes surrogates in what a report shows: sent as they are, they would end the run."""

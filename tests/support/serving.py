@@ -9,8 +9,6 @@ import pytest
 
 from dm_env_rpc_client.server import Server, serve
 
-__all__ = ["serving"]
-
 
 def serving(
     environment: Any,

@@ -28,8 +28,6 @@ from typing import Any
 from dm_env_rpc_client.system.busy_wait import processors
 from tests.reliability.scorecard import is_strict
 
-__all__ = ["Stopwatch", "ends_within", "own_seconds", "patience", "time_limit"]
-
 _USUAL_LOAD = 2.0
 """How many programs per processor want to run, at most, while only the tests do. See
 `pytest_xdist_auto_num_workers`."""

@@ -21,8 +21,6 @@ from _pytest import fixtures, python
 
 from tests.support.stopwatch import patience
 
-__all__ = ["OverdueError"]
-
 AGAIN_SECONDS = 20.0
 """When it is raised once more, because something has swallowed it."""
 

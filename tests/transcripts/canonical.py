@@ -23,16 +23,6 @@ from dm_env_rpc_client._proto import line_1_0_pb2
 from tests.transcripts.readable import inside, message_text
 from tests.transcripts.streams import Stream
 
-__all__ = [
-    "ERROR_WIDTH",
-    "Canonical",
-    "Placeholders",
-    "canonical",
-    "cut",
-    "digest",
-    "lines_of_streams",
-]
-
 _FRAME = re.compile(r'File "([^"]*)", line \d+, in (\S+)')
 
 _OWN_FOLDER = "transcripts"

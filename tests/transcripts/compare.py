@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-__all__ = ["differences"]
-
 _NEAR = 1
 """So many lines beside a difference are shown."""
 

@@ -15,8 +15,6 @@ from gymnasium import spaces
 
 from dm_env_rpc_client.server import Game, Properties
 
-__all__ = ["Counter", "Exact", "Informed", "Mirror", "Pair", "Wrong", "hosted", "players"]
-
 
 class Counter(dm_env.Environment):
     """Counts; observes arrays of several dtypes, a text, and levels of names.

@@ -15,8 +15,6 @@ from google.rpc import error_details_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2 as pb
 from dm_env_rpc_client._proto import properties_pb2
 
-__all__ = ["inside", "message_text", "value_text"]
-
 _MOST = 12
 """So many elements of an array are shown."""
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["path_of", "read", "write"]
-
 FOLDER = Path(__file__).parent / "recorded"
 
 _SECTION = "== "

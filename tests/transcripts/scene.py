@@ -26,8 +26,6 @@ from tests.transcripts.readable import value_text
 from tests.transcripts.streams import PATH, streams_of, turns
 from tests.transcripts.tap import CLIENT, Tap
 
-__all__ = ["WIDTH", "Scenario", "Scene", "Shared", "transcript"]
-
 WIDTH = 80
 """Characters of a line."""
 

@@ -14,8 +14,6 @@ from hpack import Decoder
 
 from tests.transcripts.tap import CLIENT, SERVER, Chunk
 
-__all__ = ["PATH", "Stream", "streams_of", "turns"]
-
 PATH = "/dm_env_rpc.v1.Environment/Process"
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -11,8 +11,6 @@ import socket
 import threading
 from typing import NamedTuple
 
-__all__ = ["CLIENT", "SERVER", "Chunk", "Tap"]
-
 CLIENT, SERVER = "client", "server"
 
 _SECONDS = 60.0

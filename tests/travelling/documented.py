@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from tests.travelling.told import Call, Event, Failed, Tale
 
-__all__ = ["DIFFERENT", "EVERYWHERE", "UNLIKE", "Different", "expected_in"]
-
 EVERYWHERE: Mapping[str, Sequence[str]] = {
     "how-to/gymnasium.md": [
         "observed elements of a Discrete are `int`, where some environments have NumPy's integers",

@@ -19,23 +19,6 @@ from dm_env_rpc_client.errors import SpecError
 from tests.travelling.environments.usual import Habit
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told
 
-__all__ = [
-    "OPTIONS",
-    "ROWS",
-    "action_of",
-    "alone",
-    "at_once",
-    "by_place",
-    "described",
-    "given_to_reset",
-    "in_same_step",
-    "in_vectors",
-    "row_of_infos",
-    "rows_of_observations",
-    "seed_of",
-    "sent",
-]  # fmt: skip
-
 ROWS = (0, 1)
 
 OPTIONS = {"level": 3, "names": ["a", "b"]}

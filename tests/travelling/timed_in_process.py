@@ -16,11 +16,6 @@ from tests.travelling.environments.usual import Habit
 from tests.travelling.in_process import ROWS, described, seed_of
 from tests.travelling.told import Event, Failed, Lost, Opened, Tale, Timed
 
-__all__ = [
-    "Named", "action_by_name", "facts", "nested", "timed_alone", "timed_in_rows", "timed_of",
-    "written",
-]  # fmt: skip
-
 _FIRST, _, _LAST = map(int, dm_env.StepType)
 
 

@@ -8,10 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = [
-    "Call", "Event", "Failed", "Lost", "Opened", "Tale", "Timed", "Told", "difference", "kept",
-]  # fmt: skip
-
 Call: TypeAlias = str
 """`R`: a reset. `s`: a step. `r`: what begins the next episode after an end, a reset or a step."""
 

@@ -10,18 +10,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = [
-    "HOPELESS",
-    "KINDS",
-    "ROWS",
-    "Informing",
-    "identical",
-    "informing",
-    "played",
-    "rows_alone",
-    "waiting",
-]
-
 ROWS = 3
 
 ABSENT = object()

@@ -9,8 +9,6 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-__all__ = ["ENVIRONMENTS", "REMOTE", "cart_pole", "cart_poles", "local_environment"]
-
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 """The id of the environment at a server."""
 

@@ -10,8 +10,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["SPACES", "Mirror", "Mission"]
-
 
 class Mission(spaces.Space[str]):
     """A space of strings that is not a Text, as MiniGrid's."""

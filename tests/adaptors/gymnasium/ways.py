@@ -16,8 +16,6 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.protocol.batches import ROW_ERRORS, row_errors
 from dm_env_rpc_client.server import serve
 
-__all__ = ["NEXT", "SAME", "WAYS", "Seen", "playing"]
-
 ROWS = 2
 
 NEXT, SAME = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP

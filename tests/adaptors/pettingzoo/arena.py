@@ -15,8 +15,6 @@ from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.server import Server
 from tests.support.scripted import settles
 
-__all__ = ["AGENTS", "Arena", "arena_actions", "remote"]
-
 AGENTS: list[Hashable] = ["scout", ("drone", 1), 2]
 
 _SPACES: dict[Hashable, spaces.Space[Any]] = {

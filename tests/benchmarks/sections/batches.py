@@ -26,8 +26,6 @@ from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.sections.serving import ASYNC, BATCHED, VECTOR, CheapGym, vector_step
 from tests.benchmarks.settings import Settings
 
-__all__ = ["batched", "batched_rate", "batched_single"]
-
 CART_POLE = "CartPole"
 SAME_STEP = "CartPole, SAME_STEP"
 PROXY = "Remote-v0"

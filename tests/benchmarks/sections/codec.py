@@ -22,8 +22,6 @@ from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE
 
-__all__ = ["OURS", "codec", "tensors"]
-
 OURS = "dm_env_rpc_client"
 ENCODE, DECODE, PACK, UNPACK = "encode", "decode", "pack_tensor", "unpack_tensor"
 

@@ -22,8 +22,6 @@ from tests.benchmarks.rounds import timed
 from tests.benchmarks.sections.serving import vector_step
 from tests.benchmarks.settings import Settings
 
-__all__ = ["foreign"]
-
 OURS = "RemoteVectorEnv"
 OWN = "in process"
 

@@ -9,8 +9,6 @@ from tests.benchmarks.rounds import Contender
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_GRPCIO, BEST, Stepper, our_name, steppers
 
-__all__ = ["growth"]
-
 _KIB = 2**10
 _MIB = 2**20
 _SIZES = (4 * _KIB, 64 * _KIB, _MIB, 4 * _MIB, 16 * _MIB, 64 * _MIB)

@@ -16,8 +16,6 @@ from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BEST, REFERENCE, TRANSPORTS, Reference, our_name
 
-__all__ = ["LOOP", "environments", "growth_by_environments", "vector_name"]
-
 LOOP = f"{REFERENCE}, in a loop"
 _NUMBER = 16
 _PAYLOADS = ("scalar", "uint8", "float32")

@@ -13,8 +13,6 @@ from tests.benchmarks.rounds import Sample
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BEST, TRANSPORTS, our_name
 
-__all__ = ["memory"]
-
 STEPS = 1_000
 QUICK_STEPS = 100
 FULL_STEPS = 10_000

@@ -14,8 +14,6 @@ from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
 
-__all__ = ["PLAIN", "PROXY", "RECORDED", "recording"]
-
 PLAIN = "not recorded"
 RECORDED = "recorded"
 PROXY = "through a proxy that records"

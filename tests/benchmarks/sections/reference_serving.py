@@ -17,8 +17,6 @@ from dm_env_rpc.v1 import (
     spec_manager,
 )
 
-__all__ = ["serve_reference"]
-
 _ALL_SIZES = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 

@@ -31,8 +31,6 @@ from tests.benchmarks.sections.reference_serving import serve_reference
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE, BareCpp, Reference
 
-__all__ = ["served", "served_computing", "served_to_cpp", "served_together", "vector_step"]
-
 OURS = "dm_env_rpc_client, both ends"
 OURS_UNIX = "dm_env_rpc_client, a unix socket"
 OURS_GRPC = "dm_env_rpc_client, grpcio's server"

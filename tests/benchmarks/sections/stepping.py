@@ -18,8 +18,6 @@ from tests.benchmarks.steppers import (
     steppers,
 )
 
-__all__ = ["PAYLOADS", "pipelined", "waiting"]
-
 PAYLOADS = {
     "scalar": "float32 scalar",
     "vector": "float64[256]",

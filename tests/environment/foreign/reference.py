@@ -9,8 +9,6 @@ from typing import Any
 import grpc
 from dm_env_rpc.v1 import connection
 
-__all__ = ["reference_connection"]
-
 
 @contextlib.contextmanager
 def reference_connection(address: str) -> Iterator[Any]:

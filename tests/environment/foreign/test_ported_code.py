@@ -33,6 +33,8 @@ from dm_env_rpc_client.testing import ScriptedServer
 from tests import rooms
 from tests.environment.one_world import RUNNING, joining, refuse, scripted
 
+TRANSPORTS = ["http2"]
+
 pytestmark = pytest.mark.usefixtures("no_warnings")
 
 

@@ -26,6 +26,8 @@ from tests.support.environments import Dice, Echo
 from tests.support.scripted import served_echo, settles
 from tests.support.serving import serving
 
+TRANSPORTS = ["http2"]
+
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
 BOTH = pytest.mark.parametrize("num_batches", [0, None, 2], ids=["streams", "batch", "batches"])

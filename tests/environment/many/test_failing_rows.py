@@ -32,6 +32,8 @@ from tests.support.scripted import (
 from tests.support.serving import serving
 from tests.support.stopwatch import patience, time_limit
 
+TRANSPORTS = ["http2"]
+
 
 class Fragile(Echo):
     """Raises when it is told to do a negative number."""

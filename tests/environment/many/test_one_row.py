@@ -14,6 +14,8 @@ from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.server import Catch, serve
 from tests.support.environments import Dice
 
+TRANSPORTS = ["http2"]
+
 ROWS = {"num_envs": 3, "rows.seed": [1, 2, 3]}
 
 

@@ -18,6 +18,8 @@ from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.server import serve
 from tests.support.interrupts import Interrupt
 
+TRANSPORTS = ["http2"]
+
 SAME = AutoresetMode.SAME_STEP
 
 LENGTH = 2

@@ -9,8 +9,6 @@ from pathlib import Path
 from tests.support.groups import need, skip
 from tests.support.history import package_at
 
-__all__ = ["COMMIT", "former_version"]
-
 COMMIT = "562b5870d9a1938c3ee982b6401b3204a4dff031"
 
 

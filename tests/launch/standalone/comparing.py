@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_same"]
-
 
 def is_same(one: Any, other: Any) -> bool:
     """Whether nested values are equal bit for bit, with types, dtypes and shapes; NaN is itself."""

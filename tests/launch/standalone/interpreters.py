@@ -17,8 +17,6 @@ from dm_env_rpc_client.launch import standalone
 from tests.reliability.hostile.served import Served
 from tests.support.groups import skip
 
-__all__ = ["FILE", "NEWEST", "OLDEST", "VERSIONS", "interpreter", "served"]
-
 FILE = Path(standalone.__file__).with_name("dm_env_rpc_server.py")
 HERE = Path(__file__).parent
 

@@ -16,8 +16,6 @@ import grpc
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
 from tests.peers.grpcio.payloads import RequestError, conform, initial, integers, make_payload
 
-__all__ = ["PROCESS", "Session", "Worlds", "metadata_pairs"]
-
 PROCESS = "Process"
 
 STEPS_UID = 12

@@ -8,8 +8,6 @@ from typing import Any
 
 import grpc
 
-__all__ = ["OPTIONS", "SERVICE", "listen", "parse"]
-
 SERVICE = "dm_env_rpc.v1.Environment"
 OPTIONS = [
     ("grpc.max_send_message_length", -1),

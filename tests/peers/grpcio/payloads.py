@@ -10,8 +10,6 @@ import numpy as np
 
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
 
-__all__ = ["RequestError", "conform", "initial", "integers", "make_payload"]
-
 COUNTER_PERIOD = 100
 MAX_BYTES = 2**30
 

@@ -14,8 +14,6 @@ from tests.reliability.hostile.served import Honest, Served, percentile
 from tests.reliability.recording import Seen
 from tests.support import forks
 
-__all__ = ["SCALES", "SLACK", "Attack", "Comparison", "Outcome", "attacker", "pause"]
-
 SLACK = 16 << 20
 """Bytes that a server may take more."""
 

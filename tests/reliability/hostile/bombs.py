@@ -13,8 +13,6 @@ import numpy as np
 from dm_env_rpc_client import dm_env_rpc_pb2, pack_tensor, properties_pb2
 from dm_env_rpc_client.tensors.codecs import varint
 
-__all__ = ["answers", "requests", "specs"]
-
 Tensor = dm_env_rpc_pb2.Tensor
 TensorSpec = dm_env_rpc_pb2.TensorSpec
 

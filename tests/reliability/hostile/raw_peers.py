@@ -11,8 +11,6 @@ from typing import Any
 
 from dm_env_rpc_client import connect, connect_async, dm_env_rpc_pb2
 
-__all__ = ["answering_socket", "ask", "read_for_ever"]
-
 Script = Callable[[socket.socket], None]
 
 

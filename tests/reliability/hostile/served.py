@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,6 @@ from dm_env_rpc_client.transports.http2.server import clients
 from tests.support import forks
 from tests.support.programs import processor_seconds
 from tests.support.stopwatch import Stopwatch, patience
-
-__all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]
 
 _LARGE = dm_env_rpc_pb2.Tensor(int8s={"array": bytes(100_000)})
 
@@ -94,6 +92,24 @@ class Served(NamedTuple):
         statuses = [(process / "status").read_text() for process in self._processes()]
         lines = [line for status in statuses for line in status.splitlines()]
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def measured(use: Callable[[], object], told: Pipe) -> None:
+    """Tells how something in this process ended, and how many bytes it took at its peak."""
+    own = Served("", os.getpid())
+    before = own.watch_memory()
+    try:
+        use()
+        outcome = ""
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    told.send((outcome, own.peak() - before))
+
+
+def heard(pipe: Pipe) -> Any:
+    """What a process tells within two minutes."""
+    assert pipe.poll(120)
+    return pipe.recv()
 
 
 def _answer_much(message: object, world: object) -> dm_env_rpc_pb2.Tensor:

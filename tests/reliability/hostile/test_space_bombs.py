@@ -21,6 +21,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.tensors.limits import DEFAULT
+from tests.reliability.hostile.served import heard, measured
 from tests.reliability.recording import Seen
 from tests.support import forks
 
@@ -28,7 +29,7 @@ TRANSPORTS = ["http2"]
 
 pytestmark = pytest.mark.row(59)
 
-SLACK_MIB = 64
+SLACK = 64 << 20
 
 
 def box(*shape: int, dtype: str = "float64", **more: Any) -> dict[str, Any]:
@@ -147,25 +148,6 @@ def described(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
     return use
 
 
-def _resident(kind: str) -> float:
-    with open("/proc/self/status") as status:
-        (line,) = (line for line in status if line.startswith(kind))
-    return int(line.split()[1]) / 1024
-
-
-def _measured(use: Callable[[], object], pipe: Any) -> None:
-    """Tells how something ended, and how much memory it took at its peak."""
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    before = _resident("VmRSS")
-    try:
-        use()
-        outcome = ""
-    except Exception as error:
-        outcome = f"{type(error).__name__}: {error}"
-    pipe.send((outcome, _resident("VmHWM") - before))
-
-
 def _open(address: str, rows: int, pipe: Any) -> None:
     # What a first environment takes is taken before.
     make_remote(address).close()
@@ -178,7 +160,7 @@ def _open(address: str, rows: int, pipe: Any) -> None:
         else:
             make_remote(address).close()
 
-    _measured(use, pipe)
+    measured(use, pipe)
 
 
 @pytest.fixture(scope="module")
@@ -194,19 +176,17 @@ def test_opening_takes_little_more_memory_than_the_description(
 ) -> None:
     value, expected = BOMBS[bomb]
     with forks.child(_open, quiet, rows) as (_, pipe):
-        assert pipe.poll(120)
-        assert pipe.recv() == "ready"
+        assert heard(pipe) == "ready"
         text = described(value())
         pipe.send("go")
-        assert pipe.poll(120)
-        outcome, more = pipe.recv()
+        outcome, more = heard(pipe)
     if expected:
         assert outcome.startswith("ProtocolError: property 'gymnasium'")
         assert len(outcome) < 600
     else:
         assert outcome == ""
-    seen(bombs=1, memory_mib=more)
-    assert more < 4 * len(text) / (1 << 20) * max(rows, 1) + SLACK_MIB
+    seen(bombs=1, memory_mib=more / (1 << 20))
+    assert more < 4 * len(text) * max(rows, 1) + SLACK
 
 
 def test_the_error_says_what_does_not_fit_and_what_to_do() -> None:
@@ -261,7 +241,7 @@ def _open_specs(address: str, door: str, settings: dict[str, Any], pipe: Any) ->
         else:
             RemoteVectorEnv(address, 4, settings, num_batches=0).close()
 
-    _measured(use, pipe)
+    measured(use, pipe)
 
 
 @pytest.mark.parametrize("door", ["make", "Remote-v0", "RemoteVectorEnv"])
@@ -273,8 +253,7 @@ def test_specs_of_large_arrays_take_no_memory(
 ) -> None:
     settings = {"size": size, "side": side, "bounds": bounds}
     with forks.child(_open_specs, wide, door, settings) as (_, pipe):
-        assert pipe.poll(120)
-        outcome, more = pipe.recv()
+        outcome, more = heard(pipe)
     if size == 1 << 26:
         uid = re.escape("(uid 1)")
         kind = "SpecError" if door != "RemoteVectorEnv" else "EnvironmentsFailedError"
@@ -285,8 +264,8 @@ def test_specs_of_large_arrays_take_no_memory(
         assert ("requested_observations" in outcome) == (side == "observation")
     else:
         assert outcome == ""
-    seen(bombs=1, memory_mib=more)
-    assert more < SLACK_MIB
+    seen(bombs=1, memory_mib=more / (1 << 20))
+    assert more < SLACK
 
 
 def test_an_observation_that_is_not_asked_for_may_have_any_size(wide: str) -> None:

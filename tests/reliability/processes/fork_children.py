@@ -20,8 +20,6 @@ from dm_env_rpc_client import AsyncConnection, Connection, ConnectionLostError, 
 from tests.support.both_transports import forced
 from tests.support.scripted import extension
 
-__all__ = ["ACTS", "ASYNC_ACTS", "refused", "use_everything", "use_everything_async"]
-
 _seconds: list[float] = []
 """How long each refusal in this process took."""
 

@@ -9,8 +9,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 
-__all__ = ["Child"]
-
 
 class Child:
     """A forked child that runs `act`, whose text comes back in `result`."""

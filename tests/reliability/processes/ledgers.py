@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-__all__ = ["Entry", "Ledger", "length_of"]
-
 
 class Entry(NamedTuple):
     """What an observation says.

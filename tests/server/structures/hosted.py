@@ -9,8 +9,6 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-__all__ = ["Structured", "array", "filled"]
-
 
 def array(*shape: int) -> specs.Array:
     return specs.Array(shape, np.float64)

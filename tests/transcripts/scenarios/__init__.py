@@ -18,8 +18,6 @@ from tests.transcripts.scenarios import (
 )
 from tests.transcripts.scene import Scenario
 
-__all__ = ["SCENARIOS"]
-
 SCENARIOS: dict[str, dict[str, Scenario]] = {
     module.__name__.rpartition(".")[2]: module.SCENARIOS
     for module in (

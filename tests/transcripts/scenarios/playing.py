@@ -12,8 +12,6 @@ import dm_env_rpc_client as d
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.transcripts.scene import Scene
 
-__all__ = ["WAYS", "Way", "act", "acts", "nothing", "see_steps"]
-
 STEPS = 4
 
 Way = Callable[..., Any]

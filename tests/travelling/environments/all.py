@@ -15,8 +15,6 @@ from tests.travelling.environments import (
 from tests.travelling.environments.stacked import Stacked
 from tests.travelling.environments.usual import Habit
 
-__all__ = ["AGENTS", "DM_ENV", "GYMNASIUM", "HABITS", "make", "make_vector"]
-
 GYMNASIUM: Mapping[str, Habit] = {**observed.HABITS, **informing.HABITS, **misbehaving.HABITS}
 
 DM_ENV: Mapping[str, Habit] = {f"dm_env: {name}": each for name, each in of_dm_env.HABITS.items()}

@@ -13,8 +13,6 @@ import numpy as np
 
 from tests.travelling.environments.usual import Habit, Refused, Usual
 
-__all__ = ["HABITS", "INFOS"]
-
 
 class Informing(Usual):
     """Its infos are made by a function."""

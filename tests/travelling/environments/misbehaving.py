@@ -9,8 +9,6 @@ import gymnasium
 
 from tests.travelling.environments.usual import Habit, Refused, Usual
 
-__all__ = ["HABITS"]
-
 
 class Raising(Usual):
     """Raises an error at some time in its first episode.

@@ -11,8 +11,6 @@ from gymnasium import spaces
 
 from tests.travelling.environments.usual import Habit, Observing, Refused, Usual
 
-__all__ = ["HABITS"]
-
 _BYTES = spaces.Box(0, 255, (2,), np.uint8)
 _INTEGERS = spaces.Box(-9, 9, (2,), np.int32)
 _FLOATS = spaces.Box(-9, 9, (2,), np.float32)

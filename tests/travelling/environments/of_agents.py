@@ -12,8 +12,6 @@ from pettingzoo import ParallelEnv
 
 from tests.travelling.environments.usual import Habit, Refused
 
-__all__ = ["HABITS"]
-
 _SPACE = spaces.Dict({"z": spaces.Box(-999, 999, (2,), np.float64), "a": spaces.Discrete(9)})
 
 

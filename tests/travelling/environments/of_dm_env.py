@@ -14,8 +14,6 @@ from dm_env import specs
 
 from tests.travelling.environments.usual import Habit, Refused
 
-__all__ = ["HABITS"]
-
 FIRST, MID, LAST = dm_env.StepType
 
 Step = tuple[Any, Any, Any]

@@ -12,8 +12,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
-__all__ = ["Stacked"]
-
 
 class Stacked(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Steps environments one after the other, as simulators with arrays for rows do.

@@ -10,8 +10,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["LENGTH", "Habit", "Observing", "Refused", "Usual"]
-
 LENGTH = 3
 """The steps of an episode."""
 

@@ -13,8 +13,6 @@ from tests.travelling.in_process import action_of, element
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told, kept
 from tests.travelling.ways.gymnasium_clients import failed
 
-__all__ = ["agents_alone", "play_parallel"]
-
 
 def agents_alone(habit: Habit) -> list[Tale]:
     """Plays an environment of PettingZoo in this process."""

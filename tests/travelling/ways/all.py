@@ -27,8 +27,6 @@ from tests.travelling.ways.dm_env_clients import (
 from tests.travelling.ways.gymnasium_clients import play_single, play_vector
 from tests.travelling.ways.places import Places
 
-__all__ = ["IN_SAME_STEP", "WAYS", "Way", "cells"]
-
 Play = Callable[[Places, str, Sequence[Call]], list[Tale]]
 
 

@@ -18,8 +18,6 @@ from tests.travelling.timed_in_process import action_by_name, facts, nested, wri
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Timed, kept
 from tests.travelling.ways.gymnasium_clients import failed, first_failure, rows_of_failure
 
-__all__ = ["play_async", "play_batched", "play_make", "play_make_of_batch", "read_episodes"]
-
 _FIRST = int(dm_env.StepType.FIRST)
 
 

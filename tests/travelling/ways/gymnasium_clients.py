@@ -24,15 +24,6 @@ from tests.travelling.in_process import (
 )
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told, kept
 
-__all__ = [
-    "actions_of_rows",
-    "failed",
-    "first_failure",
-    "play_single",
-    "play_vector",
-    "rows_of_failure",
-]
-
 
 def failed(error: Exception) -> Failed:
     """Returns an error as a player notes it."""

@@ -12,8 +12,6 @@ from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
 from tests.travelling.environments.all import make, make_vector
 
-__all__ = ["Places"]
-
 
 class Places:
     """Servers, each of which begins to serve when it is first needed.
