@@ -34,13 +34,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.constraints import ROOT
-from tests.pythons import interpreters, mirror
+from tests.pythons import interpreters, make_debian
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _USER = "someone"
-_COPIED = (
-    "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt", "etc/apt/apt.conf.d",
-)  # fmt: skip
 _SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] \S+: (.*)$", re.MULTILINE)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.*)$", re.MULTILINE)
 _COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
@@ -154,19 +151,7 @@ def _clone(folder: Path) -> None:
 @contextlib.contextmanager
 def _debian(suite: str, folder: Path, as_user: bool) -> Iterator[Machine]:
     """A Debian in a folder, made there if need be."""
-    if not (folder / "usr/bin/python3").exists():
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", "--include=python3-venv,ca-certificates",
-             suite, str(folder), *mirror()],
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )  # fmt: skip
-    for name in _COPIED:
-        source = Path("/", name)
-        if source.is_dir():
-            shutil.copytree(source, folder / name, dirs_exist_ok=True)
-        elif source.exists():
-            shutil.copy(source, folder / name)
+    make_debian(folder, suite, "python3")
     home = Path("home", _USER) if as_user else Path("root")
     into: list[str] = ["chroot", str(folder)]
     if as_user:

@@ -52,6 +52,10 @@ _OPTIONS = (
 _COPIED = ("tests", "docs", "notebooks", "protos", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
            "pyproject.toml")  # fmt: skip
 _CHROOT_FOLDER = "project"
+_OF_THE_NETWORK = (
+    "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt", "etc/apt/apt.conf.d",
+)  # fmt: skip
+"""What apt and pip need to reach their mirrors."""
 
 
 def lowest() -> dict[str, str]:
@@ -149,25 +153,33 @@ def _copy(source: Path, target: Path, names: Iterable[str] = _COPIED) -> None:
             shutil.copy(path, target / name)
 
 
-def _debian(folder: Path, version: str) -> list[str]:
-    """Returns a command for the Python of Debian unstable, which is installed in a folder."""
-    if not (folder / "usr/bin" / f"python{version}").exists():
-        packages = f"--include=python{version}-venv,ca-certificates"
+def make_debian(folder: Path, suite: str, python: str) -> None:
+    """Makes a Debian with an interpreter in a folder, if need be, that reaches its mirrors."""
+    if not (folder / "usr/bin" / python).exists():
+        packages = f"--include={python}-venv,ca-certificates"
         subprocess.run(
-            ["debootstrap", "--variant=minbase", packages, "sid", str(folder), *mirror()],
+            ["debootstrap", "--variant=minbase", packages, suite, str(folder), *_mirror()],
             stdout=subprocess.DEVNULL,
             check=True,
         )
-    for path in ("etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt"):
-        if Path("/", path).exists():
-            shutil.copy(Path("/", path), folder / path)
+    for name in _OF_THE_NETWORK:
+        source = Path("/", name)
+        if source.is_dir():
+            shutil.copytree(source, folder / name, dirs_exist_ok=True)
+        elif source.exists():
+            shutil.copy(source, folder / name)
+
+
+def _debian(folder: Path, version: str) -> list[str]:
+    """Returns a command for the Python of Debian unstable, which is installed in a folder."""
+    make_debian(folder, "sid", f"python{version}")
     shutil.rmtree(folder / _CHROOT_FOLDER, ignore_errors=True)
     _copy(ROOT, folder / _CHROOT_FOLDER, (*_COPIED, "dm_env_rpc_client", "LICENSE"))
     command = f'cd /{_CHROOT_FOLDER} && exec python{version} "$@"'
     return ["chroot", str(folder), "sh", "-c", command, "sh"]
 
 
-def mirror() -> list[str]:
+def _mirror() -> list[str]:
     """The mirror that this machine's own packages come from."""
     found = []
     for path in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*")):

@@ -106,9 +106,9 @@ RETURNS: dict[str, Wrong] = {
 
 @pytest.mark.parametrize("name", RETURNS)
 def test_what_a_method_returns(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    factory, *texts = RETURNS[name]
+    factory, texts = RETURNS[name][0], RETURNS[name][1:]
     with serve(factory) as server:
-        Mistake(play, DmEnvRpcError, *texts).check(server.address)
+        Mistake(play, *texts, DmEnvRpcError).check(server.address)
         (kept,) = server.errors
     assert all(text in str(kept) for text in texts), kept
     (logged,) = [each for each in caplog.records if each.levelno == logging.ERROR]
@@ -118,9 +118,9 @@ def test_what_a_method_returns(name: str, caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.parametrize("name", RETURNS)
 def test_what_a_method_returns_in_rows(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    factory, *texts = RETURNS[name]
+    factory, texts = RETURNS[name][0], RETURNS[name][1:]
     with serve(factory) as server:
-        Mistake(play_rows, EnvironmentsFailedError, *texts).check(server.address)
+        Mistake(play_rows, *texts, EnvironmentsFailedError).check(server.address)
         assert server.stats().requests["create_world"] == 1  # It was a batch.
     failures = [str(each.exc_info[1]) for each in caplog.records if each.exc_info]
     assert len(failures) == 2
@@ -176,9 +176,9 @@ def test_what_is_created(
     name: str, play: Any, error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    factory, *texts = CREATIONS[name]
+    factory, texts = CREATIONS[name][0], CREATIONS[name][1:]
     with serve(factory) as server:
-        Mistake(play, error, *texts).check(server.address)
+        Mistake(play, *texts, error).check(server.address)
         assert all(text in str(server.errors[0]) for text in texts)
 
 
@@ -189,7 +189,7 @@ def test_what_a_game_returns(caplog: pytest.LogCaptureFixture) -> None:
         (OBSERVATION, "a dict with the key 'counter'", TRANSITION),
     ):
         game = type("Race", (Race,), {"min_players": 1, "timestep": lambda *_, v=value: v})
-        mistake = Mistake(play, DmEnvRpcError, "timestep of Race", given, advice)
+        mistake = Mistake(play, "timestep of Race", given, advice, DmEnvRpcError)
         with serve(game) as server:
             mistake.check(server.address)
             assert given in str(server.errors[0])
@@ -271,9 +271,9 @@ PAIRS: dict[str, Wrong] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_is_returned_for_all_agents(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    factory, *texts = PAIRS[name]
+    factory, texts = PAIRS[name][0], PAIRS[name][1:]
     with serve(factory) as server:
-        Mistake(play_pair, DmEnvRpcError, *texts).check(server.address)
+        Mistake(play_pair, *texts, DmEnvRpcError).check(server.address)
         assert all(text in str(server.errors[0]) for text in texts)
 
 
@@ -304,7 +304,7 @@ def test_what_a_vector_environment_returns(
     method: str, value: Any, given: str, advice: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    mistake = Mistake(play_rows, EnvironmentsFailedError, f"{method} of Rows", given, advice)
+    mistake = Mistake(play_rows, f"{method} of Rows", given, advice, EnvironmentsFailedError)
     with serve(returning(Rows, method, value)) as server:
         mistake.check(server.address)
         assert given in str(server.errors[0])

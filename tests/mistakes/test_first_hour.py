@@ -242,34 +242,35 @@ REMOTE_BATCH = (
 
 TAKEN_FOR_GYMNASIUM = {
     "reset(seed=1)": Mistake(
-        lambda env: env.reset(seed=1), TypeError, ".reset()", "'seed'", 'such as reset({"seed": 1})'
+        lambda env: env.reset(seed=1), ".reset()", "'seed'", 'such as reset({"seed": 1})',
+        TypeError,
     ),
     "reset(options={})": Mistake(
-        lambda env: env.reset(options={}), TypeError, ".reset()", "'options'", "reset({...})"
+        lambda env: env.reset(options={}), ".reset()", "'options'", "reset({...})", TypeError,
     ),
     "action_space": Mistake(
-        lambda env: env.action_space, AttributeError, "object has no", "'action_space'",
-        "which has action_spec() in its place",
+        lambda env: env.action_space, "object has no", "'action_space'",
+        "which has action_spec() in its place", AttributeError,
     ),
     "observation_space": Mistake(
-        lambda env: env.observation_space.shape, AttributeError, "object has no",
-        "'observation_space'", "which has observation_spec() in its place",
+        lambda env: env.observation_space.shape, "object has no", "'observation_space'",
+        "which has observation_spec() in its place", AttributeError,
     ),
     "single_action_space": Mistake(
-        lambda env: env.single_action_space, AttributeError, "object has no",
-        "'single_action_space'", "which has action_spec() in its place",
+        lambda env: env.single_action_space, "object has no", "'single_action_space'",
+        "which has action_spec() in its place", AttributeError,
     ),
     "render()": Mistake(
-        lambda env: env.render(), AttributeError, "object has no", "'render'", "has observations"
+        lambda env: env.render(), "object has no", "'render'", "has observations", AttributeError,
     ),
     "unwrapped": Mistake(
-        lambda env: env.unwrapped, AttributeError, "object has no", "'unwrapped'", "of dm_env"
+        lambda env: env.unwrapped, "object has no", "'unwrapped'", "of dm_env", AttributeError,
     ),
 }  # fmt: skip
 MISSPELT = {
     "reset(setings={})": Mistake(
-        lambda env: env.reset(setings={}), TypeError, ".reset()", "'setings'",
-        "did you mean 'settings'?",
+        lambda env: env.reset(setings={}), ".reset()", "'setings'", "did you mean 'settings'?",
+        TypeError,
     ),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
-from dm_env_rpc_client import DmEnvRpcError, SpecError
+from dm_env_rpc_client import DmEnvRpcError
 from dm_env_rpc_client.server import Race
 from tests.mistakes.mistake import Mistake
 from tests.mistakes.wrong_environments import (
@@ -48,47 +48,43 @@ SERVED = (
     "PettingZoo, a Game or a World"
 )
 AT_SERVE: dict[str, Mistake] = {
-    "a class": Mistake(
-        lambda: serve(Thing), SpecError, "the environment", "the class Thing", SERVED
-    ),
+    "a class": Mistake(lambda: serve(Thing), "the environment", "the class Thing", SERVED),
     "a class without reset": Mistake(
-        lambda: serve(Stepping), SpecError, "the environment", "as it has no reset;", SERVED
+        lambda: serve(Stepping), "the environment", "as it has no reset;", SERVED,
     ),
-    "a class of Python": Mistake(
-        lambda: serve(dict), SpecError, "the environment", "the class dict", SERVED
-    ),
+    "a class of Python": Mistake(lambda: serve(dict), "the environment", "the class dict", SERVED),
     "a class in a dict": Mistake(
-        lambda: serve({"x": Thing}), SpecError, "environment 'x'", "the class Thing", SERVED
+        lambda: serve({"x": Thing}), "environment 'x'", "the class Thing", SERVED,
     ),
-    "a number": Mistake(lambda: serve(3.5), SpecError, "the environment", "got float", SERVED),
-    "a module": Mistake(lambda: serve(logging), SpecError, "the environment", "got module", SERVED),
-    "a list": Mistake(lambda: serve([Countdown]), SpecError, "the environment", "got list", SERVED),
+    "a number": Mistake(lambda: serve(3.5), "the environment", "got float", SERVED),
+    "a module": Mistake(lambda: serve(logging), "the environment", "got module", SERVED),
+    "a list": Mistake(lambda: serve([Countdown]), "the environment", "got list", SERVED),
     "an instance that is half of one": Mistake(
-        lambda: serve(Half()), TypeError, "the environment is an instance of Half",
-        "which has no action_spec, observation_spec, reward_spec, discount_spec", SERVED,
+        lambda: serve(Half()), "the environment is an instance of Half",
+        "which has no action_spec, observation_spec, reward_spec, discount_spec", SERVED, TypeError,
     ),
     "an instance with a space that has no spec": Mistake(
-        lambda: serve(strange()), SpecError, "action_space", "Strange", "",
+        lambda: serve(strange()), "action_space", "Strange", "",
     ),
     "an instance whose spec is a space": Mistake(
-        lambda: serve(returning(Countdown, "action_spec", spaces.Discrete(3))()), TypeError,
-        "action_spec of Countdown", "returned Discrete(3)", INHERIT,
+        lambda: serve(returning(Countdown, "action_spec", spaces.Discrete(3))()),
+        "action_spec of Countdown", "returned Discrete(3)", INHERIT, TypeError,
     ),
     "an instance without spaces": Mistake(
-        lambda: serve(type("Spaceless", (gymnasium.Env,), {})()), TypeError,
-        "Spaceless has no action_space", "", "set self.action_space",
+        lambda: serve(type("Spaceless", (gymnasium.Env,), {})()), "Spaceless has no action_space",
+        "", "set self.action_space", TypeError,
     ),
     "an instance with several processes": Mistake(
-        lambda: serve(CountdownEnv(), processes=2), SpecError, "processes=2",
-        "an instance of CountdownEnv", "pass what makes one",
+        lambda: serve(CountdownEnv(), processes=2), "processes=2", "an instance of CountdownEnv",
+        "pass what makes one",
     ),
     "a game in a dict": Mistake(
-        lambda: serve({"x": Race()}), SpecError, "environment 'x'", "a Race that exists already",
+        lambda: serve({"x": Race()}), "environment 'x'", "a Race that exists already",
         "pass it alone, or what makes one, such as Race",
     ),
     "a default action": Mistake(
-        lambda: serve(Countdown(), default_actions={"substract": 1}), SpecError,
-        "default action", "'substract'", "is not an action of the environment",
+        lambda: serve(Countdown(), default_actions={"substract": 1}), "default action",
+        "'substract'", "is not an action of the environment",
     ),
 }  # fmt: skip
 
@@ -137,7 +133,7 @@ def test_a_wrong_return_of_an_instance(caplog: pytest.LogCaptureFixture) -> None
         ("step", None, "returned None", TRANSITION),
         ("reset", OBSERVATION, "a dict with the key 'counter'", RESTART),
     ):
-        mistake = Mistake(play, DmEnvRpcError, f"{method} of Countdown", given, advice)
+        mistake = Mistake(play, f"{method} of Countdown", given, advice, DmEnvRpcError)
         with serve(returning(Countdown, method, value)()) as server:
             mistake.check(server.address)
             assert given in str(server.errors[0])

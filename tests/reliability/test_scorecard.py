@@ -26,17 +26,17 @@ def test_every_row_has_tests_or_is_known_not_to() -> None:
 def test_the_command_runs_a_row_and_writes_what_it_saw(tmp_path: Path) -> None:
     # The gate's options, such as the coverage that is required, are not for this run.
     finished = run_python(
-        *("-m", "tests.reliability", "--quick", "--rows", "7"),
+        *("-m", "tests.reliability", "--quick", "--rows", "18"),
         *("--reports", tmp_path, "--markdown", tmp_path / "run.md"),
         environment={"PYTEST_ADDOPTS": ""},
     )
-    assert "200 cancellations; 0 stale answers" in finished.stdout.replace("\n    ", " ")
-    assert "; grpc and http2" in finished.stdout.replace("\n    ", " ")
-    row = report.read(ROWS[7], tmp_path / "row-7-quick.xml")
-    assert row.counts["cancellations"] == 200
-    assert row.outcome == PASSED
+    said = finished.stdout.replace("\n    ", " ")
+    assert "18 refused states; 18 of 18 tests passed; grpc and http2" in said
+    row = report.read(ROWS[18], tmp_path / "row-18-quick.xml")
+    assert row.counts == {"refused_states": 18}
     assert (
-        "| 7 | 1,000 cancelled coroutines | 0 stale answers, 0 lost answers | InvalidStateError | "
+        "| 18 | state 0, state 99, transitions that the protocol does not allow | "
+        "ProtocolError; never a TimeStep | a LAST that is false | passed: "
         in (tmp_path / "run.md").read_text()
     )
 

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, SpecError, make
+from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import EnvironmentsFailedError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -82,24 +82,22 @@ ADVICE = "pass the mode to serve, as autoreset_mode='SAME_STEP' if the step that
 
 MISTAKES = {
     "a factory": Mistake(
-        lambda: _open(Simulator), EnvironmentsFailedError, "Simulator", "no 'autoreset", ADVICE
+        lambda: _open(Simulator), "Simulator", "no 'autoreset", ADVICE, EnvironmentsFailedError,
     ),
     "a factory, for make": Mistake(
-        lambda: _make(Unregistered), DmEnvRpcError, "Unregistered", "no 'autoreset_mode'", ADVICE
+        lambda: _make(Unregistered), "Unregistered", "no 'autoreset_mode'", ADVICE, DmEnvRpcError,
     ),
-    "an instance": Mistake(
-        lambda: serve(Simulator()), SpecError, "Simulator", "no 'autoreset_mode'", ADVICE
-    ),
+    "an instance": Mistake(lambda: serve(Simulator()), "Simulator", "no 'autoreset_mode'", ADVICE),
     "an instance of several": Mistake(
-        lambda: serve({"a": cart_poles, "b": Simulator()}), SpecError, "Simulator",
-        "no 'autoreset_mode'", ADVICE,
+        lambda: serve({"a": cart_poles, "b": Simulator()}), "Simulator", "no 'autoreset_mode'",
+        ADVICE,
     ),
     "no mode": Mistake(
-        lambda: serve(Simulator, autoreset_mode="same step"), SpecError, "autoreset_mode",
-        "'same step'", "one of 'NEXT_STEP', 'SAME_STEP', 'DISABLED'",
+        lambda: serve(Simulator, autoreset_mode="same step"), "autoreset_mode", "'same step'",
+        "one of 'NEXT_STEP', 'SAME_STEP', 'DISABLED'",
     ),
     "a bool": Mistake(
-        lambda: serve(Simulator, autoreset_mode=True), SpecError, "autoreset_mode", "True",
+        lambda: serve(Simulator, autoreset_mode=True), "autoreset_mode", "True",
         "None for the mode that the environment declares",
     ),
 }  # fmt: skip

@@ -9,17 +9,15 @@ import contextlib
 import random
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, DmEnvRpcError, connect, dm_env_rpc_pb2, make
-from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
+from dm_env_rpc_client import ConnectionLostError, dm_env_rpc_pb2, make
 from tests.fuzz.wire import flipped
 from tests.launch.standalone.interpreters import NEWEST, OLDEST, interpreter, served
-from tests.reliability.hostile import attacking, bombs
+from tests.reliability.hostile import attacking, test_bombs
 from tests.reliability.hostile import test_hostile_clients as hostile_clients
 from tests.reliability.hostile.served import Honest, Served
 from tests.reliability.recording import Seen
@@ -66,52 +64,26 @@ def test_row_56_malformed_frames(server: Served, seen: Seen) -> None:
 
 
 @pytest.mark.parametrize(
-    "attack",
-    [
-        hostile_clients.header_bombs,
-        hostile_clients.header_lists,
-        hostile_clients.broken_headers,
-        hostile_clients.continuations,
-        hostile_clients.windows_in_settings,
-        hostile_clients.overflows,
-    ],
+    "name",
+    [name for name, sent in hostile_clients.SENT.items() if sent.per_connection == 1_000],
 )
-def test_row_56_frames_that_ask_for_much(
-    server: Served, attack: attacking.Attack, seen: Seen
-) -> None:
+def test_row_56_frames_that_ask_for_much(server: Served, name: str, seen: Seen) -> None:
     """Row 56: header blocks and settings that ask for much end with the right code."""
     memory = server.watch_memory()
+    attack, expected = hostile_clients.ATTACKS[name]
     outcomes = attack(server.address, 10_000)
     grown = server.peak() - memory
     seen(attacks=1, memory_mib=grown / MIB)
-    assert set(outcomes) == {hostile_clients.ATTACKS[attack]}
+    assert set(outcomes) == {expected}
     assert grown <= attacking.SLACK
 
 
-@pytest.mark.parametrize(
-    "scale", [pytest.param(4, id="quarter"), pytest.param(1, id="whole", marks=pytest.mark.soak)]
-)
-@pytest.mark.parametrize("name", list(bombs.requests(1)))
+@pytest.mark.parametrize("scale", test_bombs.SCALES)
+@test_bombs.REQUESTS
 def test_row_56_bombs(server: Served, name: str, scale: int, seen: Seen) -> None:
     """Rows 21 and 33: a request takes at most 4 times its size and 64 MiB, and is refused."""
-    bomb = bombs.requests(scale)[name]()
-    number = bomb[0] >> 3
-    field = dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields_by_number[number].name
-    encoded = EncodedRequest(field, bomb, lambda message: decode_response(message, field))
-    with connect(server.address, request_timeout=60) as connection:
-        if name.startswith("step"):
-            world = connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
-            connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=world))
-            connection.send(dm_env_rpc_pb2.StepRequest())
-        memory = server.watch_memory()
-        began = time.monotonic()
-        with pytest.raises(DmEnvRpcError) as refused:
-            connection.submit(encoded).result(60)
-        seconds = time.monotonic() - began
-        grown = server.peak() - memory
-        assert connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
-    seen(bombs=1, refused_after_s=seconds, memory_mib=grown / MIB)
-    assert refused.value.code_name in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"), refused.value
+    bomb, grown = test_bombs.refused(server, name, scale)
+    seen(bombs=1, memory_mib=grown / MIB)
     assert grown <= 4 * len(bomb) + 64 * MIB
 
 

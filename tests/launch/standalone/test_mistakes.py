@@ -79,8 +79,8 @@ def play(address: str, settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake(name: str, address: str) -> None:
-    settings, *texts = MISTAKES[name]
-    Mistake(play, DmEnvRpcError, *texts).check(address, settings)
+    settings, texts = MISTAKES[name][0], MISTAKES[name][1:]
+    Mistake(play, *texts, DmEnvRpcError).check(address, settings)
 
 
 def test_an_environment_that_exists_already(capfd: pytest.CaptureFixture[str]) -> None:

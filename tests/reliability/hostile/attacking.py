@@ -115,7 +115,7 @@ class Comparison:
         middle = sorted(measured, key=Measured.excess)[len(measured) // 2]
         quiet, neighbour, loud = middle
         said = (
-            f"{attack.__name__}: p99 {quiet * 1e3:.2f} ms alone, {neighbour * 1e3:.2f} ms "
+            f"p99 {quiet * 1e3:.2f} ms alone, {neighbour * 1e3:.2f} ms "
             f"beside an honest client, {loud * 1e3:.2f} ms beside the attack, the middle of "
             f"{len(measured)}; memory +{grown / (1 << 20):.1f} MiB; {len(outcomes)} connections"
         )
