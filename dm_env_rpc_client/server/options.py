@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import select
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -15,10 +16,10 @@ from dm_env_rpc_client.server.factories import Factory, Hosted, factories_of
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.system.polling import why_no_epoll
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.listeners import check_processes
 from dm_env_rpc_client.transports.metadata import bearer
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 
@@ -80,7 +81,8 @@ class ServeOptions:
                 f"processes={processes}: {existing[0]} that exists already belongs to this "
                 "process; pass what makes one, such as its class"
             )
-        check_processes(self.address, self.credentials, self.transport)
+        if not hasattr(select, "epoll"):
+            raise SpecError(f"a server with processes takes {why_no_epoll()}")
 
     def _check_values(self) -> None:
         """Checks types and ranges, and has numbers be those of Python."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import queue
 import select
@@ -12,7 +11,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
@@ -50,8 +49,6 @@ _ADMIT_SECONDS = 0.0002
 _LONGEST_REST = 0.002
 """Seconds that the thread of handshakes rests at most after one."""
 
-_Adopted: TypeAlias = tuple[socket.socket, Any, Callable[[], None]]
-
 
 class Clients:
     """The open connections, by descriptor. Only the thread that leads uses them.
@@ -67,7 +64,6 @@ class Clients:
       listening: the sockets at which they are accepted.
       connections: the open ones.
       lingering: what is left of those that were ended for what their clients did; oldest first.
-      adopted: connections that were accepted elsewhere and wait for `admit_adopted`.
       next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
     """
 
@@ -82,7 +78,6 @@ class Clients:
         self.listening = ListeningSockets(poll)
         self.connections: dict[int, ServerConnection] = {}
         self.draining: dict[int, DrainingConnection] = {}
-        self.adopted: collections.deque[_Adopted] = collections.deque()
         self.next_look = 0.0
         self._poll = poll
         self._tls = tls
@@ -106,28 +101,6 @@ class Clients:
             if accepted is None:
                 return
             self._admit(*accepted)
-            if time.perf_counter() > ends:
-                return
-
-    def adopt(self, accepted: socket.socket, where: Any, taken: Callable[[], None]) -> None:
-        """Takes a connection that was accepted elsewhere, when it is its turn.
-
-        Called by any thread.
-
-        Args:
-          accepted: the socket.
-          where: the address of the client, in the form of the socket's family.
-          taken: called then.
-        """
-        self.adopted.append((accepted, where, taken))
-
-    def admit_adopted(self) -> None:
-        """Takes some of the connections that were accepted elsewhere."""
-        ends = time.perf_counter() + _ADMIT_SECONDS
-        while self.adopted:
-            accepted, where, taken = self.adopted.popleft()
-            self._admit(accepted, where)
-            taken()
             if time.perf_counter() > ends:
                 return
 
@@ -228,12 +201,8 @@ class Clients:
         if not self.draining[descriptor].go_on():
             self._close_lingering(descriptor)
 
-    def end_waiting(self) -> None:
-        """Closes all sockets that linger, and those that were not admitted."""
-        while self.adopted:
-            accepted, _, taken = self.adopted.popleft()
-            accepted.close()
-            taken()
+    def end_lingering(self) -> None:
+        """Closes all sockets that linger."""
         for descriptor in list(self.draining):
             self._close_lingering(descriptor)
 
