@@ -37,11 +37,6 @@ class ConnectionGroup:
         self._spare: Connection | None = None
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
-    @property
-    def processes(self) -> int:
-        """How many processes serve, as far as a connection has told."""
-        return self._streams.processes
-
     def open(self) -> Connection:
         """Opens another connection; errors are those of `connect`. Any thread may call this."""
         return self.open_with(None)[0]

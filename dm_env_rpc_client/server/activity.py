@@ -25,12 +25,12 @@ _clients_log = logging.getLogger("dm_env_rpc_client.server.clients")
 _KINDS = tuple(field.name for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields)
 _TEXT_BYTES = 500
 
-COUNTED = (*_KINDS, "streams", "refused_streams", "refusals", "errors")
-"""What is counted from the start of a server: requests by kind, all streams that were opened, and
-exceptions, which only processes of several count here."""
+COUNTED = (*_KINDS, "streams", "refused_streams", "refusals")
+"""What is counted from the start of a server: requests by kind, and all streams that were opened or
+refused."""
 
 _PLACES = {name: place for place, name in enumerate(COUNTED)}
-STEPS, ERRORS = _PLACES["step"], _PLACES["errors"]
+STEPS = _PLACES["step"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,34 +130,28 @@ class Activity:
             text = shortened(reason, _TEXT_BYTES)
             self._refusals.log(_log, level, f"refused {article} {kind} request of {client}: {text}")
 
-    def stats(self, worlds: int, agents: int, errors: int) -> ServerStats:
-        """Returns what was counted, and the numbers that something else knows."""
-        return added_up([self.counts.numbers], self._began, self._streams, worlds, agents, errors)
+    def stats(
+        self, worlds: int, agents: int, errors: int, workers: Iterable[Iterable[int]] = ()
+    ) -> ServerStats:
+        """Returns what was counted, and the numbers that something else knows.
 
-
-def added_up(
-    rows: Iterable[Iterable[int]], began: float, streams: int, worlds: int, agents: int, errors: int
-) -> ServerStats:
-    """Returns the sums of what the processes of a server have counted.
-
-    Args:
-      rows: the numbers of each process.
-      began: when the server was started, on the monotonic clock, in seconds.
-      streams: those that are open.
-      worlds: those that exist.
-      agents: those that are joined.
-      errors: exceptions.
-    """
-    total = dict(zip(COUNTED, map(sum, zip(*rows, strict=True)), strict=True))
-    return ServerStats(
-        uptime=time.monotonic() - began,
-        streams=streams,
-        all_streams=total["streams"],
-        refused_streams=total["refused_streams"],
-        worlds=worlds,
-        agents=agents,
-        steps=total["step"],
-        requests={kind: total[kind] for kind in _KINDS},
-        refusals=total["refusals"],
-        errors=errors,
-    )
+        Args:
+          worlds: those that exist.
+          agents: those that are joined.
+          errors: exceptions.
+          workers: what other processes of the server have counted, by `COUNTED`.
+        """
+        sums = map(sum, zip(self.counts.numbers, *workers, strict=True))
+        total = dict(zip(COUNTED, sums, strict=True))
+        return ServerStats(
+            uptime=time.monotonic() - self._began,
+            streams=self._streams,
+            all_streams=total["streams"],
+            refused_streams=total["refused_streams"],
+            worlds=worlds,
+            agents=agents,
+            steps=total["step"],
+            requests={kind: total[kind] for kind in _KINDS},
+            refusals=total["refusals"],
+            errors=errors,
+        )

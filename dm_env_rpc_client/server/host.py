@@ -42,7 +42,6 @@ class Host:
       error_log: takes exceptions that are not the fault of a client.
       properties: those that all clients have.
       share: told what the worlds take; None for a server of one process.
-      prefix: what the names of worlds begin with.
       counts: where what the clients do is counted; None for new ones.
 
     Attributes:
@@ -60,7 +59,6 @@ class Host:
         error_log: ErrorLog,
         properties: Properties,
         share: Share | None = None,
-        prefix: str = "world-",
         counts: Counts | None = None,
     ):
         self.options = options
@@ -68,7 +66,7 @@ class Host:
         self.main = MainOwner("the environments") if options.thread == "main" else None
         self.activity = Activity(counts)
         report = functools.partial(_report, error_log, self.activity)
-        self.worlds = WorldRegistry(options, error_log, share or Share(), prefix, self.main, report)
+        self.worlds = WorldRegistry(options, error_log, share or Share(), self.main, report)
         answer: Any = functools.partial(_answer_property, properties, self.worlds)
         handlers: dict[type[protobuf_message.Message], Handler] = {
             properties_pb2.PropertyRequest: answer,
@@ -79,30 +77,39 @@ class Host:
             for message_class, handler in handlers.items()
         }
 
-    def listener_options(self, open_stream: OpenStream) -> ListenerOptions:
-        """Returns what a listener serves; streams without the token are counted and refused."""
-        token = self.options.token
-        return ListenerOptions(
-            open_stream if token is None else self._admitting(token, open_stream),
-            self.options.max_connections,
-            self.options.limits.message_bytes,
-            answer_memory,
-            self.activity.refused_stream,
-            self.options.processes or 1,
-        )
 
-    def _admitting(self, token: str, open_stream: OpenStream) -> OpenStream:
-        open_checked = requiring_token(token, open_stream)
+def listener_options(
+    options: ServeOptions, activity: Activity, open_stream: OpenStream
+) -> ListenerOptions:
+    """Returns what a listener serves; streams without the token are counted and refused.
 
-        def open_admitted(peer: Peer) -> ServerStream:
-            try:
-                return open_checked(peer)
-            except StreamStatusError as error:
-                if error.code == "UNAUTHENTICATED":
-                    self.activity.refused_stream(peer.address, f"{error.code}: {error}")
-                raise
+    Args:
+      options: how to serve.
+      activity: counts them.
+      open_stream: makes the server's end of each stream that is admitted.
+    """
+    token = options.token
+    return ListenerOptions(
+        open_stream if token is None else _admitting(token, activity, open_stream),
+        options.max_connections,
+        options.limits.message_bytes,
+        answer_memory,
+        activity.refused_stream,
+    )
 
-        return open_admitted
+
+def _admitting(token: str, activity: Activity, open_stream: OpenStream) -> OpenStream:
+    open_checked = requiring_token(token, open_stream)
+
+    def open_admitted(peer: Peer) -> ServerStream:
+        try:
+            return open_checked(peer)
+        except StreamStatusError as error:
+            if error.code == "UNAUTHENTICATED":
+                activity.refused_stream(peer.address, f"{error.code}: {error}")
+            raise
+
+    return open_admitted
 
 
 def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str) -> None:

@@ -12,7 +12,7 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.factories import Hosted
-from dm_env_rpc_client.server.host import Host
+from dm_env_rpc_client.server.host import Host, listener_options
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ANYWHERE, ServeOptions
 from dm_env_rpc_client.server.processes.workers import Workers
@@ -40,7 +40,7 @@ class _InThisProcess:
 
     def __init__(self, options: ServeOptions, properties: Properties):
         self._host = host = Host(options, ErrorLog(), properties)
-        served = host.listener_options(functools.partial(open_session, host))
+        served = listener_options(options, host.activity, functools.partial(open_session, host))
         try:
             host.worlds.try_instances()
             self._listener = open_listener(
@@ -230,8 +230,8 @@ def serve(
         machines can reach, without `insecure`; what makes an environment is not callable, or makes
         none; a text that names nothing, or what is not installed; an environment that cannot be
         served; `credentials` without a certificate, or with a file that cannot be read; a token of
-        other characters than printable ASCII; or what `processes` need is not given: the transport
-        http2, no other credentials than a Tls, and environments that another process can import.
+        other characters than printable ASCII; or what `processes` need is not given: Linux, and
+        environments that another process can import.
       TypeError: a method of an environment that exists already returns no specs.
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import select
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union, get_args
@@ -162,7 +163,7 @@ class ServeOptions:
 
     def _check_processes(self, factories: Mapping[str, Factory]) -> None:
         from dm_env_rpc_client.server.instances import Instance
-        from dm_env_rpc_client.transports.listeners import check_processes
+        from dm_env_rpc_client.system.polling import why_no_epoll
 
         if self.processes is None:
             return
@@ -174,7 +175,8 @@ class ServeOptions:
                 f"processes={self.processes}: {existing[0]} that exists already belongs to this "
                 "process; pass what makes one, such as its class"
             )
-        check_processes(self.address, self.credentials, self.transport)
+        if not hasattr(select, "epoll"):
+            raise SpecError(f"a server with processes takes {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
         """Returns what worlds are made of, by name; none if there is only one; see `hosted`."""

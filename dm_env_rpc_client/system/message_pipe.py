@@ -115,6 +115,14 @@ class MessagePipe:
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
+    def has_hung_up(self) -> bool:
+        """Whether the other end is closed, or this one; there may be messages left."""
+        if self._socket.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def shut_down(self) -> None:
         """Ends the pipe for both; who sends or receives at the moment gets an error."""
         with contextlib.suppress(OSError):

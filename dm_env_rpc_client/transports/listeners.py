@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import ssl
-from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.polling import why_no_epoll
@@ -12,9 +11,6 @@ from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.net.credentials import ServerCredentials, Tls
 from dm_env_rpc_client.transports.net.sockets import server_tls_context
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
-
-if TYPE_CHECKING:
-    from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
 
 def open_listener(
@@ -52,45 +48,6 @@ def open_listener(
 
     assert credentials is None or isinstance(credentials, ssl.SSLContext | Tls)
     return Http2Listener(options, address, server_tls_context(credentials, address))
-
-
-def check_processes(
-    address: str, credentials: ServerCredentials | None, transport: Transport
-) -> Tls | None:
-    """Checks that several processes can serve an address, and returns the credentials.
-
-    Args:
-      address: `host:port` or `unix:path`.
-      credentials: a Tls, which each process reads for itself; None for plaintext.
-      transport: "http2" or "auto".
-
-    Raises:
-      SpecError: only http2 on Linux, with these credentials, can be served by several processes.
-    """
-    check_transport(transport)
-    reason = "" if transport == "grpc" else _why_not_http2(address, credentials)
-    if transport == "grpc":
-        reason = "takes transport 'http2' or 'auto', got 'grpc'"
-    elif isinstance(credentials, ssl.SSLContext):
-        reason = "takes a Tls, got an ssl.SSLContext, which other processes cannot be given"
-    if reason:
-        raise SpecError(f"a server with processes {reason}")
-    assert credentials is None or isinstance(credentials, Tls)
-    if credentials is not None:
-        credentials.server_context()
-    return credentials
-
-
-def open_worker(options: ListenerOptions, credentials: Tls | None) -> Http2Listener:
-    """Opens a listener for connections that another process accepts.
-
-    Args:
-      options: what is served.
-      credentials: None for plaintext.
-    """
-    from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
-
-    return Http2Listener(options, None, server_tls_context(credentials, "workers"))
 
 
 def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:

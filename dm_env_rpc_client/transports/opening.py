@@ -15,12 +15,8 @@ from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream, Reopen
 from dm_env_rpc_client.transports.net.credentials import GrpcCredentials, Tls
-from dm_env_rpc_client.transports.net.metadata import SPREADS
 from dm_env_rpc_client.transports.net.waits import IN_LOOP, Waits
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
-
-_MAX_CONNECTIONS = 64
-"""For the streams to one server, as long as it takes more streams on them."""
 
 _AGAIN_SECONDS = 5.0
 """How long it may take to connect again for a stream that the server has not processed."""
@@ -99,8 +95,6 @@ async def _open_stream_async(
 class StreamGroup:
     """Opens streams to one server, on as few connections as it allows. One thread at a time.
 
-    A server of several processes is connected to as often, so that each serves some streams.
-
     Args:
       endpoint: the server and how to connect to it.
       allocate: gives the memory for large messages.
@@ -118,12 +112,6 @@ class StreamGroup:
         """Whether the transport can have several streams on a connection."""
         return _uses_http2(self._endpoint)
 
-    @property
-    def processes(self) -> int:
-        """How many processes serve, as far as the connections have told."""
-        usable = [connection for connection in self._connections if connection.is_usable]
-        return max((connection.serving_processes for connection in usable), default=1)
-
     def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
         """Opens another stream, if that is possible.
 
@@ -135,16 +123,11 @@ class StreamGroup:
 
     def _open(self, timeout: float | None, first: bytes | None) -> Stream:
         usable = [connection for connection in self._connections if connection.is_usable]
-        wanted = self.processes
-        told = [SPREADS] if wanted > 1 else []
-        if len(usable) >= min(wanted, _MAX_CONNECTIONS):
-            for connection in sorted(usable, key=lambda each: each.stream_count):
-                for header in told:
-                    connection.send_always(header)
-                call = connection.open_call()
-                if call is not None:
-                    return _written(Http2Stream(connection, call, self._again), first)
-        connection = open_connection(self._endpoint, timeout, self._allocate, *told, first=first)
+        for connection in sorted(usable, key=lambda each: each.stream_count):
+            call = connection.open_call()
+            if call is not None:
+                return _written(Http2Stream(connection, call, self._again), first)
+        connection = open_connection(self._endpoint, timeout, self._allocate, first=first)
         self._connections.add(connection)
         return Http2Stream(connection, None, self._again, first)
 

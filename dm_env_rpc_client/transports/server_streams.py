@@ -161,7 +161,6 @@ class ListenerOptions:
       max_message_bytes: the size of the largest request.
       allocate: gives the memory for large requests.
       refused: told of each stream beyond `max_streams`: the client's address and the reason.
-      processes: how many processes serve the connections of this server.
     """
 
     open_stream: OpenStream
@@ -169,7 +168,6 @@ class ListenerOptions:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     allocate: Allocate = plain_memory
     refused: Callable[[str, str], None] = lambda *_: None
-    processes: int = 1
 
 
 class Listener(Protocol):

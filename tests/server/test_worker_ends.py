@@ -29,23 +29,21 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.server.processes.messages import say
-from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import (
     START_SECONDS,
+    are_complete,
     have_ended,
-    index_of,
     pid_of,
+    process_with,
     processes_of,
-    workers_of,
+    worker_with,
 )
 from tests.support.scripted import freeze, settles
 from tests.support.stopwatch import Stopwatch, time_limit
-from tests.transports.raw_client import RawClient
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -53,8 +51,7 @@ def test_what_killed_workers_have_counted_is_told(processes: int) -> None:
     with serve(hosted.make, processes=processes) as server:
         steps = 0
         for replaced, count in enumerate((1_000, 10, 10)):
-            ready = workers_of(server)._board.ready
-            assert settles(lambda: len(ready()) == processes, START_SECONDS)  # noqa: B023
+            assert settles(lambda: are_complete(server), START_SECONDS)
             with make(server.address) as env:
                 pid = pid_of(env)
                 for _ in range(count):
@@ -70,7 +67,7 @@ def test_what_killed_workers_have_counted_is_told(processes: int) -> None:
             stats = server.stats()
             # One that was counted may have no answer.
             assert 0 <= stats.steps - steps <= replaced + 1
-            assert (stats.streams, stats.agents) == (0, 0)
+            assert stats.agents == 0
             done = (stats.all_streams, stats.requests["create_world"], stats.requests["join_world"])
             assert done == (replaced + 1,) * 3
         told = [error for error in server.errors if str(error) == "OwnError: told to"]
@@ -116,22 +113,22 @@ def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> Non
     with serve(factory, processes=2) as server, contextlib.ExitStack() as stack:
         mine, other, third = (stack.enter_context(connect(server.address)) for _ in range(3))
         names = [create_world(mine), create_world(other)]
-        assert names[0].split("-")[1] != names[1].split("-")[1]
+        assert process_with(server, names[0]) != process_with(server, names[1])
         going_on = stack.enter_context(join_world(third, names[0]))
-        forwarded = stack.enter_context(join_world(mine, names[1]))
-        before = {pid_of(going_on), pid_of(forwarded)}
+        ending = stack.enter_context(join_world(mine, names[1]))
+        before = {pid_of(going_on), pid_of(ending)}
         text = "the process that this stream's world was in has ended"
         with time_limit(5), pytest.raises(ConnectionLostError, match=text) as caught:
-            forwarded.step({"do": hosted.END})
+            ending.step({"do": hosted.END})
         assert caught.value.code == "UNAVAILABLE"
-        with time_limit(5), pytest.raises(ConnectionLostError, match="closed the connection"):
+        with time_limit(5):  # It is joined to no world.
             other.send(dm_env_rpc_pb2.LeaveWorldRequest())
         assert going_on.step({"do": 0}).mid()
         with connect(server.address) as later:
             for use in (join_world, destroy_world):
                 with pytest.raises(DmEnvRpcError, match="has ended; create another"):
                     use(later, names[1])
-        assert settles(lambda: len(workers_of(server)._board.ready()) == 2, START_SECONDS)
+        assert settles(lambda: are_complete(server), START_SECONDS)
         with make(server.address) as env:
             assert pid_of(env) not in before
         (error,) = server.errors
@@ -146,7 +143,7 @@ def test_a_worker_that_is_stopped_by_a_signal_is_replaced(count: int, seen: Seen
     slowest_error = slowest_other = 0.0
     with serve(Where, processes=2) as server:
         for _ in range(count):
-            assert settles(lambda: len(workers_of(server)._board.ready()) == 2, START_SECONDS)
+            assert settles(lambda: are_complete(server), START_SECONDS)
             with make(server.address) as env, make(server.address) as going_on:
                 stopped = pid_of(env)
                 assert pid_of(going_on) != stopped
@@ -162,7 +159,7 @@ def test_a_worker_that_is_stopped_by_a_signal_is_replaced(count: int, seen: Seen
                     assert going_on.step({"do": 0}).mid()
                     time.sleep(0.05)  # A machine with two cores has other things to do, too.
                 slowest_error = max(slowest_error, time.monotonic() - begin)
-                with pytest.raises(ConnectionLostError, match="closed the connection"):
+                with pytest.raises(ConnectionLostError, match="stream's world was in has ended"):
                     future.result()
             assert settles(lambda: len(server.errors) > before)  # noqa: B023  # runs now
             text = str(server.errors[-1])
@@ -198,7 +195,7 @@ def test_a_worker_that_is_stopped_again_and_again_is_killed_after_the_grace() ->
     assert "did not stop in time and was killed, not all of its worlds" in str(server.errors[-1])
 
 
-def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
+def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dm_env_rpc_client.server.processes.workers._STOPPED_SECONDS", 0.5)
@@ -206,46 +203,24 @@ def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
         env = stack.enter_context(make(server.address))
         # So that the one that computes has the fewest worlds.
         more = stack.enter_context(connect(server.address))
-        for _ in range(2):
-            create_world(more)
         busy = pid_of(env)
+        for name in [create_world(more) for _ in range(3)]:
+            if process_with(server, name) == busy:
+                destroy_world(more, name)
         future = env.step_async({"do": hosted.HOLD})
-        row = workers_of(server)._board.rows[index_of(server, busy)]
-
-        def hand_over() -> bool:
-            stack.enter_context(RawClient(server.address, greets=False))
-            time.sleep(0.05)  # How often it connects.
-            return row.is_behind
-
-        assert settles(hand_over, 10)
+        worker = worker_with(server, busy)
+        waiting = stack.enter_context(connect(server.address))
+        create = threading.Thread(target=create_world, args=(waiting,), daemon=True)
+        create.start()
+        assert settles(lambda: worker.is_behind, 10)
         with make(server.address) as other:
             assert pid_of(other) != busy
         assert not future.done()
         assert future.result(30).mid()
+        create.join(30)
+        assert server.world_count == 4
         assert server.errors == []
-        assert settles(lambda: not row.is_behind)
-
-
-def test_a_replacement_is_used_whatever_its_predecessor_was_last_handed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with serve(Where, processes=1) as server:
-        (first,) = processes_of(server)
-        workers = workers_of(server)
-        old = workers._workers[0]
-
-        def say_late(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
-            """Fails when the replacement serves, as a thread that was not scheduled would."""
-            if pipe is old.control and message[0] == "client":
-                os.kill(first, signal.SIGKILL)
-                assert settles(lambda: workers._workers[0] is not old, START_SECONDS)
-                assert settles(lambda: bool(workers._board.ready()), START_SECONDS)
-            say(pipe, *message, descriptor=descriptor)
-
-        monkeypatch.setattr("dm_env_rpc_client.server.processes.workers.say", say_late)
-        with make(server.address, timeout=60) as env:
-            assert pid_of(env) != first
-        assert workers._board.rows[0].handed == workers._board.rows[0].adopted == 1
+        assert settles(lambda: not worker.is_behind)
 
 
 def test_only_the_thread_that_supervises_a_worker_touches_its_process(

@@ -56,21 +56,19 @@ class InThread:
         self._thread = threading.Thread(target=self._run)
 
     def start(self) -> None:
-        _, control, (options, questions, *rest) = self._args
+        _, control, (options, *questions, counted, _) = self._args
         # The other copies are closed, as they are in the parent of a process.
-        pipes = (MessagePipe.of(os.dup(pipe.fileno())) for pipe in (control, questions))
-        self._control, self._asks = pipes
-        board, index, serial, _ = rest
-        self._worker = Worker(
-            pickle.loads(options), self._control, self._asks, board, index, serial
-        )
+        pipes = [MessagePipe.of(os.dup(pipe.fileno())) for pipe in (control, *questions)]
+        self._control, *self._asks = pipes
+        properties, share = self._asks
+        self._worker = Worker(pickle.loads(options), self._control, properties, share, counted)
         self._thread.start()
 
     def _run(self) -> None:
         say(self._control, "ready")
         self._worker.run()
-        self._control.close()
-        self._asks.close()
+        for pipe in (self._control, *self._asks):
+            pipe.close()
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
@@ -107,7 +105,7 @@ def server(monkeypatch: pytest.MonkeyPatch, level: list[int]) -> Iterator[Server
 def test_worlds_are_spread_and_streams_reach_them_wherever_they_are(server: Server) -> None:
     with connect(server.address) as first, connect(server.address) as second:
         names = [create_world(first, {"environment": "where"}) for _ in range(4)]
-        assert {name.rpartition("-")[0] for name in names} == {"world-1", "world-2"}
+        assert len({workers_of(server).of(name) for name in names}) == 2
         for name in names:
             with join_world(first, name) as env:
                 assert env.reset().first()
@@ -117,14 +115,15 @@ def test_worlds_are_spread_and_streams_reach_them_wherever_they_are(server: Serv
         for connection, name in zip((first, second) * 2, names, strict=True):
             destroy_world(connection, name)
         assert server.world_count == 0
-        gone = {"world-2-77": "no world", "world-9-1": "no world 'world-9-1': the process"}
-        for name, text in {**gone, "nowhere": "'nowhere'"}.items():
-            with pytest.raises(DmEnvRpcError, match=text):
-                join_world(first, name)
+        with pytest.raises(DmEnvRpcError, match="no world 'nowhere'; worlds: none; create one"):
+            join_world(first, "nowhere")
+        names = [create_world(first, {"environment": "where"}) for _ in range(2)]
+        with pytest.raises(DmEnvRpcError, match=f"worlds: '{names[0]}', '{names[1]}'"):
+            destroy_world(second, "nowhere")
         assert server.stats().steps == 24
 
 
-def test_errors_and_refusals_come_from_the_other_worker(server: Server) -> None:
+def test_errors_and_refusals_come_from_the_worker_with_the_world(server: Server) -> None:
     with elsewhere(server, "fails") as (connection, name):
         with join_world(connection, name) as env:
             env.reset()
@@ -133,14 +132,13 @@ def test_errors_and_refusals_come_from_the_other_worker(server: Server) -> None:
             with pytest.raises(DmEnvRpcError, match="join_world request is not allowed"):
                 connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name))
         assert [str(error) for error in server.errors] == ["broken in step"]
-        with connect(server.address):
-            # Its worker may see it later than the other worker sees the next one.
-            assert settles(lambda: server.stats().streams == 3)
-            with (
-                connect(server.address) as refused,
-                pytest.raises(ConnectionLostError, match="limit of 3 streams"),
-            ):
-                create_world(refused)
+        with (
+            connect(server.address),
+            connect(server.address),
+            connect(server.address) as refused,
+            pytest.raises(ConnectionLostError, match="limit of 3 streams"),
+        ):
+            create_world(refused)
         assert server.stats().refused_streams == 1
 
 
@@ -148,20 +146,22 @@ def test_a_worker_that_is_gone_is_told(server: Server) -> None:
     with connect(server.address) as mine, connect(server.address) as other:
         _, name = (create_world(each, {"environment": "where"}) for each in (mine, other))
         env = join_world(mine, name)
-        far = workers_of(server)._workers[int(name.split("-")[1]) - 1]
+        share = workers_of(server).of(name)
+        (far,) = (each for each in workers_of(server)._workers.values() if each.share is share)
         say(far.control, "levels", {})
         say(far.control, "stop", 0.0)
-        assert settles(lambda: far.row.serial == 3)  # Another has its place.
+        # Another has its place.
+        assert settles(lambda: workers_of(server)._workers[far.index] is not far)
         with pytest.raises(ConnectionLostError, match="stream's world was in has ended") as lost:
             env.reset()
         assert lost.value.code == "UNAVAILABLE"
         with mine.reopen() as later:
             request = dm_env_rpc_pb2.JoinWorldRequest(world_name=name)
-            with pytest.raises(DmEnvRpcError, match="the process that it was in has ended"):
+            with pytest.raises(DmEnvRpcError, match="no world"):
                 later.send(request)
 
 
-def test_a_client_that_leaves_frees_its_place_at_the_other_worker(server: Server) -> None:
+def test_a_client_that_leaves_frees_its_place_at_the_worker(server: Server) -> None:
     with elsewhere(server) as (connection, name):
         with connection.reopen() as another:
             join_world(another, name).reset()
@@ -169,7 +169,7 @@ def test_a_client_that_leaves_frees_its_place_at_the_other_worker(server: Server
         assert settles(lambda: server.agent_count == 0)
 
 
-def test_a_message_that_is_no_request_ends_a_forwarded_stream(server: Server) -> None:
+def test_a_message_that_is_no_request_ends_a_stream(server: Server) -> None:
     with elsewhere(server) as (connection, name), connection.reopen() as another:
         join_world(another, name)
         encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())

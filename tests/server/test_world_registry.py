@@ -17,6 +17,6 @@ def test_a_factory_that_fails_while_the_server_stops_says_why() -> None:
         registry.close()
         raise ValueError("of the factory")
 
-    registry = WorldRegistry(ServeOptions(environment=factory), ErrorLog(), Share(), "world-")
+    registry = WorldRegistry(ServeOptions(environment=factory), ErrorLog(), Share())
     with pytest.raises(RequestError, match="of the factory"):
         registry.create({"rows": 3}, object())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dm_env_rpc_client import Connection, DmEnvAdaptor, connect, create_world, destroy_world
 from dm_env_rpc_client.server import Server
+from dm_env_rpc_client.server.processes.worker_process import WorkerProcess
 from dm_env_rpc_client.server.processes.workers import Workers
 from tests.launch.processes import is_alive
 from tests.support.scripted import settles
@@ -29,10 +30,22 @@ def processes_of(server: Server) -> list[int]:
     return [worker.pid for worker in workers_of(server)._workers.values()]
 
 
-def index_of(server: Server, pid: int) -> int:
-    """The place of a worker on the board."""
-    (index,) = (i for i, worker in workers_of(server)._workers.items() if worker.pid == pid)
-    return index
+def worker_with(server: Server, pid: int) -> WorkerProcess:
+    """The worker in a process."""
+    (worker,) = (each for each in workers_of(server)._workers.values() if each.pid == pid)
+    return worker
+
+
+def process_with(server: Server, name: str) -> int:
+    """The process in which a world is."""
+    share = workers_of(server).of(name)
+    (pid,) = (each.pid for each in workers_of(server)._workers.values() if each.share is share)
+    return pid
+
+
+def are_complete(server: Server) -> bool:
+    """Whether each worker serves."""
+    return all(worker.is_able for worker in list(workers_of(server)._workers.values()))
 
 
 def have_ended(pids: list[int]) -> bool:
@@ -41,15 +54,13 @@ def have_ended(pids: list[int]) -> bool:
 
 @contextlib.contextmanager
 def elsewhere(server: Server, environment: str = "where") -> Iterator[tuple[Connection, str]]:
-    """A connection, and the name of a world that is in the other process."""
-    with connect(server.address) as mine, connect(server.address) as other:
-        # On connections without worlds the first is made where the connection is.
-        first, name = (
-            create_world(connection, {"environment": environment}) for connection in (mine, other)
-        )
-        assert first.split("-")[1] != name.split("-")[1]
-        destroy_world(mine, first)
-        yield mine, name
-        # A stream that ended without LeaveWorld is told to the other process, which takes a moment.
+    """A connection, and the name of a world that is not where the connection sends the rest."""
+    with connect(server.address) as connection:
+        first, name = (create_world(connection, {"environment": environment}) for _ in range(2))
+        of = workers_of(server).of
+        assert of(first) is not of(name)
+        destroy_world(connection, first)
+        yield connection, name
+        # A stream that ended without LeaveWorld is told to the worker, which takes a moment.
         assert settles(lambda: server.agent_count == 0)
-        destroy_world(mine, name)
+        destroy_world(connection, name)

@@ -76,7 +76,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
 
 def checked_batches(num_batches: int | None) -> int | None:
     """Returns in how many batches environments are; SpecError if it is not an integer from 0 on."""
-    none = "None for one in each process of a server"
+    none = "None for one at each server"
     return arguments.count("num_batches", num_batches, least=0, none=none)
 
 
@@ -100,7 +100,7 @@ def open_worlds(
       create_world_settings: see `Settings`.
       join_world_settings: the same.
       num_batches: in how many batches the environments at each server are, if it makes batches; 0
-        for a stream for each environment; None for a batch in each process of a server.
+        for a stream for each environment; None for one batch.
       world_settings: further settings for batched worlds alone.
       **make_kwargs: for `make`.
 
@@ -172,11 +172,10 @@ def _open_batches(
         return None
     groups: list[list[int]] = []
     for rows in sites.by_server():
-        found = _ask(sites, rows[0])
-        if not found:
+        most = _ask(sites, rows[0])
+        if not most:
             return None
-        most, processes = found
-        wanted = min(len(rows), max(num_batches or processes, -(-len(rows) // most)))
+        wanted = min(len(rows), max(num_batches or 1, -(-len(rows) // most)))
         groups += [rows[start::wanted] for start in range(wanted)]
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
@@ -228,11 +227,11 @@ def _label(rows: Sequence[int], address: str) -> str:
     return f"the batch of environments {rows[0]} to {rows[-1]} at {address}"
 
 
-def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
+def _ask(sites: PoolSites, index: int) -> int:
     """Asks a server how many rows a batch may have.
 
     Returns:
-      That number, and the number of processes that serve; None if it makes no batches.
+      That number; 0 if it makes no batches.
     """
     group = sites.of[index].target
     try:
@@ -240,13 +239,12 @@ def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
     except DmEnvRpcClientError as error:
         raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
     try:
-        most = _max_num_envs(connection, pending)
-        found = (most, group.processes) if most > 0 else None
+        most = max(0, _max_num_envs(connection, pending))
     except BaseException:
         connection.close()
         raise
     group.give_back(connection)
-    return found
+    return most
 
 
 def _question() -> any_pb2.Any:

@@ -1,11 +1,12 @@
-"""Several worker processes behind one address: `serve(..., processes=N)`.
+"""Worlds in child processes: `serve(..., processes=N)`.
 
-The server's own process accepts connections and hands each socket to the worker with the fewest
-worlds, which serves it as a server of one process does: on the usual path nothing is forwarded.
-A stream that asks for a world of another worker is forwarded there.
+The server's own process listens, admits clients, and has the one registry of worlds; each world is
+in one of N workers. For each stream of a client there is a pipe to the worker in which it has
+joined a world, over which the bytes of requests and answers pass unread.
 """
 
 # Read `workers.py` first: the workers as the server's own process sees them, each a
-# `WorkerProcess`. `worker.py` is what runs in each of them, `routing.py` decides where a request
-# goes, `forwarding.py` takes it there and answers it there, `board.py` is what all processes see of
-# one another. CONTRIBUTING.md has the design.
+# `WorkerProcess`. `streams.py` has the server's end of a stream, which chooses the worker that
+# answers a request, `registry.py` the worlds of all workers. `worker.py` is what runs in each of
+# them, `worker_streams.py` answers there, `asked.py` is what a worker asks the server's own
+# process. CONTRIBUTING.md has the design.

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.processes import worker as in_worker
-from dm_env_rpc_client.server.processes.asked_properties import answer_questions
-from dm_env_rpc_client.server.processes.board import Board
-from dm_env_rpc_client.server.processes.messages import say
+from dm_env_rpc_client.server.processes.asked import answer_questions
+from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.registry import WorkerShare
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.worlds.holding import Share
 from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.system.spawned import SpawnedChild
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
+from dm_env_rpc_client.transports.server_streams import Peer
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -33,6 +39,9 @@ ADVICE = (
 LOOK_SECONDS = 0.25
 """How often a process is looked at."""
 
+_BEHIND_SECONDS = 1.0
+"""How long a worker may take to take a stream before others get the next ones."""
+
 _END_SECONDS = 5.0
 """How long a worker may take to exit when it has closed its pipe."""
 
@@ -43,17 +52,17 @@ class WorkerProcess:
     Args:
       options: pickled ServeOptions.
       properties: those of the server.
-      board: what all processes see of one another.
-      index: its place on the board.
+      share: counts what its worlds take.
+      counted: where it counts requests.
+      index: its place among the workers.
       serial: its number among all that there ever were.
 
     Attributes:
       index: as the argument.
-      serial: as the argument.
-      row: its numbers.
+      share: as the argument.
       pid: the id of the process.
       control: to it.
-      is_lost: whether its end is known, so that it gets no more connections.
+      is_lost: whether its end is known, so that it gets no more streams.
       is_ready: whether it has begun to serve.
       has_closed: whether it has stopped and said that all of its worlds are closed.
       failure: what it said why it does not serve.
@@ -62,30 +71,97 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, options: bytes, properties: Properties, board: Board, index: int, serial: int
+        self,
+        options: bytes,
+        properties: Properties,
+        share: WorkerShare,
+        counted: ctypes.Array[ctypes.c_int64],
+        index: int,
+        serial: int,
     ):
         self.index = index
-        self.serial = serial
-        self.row = board.rows[index]
+        self.share = share
         self.is_lost = self.is_ready = self.has_closed = False
         self.failure = self.ended = ""
         self.has_begun = InterruptibleEvent()
         self._levels = _levels()
         self._stopped_looks = 0
         self._killed_because = ""
-        answers, questions = MessagePipe.pair()
-        threading.Thread(
-            target=answer_questions,
-            args=(properties, answers),
-            name=f"dm_env_rpc answers worker {index}",
-            daemon=True,
-        ).start()
-        arguments = options, questions, board, index, serial, self._levels
-        with contextlib.closing(questions):
+        # Streams that it has been told of, and has not taken; and since when it has taken none.
+        self._handing = make_lock()
+        self._untaken = 0
+        self._untaken_since = 0.0
+        # Who hears what it says; any thread may.
+        self._hearing = make_lock()
+        with contextlib.ExitStack() as stack:
+            questions = [
+                stack.enter_context(contextlib.closing(_answering(asked, index)))
+                for asked in (properties, share)
+            ]
+            arguments = options, *questions, counted, self._levels
             self._process = SpawnedChild(
                 in_worker.run, *arguments, name=f"dm_env_rpc worker {serial}"
             )
         self.control, self.pid = self._process.pipe, self._process.pid
+
+    @property
+    def is_able(self) -> bool:
+        """Whether it can have more streams: it serves, and no signal has stopped it."""
+        return (
+            self.is_ready
+            and not self.is_lost
+            and not self.control.has_hung_up()
+            and not children.is_stopped(self.pid)
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has not taken a stream for long: other code holds its GIL."""
+        return self._untaken > 0 and time.monotonic() - self._untaken_since > _BEHIND_SECONDS
+
+    def connect(self, peer: Peer) -> MessagePipe:
+        """Returns this end of a pipe for another stream.
+
+        Raises:
+          OSError: it has ended.
+        """
+        mine, other = MessagePipe.pair()
+        with contextlib.closing(other):
+            with self._handing:
+                if not self._untaken:
+                    self._untaken_since = time.monotonic()
+                self._untaken += 1
+            try:
+                say(self.control, "stream", peer, descriptor=other.fileno())
+            except OSError:
+                mine.close()
+                raise
+        return mine
+
+    def taken(self) -> None:
+        """Takes note that it has taken a stream."""
+        with self._handing:
+            self._untaken -= 1
+            self._untaken_since = time.monotonic()
+
+    def hear(self, take: Callable[[WorkerProcess, tuple[Any, ...]], None]) -> None:
+        """Takes all that it has said.
+
+        Args:
+          take: called with each message.
+
+        Raises:
+          EOFError, OSError: it has ended.
+        """
+        with self._hearing:
+            while True:
+                if self.ended or not self.control.wait(0.0):
+                    return
+                message, _ = hear(self.control)
+                try:
+                    take(self, message)
+                except Exception:
+                    _log.exception("what a worker process said cannot be taken")
 
     @property
     def is_clean(self) -> bool:
@@ -150,7 +226,16 @@ class WorkerProcess:
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"
         self.ended = ended
-        self._process.close()
+        with self._hearing:
+            self._process.close()
+
+
+def _answering(asked: Properties | Share, index: int) -> MessagePipe:
+    """Returns the other end of a pipe on which a thread answers what a worker asks."""
+    answers, questions = MessagePipe.pair()
+    name = f"dm_env_rpc answers worker {index}"
+    threading.Thread(target=answer_questions, args=(asked, answers), name=name, daemon=True).start()
+    return questions
 
 
 def _levels() -> Mapping[str, int]:

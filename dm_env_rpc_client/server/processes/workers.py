@@ -1,44 +1,56 @@
-"""All workers as the server's own process sees them: started, given connections, replaced, ended.
+"""All workers as the server's own process sees them: started, given streams, replaced, ended.
 
-One thread accepts connections and hands them out; one for each worker hears what it says, kills it
-if it must, and replaces it when it has ended. No other thread touches the process of a worker.
+One thread for each worker hears what it says, kills it if it must, and replaces it when it has
+ended. No other thread touches the process of a worker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import dataclasses
+import functools
 import itertools
 import logging
+import multiprocessing
 import multiprocessing.util
-import operator
 import os
 import pickle
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.activity import ERRORS, ServerStats, added_up
+from dm_env_rpc_client.server.activity import COUNTED, Activity, ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.options import ServeOptions
-from dm_env_rpc_client.server.processes.board import Board
+from dm_env_rpc_client.server.host import listener_options
+from dm_env_rpc_client.server.options import ANYWHERE, ServeOptions
 from dm_env_rpc_client.server.processes.messages import say
+from dm_env_rpc_client.server.processes.registry import Registry, WorkerShare
+from dm_env_rpc_client.server.processes.streams import (
+    Link,
+    PassedStream,
+    Places,
+    WorkerGoneError,
+)
 from dm_env_rpc_client.server.processes.worker_process import ADVICE, LOOK_SECONDS, WorkerProcess
 from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.waiting import InterruptibleCondition, InterruptibleEvent
-from dm_env_rpc_client.transports.net.listening import Acceptor
-from dm_env_rpc_client.transports.server_streams import Peer
+from dm_env_rpc_client.system.waiting import InterruptibleEvent
+from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.server_streams import (
+    Listener,
+    Peer,
+    ServerStream,
+    StreamStatusError,
+)
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _STOPPED_SECONDS = 10.0
 """How long a worker may be stopped by SIGSTOP before it is killed. One that computes is never."""
-
-_ERRORS_SECONDS = 1.0
-"""How long a worker may take to tell of an error that it has counted; it may be stopped."""
 
 _STOP_SECONDS = 10.0
 """How long a worker may take to end beyond the grace."""
@@ -49,9 +61,6 @@ _END_SECONDS = 10.0
 _MAX_DELAY_SECONDS = 5.0
 """Between attempts to start a worker that ends while it starts."""
 
-_MAX_UNADOPTED = 64
-"""Connections that a worker was handed and has not taken; then others get them."""
-
 _WAIT_SECONDS = 0.02
 
 
@@ -59,8 +68,8 @@ class _RaisedInWorkerError(Exception):
     """The cause of an exception that came from a worker: its traceback there, as text."""
 
 
-class Workers:
-    """The worker processes of a server, and the address that they share.
+class Workers(Places):
+    """The worker processes of a server, and the address that leads to them.
 
     Args:
       options: how to serve.
@@ -78,28 +87,24 @@ class Workers:
     def __init__(self, options: ServeOptions, properties: Properties):
         assert options.processes is not None
         self._options = _pickled(options)
+        self._limits = options.limits
         self._properties = properties
         self._pid = os.getpid()
         self._error_log = ErrorLog()
-        self._board = Board(options.processes)
+        self._activity = Activity()
+        self._registry = Registry()
+        new_counts = multiprocessing.get_context("spawn").RawArray
+        self._counted = [new_counts(ctypes.c_int64, len(COUNTED)) for _ in range(options.processes)]
         self._serials = itertools.count(1)
-        self._began = time.monotonic()
-        # Protects the next, and counting errors together with keeping them.
-        self._hearing = make_lock()
-        self._heard_errors = [0] * options.processes
-        self._heard = InterruptibleCondition()
-        self._last = 0
         # Protects `_workers`, and that none is started when all are to stop.
         self._lock = make_lock()
-        # Protects that nothing is counted as handed to a worker that the board has forgotten.
-        self._handing = make_lock()
         self._stop_by = 0.0
         self._is_serving = False
         self._stopping = threading.Event()
         self._stopped = InterruptibleEvent()
         self._workers: dict[int, WorkerProcess] = {}
         self._threads: list[threading.Thread] = []
-        self._acceptor: Any = None
+        self._listener: Listener | None = None
         # Before multiprocessing waits for its processes, at the exit, to end by SIGTERM.
         multiprocessing.util.Finalize(self, _end_at_exit, (weakref.ref(self),), exitpriority=0)
         try:
@@ -115,8 +120,13 @@ class Workers:
             for worker in list(self._workers.values()):
                 worker.check_begun()
             self._is_serving = True
-            self._acceptor = Acceptor(options.address, self._hand_over)
-            self.address: str = self._acceptor.address
+            self._listener = open_listener(
+                listener_options(options, self._activity, self._open_stream),
+                options.address,
+                options.credentials,
+                options.transport,
+            )
+            self.address = self._listener.address
         except BaseException:
             self.stop(0.0)
             raise
@@ -124,27 +134,15 @@ class Workers:
     @property
     def errors(self) -> list[BaseException]:
         """The last errors of all workers and of this process, oldest first."""
-        counted = [row.counted[ERRORS] for row in self._board.rows]
-        # Workers count an error before they tell it.
-        self._heard.wait_for(
-            lambda: all(map(operator.ge, self._heard_errors, counted)), _ERRORS_SECONDS
-        )
+        self._hear_all()
         return self._error_log.kept
 
     def stats(self) -> ServerStats:
         """Returns what all workers have done, and what there is now."""
-        rows, total = self._board.rows, self._board.total
-        with self._hearing:
-            untold = sum(row.counted[ERRORS] for row in rows) - sum(self._heard_errors)
-            errors = self._error_log.count + untold
-        return added_up(
-            [row.counted for row in rows],
-            self._began,
-            total("streams"),
-            total("worlds"),
-            total("agents"),
-            errors,
-        )
+        self._hear_all()
+        total = self._registry.total
+        errors = self._error_log.count
+        return self._activity.stats(total("worlds"), total("agents"), errors, self._counted)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the workers have stopped; returns whether they have."""
@@ -155,11 +153,12 @@ class Workers:
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)
-        if self._acceptor is not None:
-            self._acceptor.close()
+        if self._listener is not None:
+            self._listener.stop(grace)
+        left = max(0.0, self._stop_by - time.monotonic())
         for worker in list(self._workers.values()):
             with contextlib.suppress(OSError):
-                say(worker.control, "stop", grace)
+                say(worker.control, "stop", left)
         self._join(self._stop_by + _STOP_SECONDS + _END_SECONDS)
         self._stopped.set()
         return all(worker.is_clean for worker in self._workers.values())
@@ -169,8 +168,8 @@ class Workers:
         if os.getpid() != self._pid:
             return
         self._begin_to_stop(0.0)
-        if self._acceptor is not None:
-            self._acceptor.close_soon()
+        if self._listener is not None:
+            self._listener.abort()
         for worker in list(self._workers.values()):
             worker.control.shut_down()
         self._stopped.set()
@@ -190,38 +189,48 @@ class Workers:
             self._stop_by = time.monotonic() + grace
             self._stopping.set()
 
-    # Connections.
+    # Streams.
 
-    def _hand_over(self, descriptor: int) -> None:
-        """Hands a connection to the worker with the fewest worlds; waits if there is none."""
-        while not self._stopping.is_set():
-            with self._handing:
-                worker = self._next_worker()
-                if worker is not None:
-                    worker.row.hand()
-            if worker is None:
-                self._stopping.wait(_WAIT_SECONDS)
-                continue
-            try:
-                say(worker.control, "client", descriptor=descriptor)
-            except OSError:
-                worker.is_lost = True  # It has ended, which its thread notices soon.
-            else:
-                self._last = worker.index
-                return
+    def _open_stream(self, peer: Peer) -> ServerStream:
+        self._activity.opened(peer.address)
+        ended = functools.partial(self._activity.ended, peer.address)
+        return PassedStream(self, peer, self._limits, ended)
 
-    def _next_worker(self) -> WorkerProcess | None:
-        def order(worker: WorkerProcess) -> tuple[bool, int, int]:
-            turn = (worker.index - self._last - 1) % len(self._board.rows)
-            return worker.row.is_behind, worker.row.load, turn
+    def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
+        while not is_gone():
+            able = [worker for worker in list(self._workers.values()) if worker.is_able]
+            prompt = [worker for worker in able if not worker.is_behind]
+            placed = self._registry.place([worker.share for worker in prompt or able])
+            if placed is not None:
+                return placed
+            if self._stopping.wait(_WAIT_SECONDS):
+                break
+        raise StreamStatusError("UNAVAILABLE", "the server was stopped")
 
-        able = [
-            self._workers[index]
-            for index, row in self._board.ready().items()
-            if not self._workers[index].is_lost and row.handed - row.adopted < _MAX_UNADOPTED
-        ]
-        able.sort(key=order)
-        return next((worker for worker in able if not children.is_stopped(worker.pid)), None)
+    def was_not_created(self, share: WorkerShare) -> None:
+        self._registry.was_not_created(share)
+
+    def of(self, name: str) -> WorkerShare | None:
+        return self._registry.of(name)
+
+    def connect(self, share: WorkerShare, peer: Peer) -> Link:
+        for worker in list(self._workers.values()):
+            if worker.share is share:
+                with contextlib.suppress(OSError):
+                    return Link(worker.connect(peer), share)
+        raise WorkerGoneError(may_have_begun=False)
+
+    def lost(self, share: WorkerShare) -> None:
+        self._registry.lose(share)
+        for worker in list(self._workers.values()):
+            if worker.share is share:
+                worker.is_lost = True
+
+    def _hear_all(self) -> None:
+        """Takes what workers have said until now: they tell of an error before they answer."""
+        for worker in list(self._workers.values()):
+            with contextlib.suppress(EOFError, OSError):
+                worker.hear(self._take)
 
     # Each worker has a thread that does this.
 
@@ -250,7 +259,12 @@ class Workers:
             if self._stopping.is_set():
                 raise RuntimeError("the server stops")
             worker = self._workers[index] = WorkerProcess(
-                self._options, self._properties, self._board, index, next(self._serials)
+                self._options,
+                self._properties,
+                self._registry.new_share(),
+                self._counted[index],
+                index,
+                next(self._serials),
             )
         return worker
 
@@ -260,11 +274,7 @@ class Workers:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 if worker.control.wait(LOOK_SECONDS):
-                    received = worker.control.receive()
-                    try:
-                        self._take(worker, pickle.loads(received.message), received.descriptor)
-                    except Exception:
-                        _log.exception("what a worker process said cannot be taken")
+                    worker.hear(self._take)
                 is_due = time.monotonic() >= next_look
                 if is_due:
                     # What it has started may keep its end of the pipe open.
@@ -276,7 +286,6 @@ class Workers:
     def _look(self, worker: WorkerProcess) -> None:
         """Kills a worker that a signal has stopped for long, or that does not stop in time."""
         stopped = worker.look_stopped()
-        worker.row.is_stopped = int(stopped > 0)
         if not self._stopping.is_set():
             if stopped >= _STOPPED_SECONDS:
                 worker.kill(f"was stopped by a signal for {stopped:g} s")
@@ -287,36 +296,27 @@ class Workers:
         elif stopped or time.monotonic() > self._stop_by + _STOP_SECONDS:
             worker.kill("did not stop in time")
 
-    def _take(
-        self, worker: WorkerProcess, message: tuple[Any, ...], descriptor: int | None
-    ) -> None:
+    def _take(self, worker: WorkerProcess, message: tuple[Any, ...]) -> None:
         what, *arguments = message
         if what == "ready":
             worker.is_ready = True
-            worker.row.serial = worker.serial
             worker.has_begun.set()
         elif what == "failed":
             (worker.failure,) = arguments
         elif what == "closed":
             (worker.has_closed,) = arguments
+        elif what == "taken":
+            worker.taken()
         elif what == "error":
-            self._have_error(worker.index, *arguments)
-        elif what == "log":
-            _log_here(*arguments)
+            self._have_error(*arguments)
         else:
-            assert what == "link"
-            assert descriptor is not None
-            self._pass_on(descriptor, *arguments)
+            assert what == "log"
+            _log_here(*arguments)
 
     def _forget(self, worker: WorkerProcess) -> None:
         """Forgets a worker that has ended."""
-        lost = worker.row.worlds
-        with self._handing:
-            worker.is_lost = True
-            worker.row.clear()
-        with self._hearing:  # One that was killed may have counted an error and not told it.
-            self._heard_errors[worker.index] = worker.row.counted[ERRORS]
-        self._heard.notify_all()
+        lost = worker.share.own("worlds")
+        self.lost(worker.share)
         worker.reap()
         stops = self._stopping.is_set()
         if self._is_serving and not (stops and worker.is_clean):
@@ -330,26 +330,13 @@ class Workers:
             self._error_log.add(ChildProcessError(text), text)
         worker.has_begun.set()
 
-    def _pass_on(self, descriptor: int, serial: int, peer: Peer) -> None:
-        """Gives the other end of a pipe to the worker that it is for, if that is there."""
-        try:
-            workers = list(self._workers.values())
-            for worker in (each for each in workers if each.serial == serial):
-                with contextlib.suppress(OSError):
-                    say(worker.control, "link", peer, descriptor=descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _have_error(self, index: int, pickled: bytes, shown: str, where: str, text: str) -> None:
+    def _have_error(self, pickled: bytes, shown: str, where: str, text: str) -> None:
         try:
             error = pickle.loads(pickled)
         except Exception:
             error = RuntimeError(shown)  # Its class is known to the worker only.
         error.__cause__ = _RaisedInWorkerError(f"in a worker process:\n{where}")
-        with self._hearing:
-            self._error_log.add(error, text)
-            self._heard_errors[index] += 1
-        self._heard.notify_all()
+        self._error_log.add(error, text)
 
 
 def _end_at_exit(workers: weakref.ref[Workers]) -> None:
@@ -381,4 +368,8 @@ def _pickled(options: ServeOptions) -> bytes:
                 f"{name} cannot be given to worker processes: "
                 f"{type(error).__name__}: {error}; {ADVICE}"
             ) from error
-    return pickle.dumps(options)
+    # What is about clients is not for workers.
+    of_worlds = dataclasses.replace(
+        options, address=ANYWHERE, credentials=None, token=None, transport="auto"
+    )
+    return pickle.dumps(of_worlds)

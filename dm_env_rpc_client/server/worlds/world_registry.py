@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import threading
 import time
@@ -27,7 +26,6 @@ from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import Call, MainOwner, Owner, OwnerGoneError
-from dm_env_rpc_client.tensors.limits import listed
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +66,7 @@ class WorldRegistry:
     Args:
       options: says what makes worlds, and how many there may be for how long.
       error_log: takes the exceptions of worlds that are closed for nobody.
-      share: told what the worlds take.
-      prefix: what the names of worlds begin with.
+      share: told what the worlds take; gives them their names.
       main: the owner of all worlds; None if each has the one that suits it.
       report: takes what rows of a batch raise.
     """
@@ -79,7 +76,6 @@ class WorldRegistry:
         options: ServeOptions,
         error_log: ErrorLog,
         share: Share,
-        prefix: str,
         main: MainOwner | None = None,
         report: Report = unreported,
     ):
@@ -94,8 +90,6 @@ class WorldRegistry:
         ]
         self._error_log = error_log
         self._share = share
-        self._prefix = prefix
-        self._numbers = itertools.count(1)
         # Guards what follows; notified when fewer worlds are idle.
         self._lock = make_lock()
         self._changed = threading.Condition(self._lock)
@@ -167,7 +161,7 @@ class WorldRegistry:
             entry.world = kind.make(settings)
             with self._lock:
                 if not self._is_closed:
-                    name = f"{self._prefix}{next(self._numbers)}"
+                    name = self._share.new_name()
                     self._entries[name] = entry
                     _log.debug("world %r is created", name)
                     return name
@@ -328,6 +322,7 @@ class WorldRegistry:
     def _remove(self, name: str) -> World:
         """Forgets a world, which the caller closes; called with the lock."""
         entry = self._entries.pop(name)
+        self._share.forget(name)
         self._give_back(entry)
         return entry.world
 
@@ -418,8 +413,7 @@ class WorldRegistry:
     def _find(self, name: str) -> _Entry:
         entry = self._entries.get(name)
         if entry is None:
-            known = listed(self._entries) if self._entries else "none; create one first"
-            raise RequestError(code_pb2.NOT_FOUND, f"no world {name!r}; worlds: {known}")
+            raise RequestError(code_pb2.NOT_FOUND, self._share.missing(name, self._entries))
         return entry
 
 

@@ -16,10 +16,6 @@ from typing import TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
 
-SPREADS = ("dm-env-rpc-spreads", "1")
-"""Says that a client spreads its streams over the processes of a server, which is told to clients
-by the HTTP/2 setting SERVING_PROCESSES."""
-
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 
 _KEY = re.compile(r"[0-9a-z_.-]+")

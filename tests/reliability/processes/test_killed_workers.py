@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, connect, create_world, destroy_world, join_world
-from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client import ConnectionLostError, connect, create_world, join_world
 from dm_env_rpc_client.server import Server, serve
-from dm_env_rpc_client.server.processes.workers import Workers
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
+from tests.server.worker_processes import are_complete, process_with, processes_of
 from tests.support.environments import Echo
 from tests.support.scripted import descriptor_count, settles, thread_count, thread_states
 from tests.support.stopwatch import Stopwatch
@@ -26,47 +23,11 @@ TRANSPORTS = ["http2"]
 
 PROCESSES = 2
 CLIENTS = 6
-FORWARDED = 2
-"""So many of the clients have a world in another process than their connection."""
-
 PAUSE_SECONDS = 0.001
 """Between steps, so that a worker can be started meanwhile on a machine with two cores."""
 
-RETRY_SECONDS = 0.1
-MAX_WORLDS = 20
-
 NOTICED_SECONDS = 1.0
 REPLACED_SECONDS = 60.0
-
-_ESTABLISHED = "01"
-
-
-def process_of_connection(connection: Connection, pids: list[int]) -> int:
-    """Returns the process that has the server's end of a connection over TCP."""
-    local = socket_port(connection)
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _ESTABLISHED and int(fields[2].rpartition(":")[2], 16) == local:
-                inodes.add(f"socket:[{fields[9]}]")
-    (pid,) = (pid for pid in pids if inodes & _links(pid))
-    return pid
-
-
-def socket_port(connection: Connection) -> int:
-    port: int = connection._pipeline._stream._connection._socket.getsockname()[1]  # type: ignore[attr-defined]
-    return port
-
-
-def _links(pid: int) -> set[str]:
-    found = set()
-    # It may have ended.
-    with contextlib.suppress(FileNotFoundError):
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found.add(os.readlink(link))
-    return found
 
 
 def kill(pid: int) -> float:
@@ -95,23 +56,21 @@ class Client(threading.Thread):
 
     Args:
       server: the server.
-      is_forwarded: whether its world is to be in another process than its connection.
 
     Attributes:
-      pids: the processes that its environment needs at the moment; none while it makes another.
+      pid: the process that its environment is in at the moment; 0 while it makes another.
       steps: how many steps have succeeded.
-      lost: when connections were lost, what they needed, and with which error.
+      lost: when connections were lost, in which process the environment was, and the error.
       failure: any other error, which ends it.
     """
 
-    def __init__(self, server: Server, is_forwarded: bool):
+    def __init__(self, server: Server):
         super().__init__(daemon=True)
         self._server = server
-        self._is_forwarded = is_forwarded
         self._is_over = False
-        self.pids: frozenset[int] = frozenset()
+        self.pid = 0
         self.steps = 0
-        self.lost: list[tuple[float, frozenset[int], ConnectionLostError]] = []
+        self.lost: list[tuple[float, int, ConnectionLostError]] = []
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -128,14 +87,11 @@ class Client(threading.Thread):
 
     def _play(self) -> None:
         with connect(self._server.address) as connection:
-            here = process_of_connection(connection, list(pids_of(self._server).values()))
-            world = self._create(connection, here)
-            if world is None:
-                time.sleep(RETRY_SECONDS)  # The other process is not there yet.
-                return
+            world = create_world(connection)
             with join_world(connection, world) as env:
+                pid = process_with(self._server, world)
                 env.reset()
-                self.pids = frozenset((here, self._process_of(world)))
+                self.pid = pid
                 try:
                     while not self._is_over:
                         env.step({"value": self.steps})
@@ -143,43 +99,8 @@ class Client(threading.Thread):
                         time.sleep(PAUSE_SECONDS)  # How often it steps.
                 except ConnectionLostError as error:
                     # What was lost is told last.
-                    pids, self.pids = self.pids, frozenset()
-                    self.lost.append((time.monotonic(), pids, error))
-
-    def _create(self, connection: Connection, here: int) -> str | None:
-        """Returns the name of a new world, which is in another process if it has to be."""
-        world = create_world(connection)
-        if not self._is_forwarded or self._process_of(world) != here:
-            return world
-        # Until this process has more worlds than the other. They are destroyed, all but the one:
-        # if they stayed, another client might have to make more of its own than it does.
-        made = []
-        for _ in range(MAX_WORLDS):
-            made.append(world)
-            world = create_world(connection)
-            if self._process_of(world) != here:
-                break
-        for each in made:
-            destroy_world(connection, each)
-        return world if self._process_of(world) != here else None
-
-    def _process_of(self, world: str) -> int:
-        return pids_of(self._server)[int(world.split("-")[1])]
-
-
-def workers_of(server: Server) -> Workers:
-    assert isinstance(server._serving, Workers)
-    return server._serving
-
-
-def is_complete(server: Server) -> bool:
-    """Whether all workers serve."""
-    return len(workers_of(server)._board.ready()) == PROCESSES
-
-
-def pids_of(server: Server) -> dict[int, int]:
-    """Returns the processes of the workers, by the serial number that names of worlds hold."""
-    return {w.serial: w.pid for w in list(workers_of(server)._workers.values())}
+                    self.pid = 0
+                    self.lost.append((time.monotonic(), pid, error))
 
 
 @pytest.mark.row(45)
@@ -190,30 +111,30 @@ def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Se
     slowest_error = slowest_replacement = 0.0
     said = set()
     with serve(Echo, processes=PROCESSES, idle_world_seconds=0.1) as server:
-        clients = [Client(server, index < FORWARDED) for index in range(CLIENTS)]
+        clients = [Client(server) for _ in range(CLIENTS)]
         for client in clients:
             client.start()
         for _ in range(count):
-            assert settles(lambda: all(c.pids or c.failure for c in clients), REPLACED_SECONDS)
+            assert settles(lambda: all(c.pid or c.failure for c in clients), REPLACED_SECONDS)
             assert [client.failure for client in clients] == [None] * CLIENTS
-            killed = random.choice(list(pids_of(server).values()))
+            killed = random.choice(processes_of(server))
             before = {client: (len(client.lost), client.steps) for client in clients}
-            losers = {client for client in clients if killed in client.pids}
+            losers = {client for client in clients if killed == client.pid}
             begin = kill(killed)
             for client in clients:
                 lost, steps = before[client]
                 if client in losers:
                     assert settles(lambda: len(client.lost) > lost)  # noqa: B023  # runs now
-                    when, pids, error = client.lost[-1]
-                    assert killed in pids
+                    when, pid, error = client.lost[-1]
+                    assert killed == pid
                     slowest_error = max(slowest_error, when - begin)
                     said.add(str(error).replace(server.address, "ADDRESS"))
                 else:
                     assert settles(lambda: client.steps > steps + 10)  # noqa: B023
                     assert len(client.lost) == lost
-            assert settles(lambda: is_complete(server), REPLACED_SECONDS)
+            assert settles(lambda: are_complete(server), REPLACED_SECONDS)
             slowest_replacement = max(slowest_replacement, time.monotonic() - begin)
-        assert settles(lambda: all(c.pids or c.failure for c in clients), REPLACED_SECONDS)
+        assert settles(lambda: all(c.pid or c.failure for c in clients), REPLACED_SECONDS)
         for client in clients:
             client.end()
         for client in clients:
@@ -232,7 +153,7 @@ def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Se
         replaced_after_s=slowest_replacement,
     )
     assert lost_connections > 0
-    assert all("closed the connection" in text or "has ended" in text for text in said), said
+    assert all("stream's world was in has ended" in text for text in said), said
     assert slowest_error < NOTICED_SECONDS + stopwatch.allowance
     assert settles(lambda: thread_count() <= threads + 1, 10)
     # multiprocessing keeps two of its shared memory, and one to what frees it.

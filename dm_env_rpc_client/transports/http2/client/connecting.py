@@ -24,7 +24,6 @@ async def opened_connection(
     endpoint: Endpoint,
     timeout: float | None,
     allocate: Allocate,
-    *more: tuple[str, str],
     first: bytes | None = None,
 ) -> ClientConnection:
     """Opens a connection.
@@ -36,7 +35,6 @@ async def opened_connection(
         plaintext.
       timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
-      *more: headers that are sent beside the metadata of the endpoint.
       first: a message for the first stream, which is sent with the client's greeting: HTTP/2 does
         not ask for the server's (RFC 9113, section 3.4).
 
@@ -48,7 +46,7 @@ async def opened_connection(
     """
     target = Target.parse(endpoint.address)
     tls = tls_context(endpoint.credentials, endpoint.address)
-    request = [*request_headers(target, tls is not None, endpoint.metadata), *more]
+    request = request_headers(target, tls is not None, endpoint.metadata)
     attempts = Attempts(endpoint.address, timeout)
     while True:
         try:

@@ -109,11 +109,6 @@ class ClientConnection:
         self._first: ClientStream | None = half.open(request)
         self._users = {self._first}
 
-    def send_always(self, header: tuple[str, str]) -> None:
-        """Sends a header with all streams from here on."""
-        if header not in self._request:
-            self._request.append(header)
-
     def open_call(self) -> ClientStream | None:
         """Opens another stream; None if the server allows no more, or the connection is over."""
         opened: list[ClientStream] = []
@@ -139,11 +134,6 @@ class ClientConnection:
     def stream_count(self) -> int:
         """The number of streams on it."""
         return len(self._users)
-
-    @property
-    def serving_processes(self) -> int:
-        """How many processes serve the connections of the server."""
-        return self._framing.control.serving_processes
 
     def fileno(self) -> int:
         """Returns the descriptor of the socket; -1 if it was closed on this side."""

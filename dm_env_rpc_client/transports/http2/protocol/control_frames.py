@@ -124,7 +124,6 @@ class ControlFrames:
       headers: the header block that is being received.
       is_ready: whether the peer has proved to speak HTTP/2.
       has_table_size: whether the peer has set the size of its HPACK table.
-      serving_processes: how many processes serve the connections of the peer, a server.
       left_at_once: how many frames may still be parsed; the costly ones count as several.
     """
 
@@ -138,7 +137,6 @@ class ControlFrames:
     ):
         self.headers = HeaderBlock(max_header_bytes)
         self.is_ready = self.has_table_size = False
-        self.serving_processes = 1
         self.left_at_once = frames_at_once
         self._role = role
         self._sending = sending
@@ -207,8 +205,6 @@ class ControlFrames:
                 raise ViolationError(f"set ENABLE_PUSH to {value}")
             elif name == frames.HEADER_TABLE_SIZE:
                 self.has_table_size = True
-            elif name == frames.SERVING_PROCESSES:
-                self.serving_processes = value
         if windows:
             # Each in turn has no other effect (section 6.5.3).
             self._sending.set_initial_window(max(windows))

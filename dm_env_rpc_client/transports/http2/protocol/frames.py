@@ -34,12 +34,6 @@ MAX_CONCURRENT_STREAMS = 0x3
 INITIAL_WINDOW_SIZE = 0x4
 MAX_FRAME_SIZE = 0x5
 MAX_HEADER_LIST_SIZE = 0x6
-SERVING_PROCESSES = 0xF0D3
-"""Ours, of the range for experiments (section 11.3): other peers ignore it (section 6.5.2).
-
-A server says how many processes serve its connections. A client with many streams uses as many
-connections, so that all processes work for it."""
-
 # Error codes (section 7).
 NO_ERROR = 0x0
 PROTOCOL_ERROR = 0x1

@@ -233,7 +233,6 @@ class ServerHalf(Role):
       max_message_bytes: the largest message that is accepted.
       max_streams: how many streams there may be at a time.
       allocate: gives the memory for large messages.
-      processes: how many processes serve the connections of the server.
 
     Attributes:
       framing: the connection.
@@ -249,11 +248,8 @@ class ServerHalf(Role):
         max_message_bytes: int,
         max_streams: int,
         allocate: Allocate,
-        processes: int = 1,
     ):
         greeted = {frames.MAX_CONCURRENT_STREAMS: max_streams, **_GREETED}
-        if processes > 1:
-            greeted[frames.SERVING_PROCESSES] = processes
         greeting = frames.settings_frame(greeted)
         greeting += frames.window_update(0, CONNECTION_WINDOW - frames.FIRST_WINDOW)
         self.framing: Framing = Framing(

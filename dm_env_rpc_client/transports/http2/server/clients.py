@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
@@ -48,11 +48,8 @@ _ADMIT_SECONDS = 0.0002
 _LONGEST_REST = 0.002
 """Seconds that the thread of handshakes rests at most after one."""
 
-
 _THROWN_AWAY = bytearray(1 << 18)
 """Where what nobody reads goes. With MSG_TRUNC, TCP does not even write it there."""
-
-_Adopted: TypeAlias = tuple[socket.socket, Any, Callable[[], None]]
 
 
 class Clients:
@@ -69,7 +66,6 @@ class Clients:
       listening: the sockets at which they are accepted.
       connections: the open ones.
       lingering: what is left of those that were ended for what their clients did; oldest first.
-      adopted: connections that were accepted elsewhere and wait for `admit_adopted`.
       next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
     """
 
@@ -84,7 +80,6 @@ class Clients:
         self.listening = ListeningSockets(poll)
         self.connections: dict[int, ServerConnection] = {}
         self.draining: dict[int, DrainingConnection] = {}
-        self.adopted: collections.deque[_Adopted] = collections.deque()
         self.next_look = 0.0
         self._poll = poll
         self._tls = tls
@@ -108,28 +103,6 @@ class Clients:
             if accepted is None:
                 return
             self._admit(*accepted)
-            if time.perf_counter() > ends:
-                return
-
-    def adopt(self, accepted: socket.socket, where: Any, taken: Callable[[], None]) -> None:
-        """Takes a connection that was accepted elsewhere, when it is its turn.
-
-        Called by any thread.
-
-        Args:
-          accepted: the socket.
-          where: the address of the client, in the form of the socket's family.
-          taken: called then.
-        """
-        self.adopted.append((accepted, where, taken))
-
-    def admit_adopted(self) -> None:
-        """Takes some of the connections that were accepted elsewhere."""
-        ends = time.perf_counter() + _ADMIT_SECONDS
-        while self.adopted:
-            accepted, where, taken = self.adopted.popleft()
-            self._admit(accepted, where)
-            taken()
             if time.perf_counter() > ends:
                 return
 
@@ -231,12 +204,8 @@ class Clients:
         if not self.draining[descriptor].go_on():
             self._close_lingering(descriptor)
 
-    def end_waiting(self) -> None:
-        """Closes all sockets that linger, and those that were not admitted."""
-        while self.adopted:
-            accepted, _, taken = self.adopted.popleft()
-            accepted.close()
-            taken()
+    def end_lingering(self) -> None:
+        """Closes all sockets that linger."""
         for descriptor in list(self.draining):
             self._close_lingering(descriptor)
 

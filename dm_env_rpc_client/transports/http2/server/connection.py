@@ -52,9 +52,6 @@ _HICCUP_SECONDS = 0.004
 """An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not
 make a quick stream slow, but three do."""
 
-_THROWN_AWAY = bytearray(1 << 18)
-"""Where what nobody reads goes. With MSG_TRUNC, TCP does not even write it there."""
-
 
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _BOTH = select.EPOLLIN | select.EPOLLOUT

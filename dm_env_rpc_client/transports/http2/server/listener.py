@@ -17,7 +17,6 @@ import collections
 import functools
 import logging
 import select
-import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -33,7 +32,6 @@ from dm_env_rpc_client.transports.http2.server.connection import ServerConnectio
 from dm_env_rpc_client.transports.http2.server.leading import TICK_SECONDS, Leader, RelievedError
 from dm_env_rpc_client.transports.http2.server.streams import Streams
 from dm_env_rpc_client.transports.net import listening
-from dm_env_rpc_client.transports.net.listening import is_gone
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 
 _log = logging.getLogger(__name__)
@@ -67,15 +65,14 @@ class Http2Listener(Listener):
 
     Args:
       options: what is served.
-      address: `host:port` or `unix:path`; port 0 takes a free one. None to serve only connections
-        that another process accepts, see `adopt`.
+      address: `host:port` or `unix:path`; port 0 takes a free one.
       tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
     """
 
-    def __init__(self, options: ListenerOptions, address: str | None, tls: ssl.SSLContext | None):
+    def __init__(self, options: ListenerOptions, address: str, tls: ssl.SSLContext | None):
         self._poll = select.epoll()
         # Connections on which something happened that the thread that leads has not seen.
         self._ready: collections.deque[ServerConnection] = collections.deque()
@@ -96,7 +93,6 @@ class Http2Listener(Listener):
                 options.max_message_bytes,
                 most_of_connection,
                 options.allocate,
-                options.processes,
             ),
             options.max_streams + _MORE_SOCKETS,
             self._again,
@@ -104,8 +100,7 @@ class Http2Listener(Listener):
         self._streams = Streams(options, self._changed)
         self._answering = Answering(self._leader, self._streams.close, self._again)
         try:
-            add = self._clients.listening.add
-            self.address = "" if address is None else listening.listen(add, address)
+            self.address: str = listening.listen(self._clients.listening.add, address)
             self._handshakes = Handshakes(
                 f"dm_env_rpc {self.address} shakes hands",
                 lambda failed: self._command(functools.partial(self._clients.close, failed)),
@@ -137,26 +132,6 @@ class Http2Listener(Listener):
     def abort(self) -> None:
         self._command(self._end)
 
-    def adopt(self, descriptor: int, taken: Callable[[], None]) -> None:
-        """Serves a connection that another process has accepted.
-
-        Args:
-          descriptor: its socket, which belongs to the listener from then on.
-          taken: called in any thread when it is served, or when its client is found to be gone.
-        """
-        accepted = socket.socket(fileno=descriptor)
-        try:
-            where = accepted.getpeername()
-            gone = is_gone(accepted)
-        except OSError:
-            gone = True
-        if gone:
-            accepted.close()
-            taken()
-        else:
-            self._clients.adopt(accepted, where, taken)
-            self._bell.notify()
-
     # The thread that leads.
 
     def _turn(self) -> None:
@@ -164,7 +139,7 @@ class Http2Listener(Listener):
         while self._commands:
             self._commands.popleft()()
         clients = self._clients
-        is_waiting = bool(self._ready or self._strangers or clients.adopted)
+        is_waiting = bool(self._ready or self._strangers)
         if self._is_ending and not is_waiting:
             self._become_stopped()
             return
@@ -205,8 +180,6 @@ class Http2Listener(Listener):
             queued = self._ready.popleft()
             queued.is_queued = False
             self._serve(queued, 0)
-        if clients.adopted:
-            clients.admit_adopted()
         if self._strangers:
             self._serve_strangers()
 
@@ -331,7 +304,7 @@ class Http2Listener(Listener):
     def _end(self) -> None:
         """Begins the end: closes what is open. The rest follows when all streams are closed."""
         self._clients.listening.close()
-        self._clients.end_waiting()
+        self._clients.end_lingering()
         self._is_ending = True
         for connection in list(self._clients.connections.values()):
             with connection.lock:

@@ -1,20 +1,19 @@
-"""Takes requests to another worker, and answers those that come from one.
+"""Answers, in a worker, the requests that the server's own process passes on.
 
-Each forwarded stream has a pipe of its own between the two workers. A request goes in as it came,
-the answer comes back. When either end is gone, so is the other.
+Each stream has a pipe of its own to that process. When either end is gone, so is the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
 import select
 import threading
 import time
 
-from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.streams import ANSWER, STATUS
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.system.owners import require_no_owner
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,
@@ -29,56 +28,11 @@ _log = logging.getLogger("dm_env_rpc_client.server")
 _TICK_SECONDS = 0.02
 
 
-class WorkerGoneError(Exception):
-    """The worker that a request is for has ended."""
-
-
-class Link(ServerStream):
-    """The way to another worker for the requests of one stream; a `ServerStream`.
+class WorkerStreams:
+    """Answers the requests of streams, each in a thread of its own.
 
     Args:
-      pipe: its other end is at that worker, or on the way there.
-    """
-
-    may_wait = True
-    owner = None
-
-    def __init__(self, pipe: MessagePipe):
-        self._pipe = pipe
-
-    def answer(self, message: bytes) -> bytes:
-        """Returns the answer of the worker to which it leads.
-
-        Raises:
-          WorkerGoneError: the worker has ended.
-        """
-        require_no_owner()
-        answer: bytes
-        try:
-            say(self._pipe, message)
-            (answer, status), _ = hear(self._pipe)
-        except (OSError, EOFError) as error:
-            raise WorkerGoneError from error
-        if status is not None:
-            raise StreamStatusError(*status)
-        return answer
-
-    def abandon(self) -> None:
-        self._pipe.shut_down()
-
-    def paced(self, is_slow: bool) -> None:
-        """The worker of the world sees that itself."""
-
-    def close(self) -> None:
-        self._pipe.shut_down()
-        self._pipe.close()
-
-
-class Forwarded:
-    """Answers the requests of streams of other workers, each in a thread of its own.
-
-    Args:
-      open_session: makes the server's end of a stream.
+      open_session: makes what answers a stream.
     """
 
     def __init__(self, open_session: OpenStream):
@@ -93,9 +47,9 @@ class Forwarded:
           peer: the client.
         """
         pipe = MessagePipe.of(descriptor)
-        name = f"dm_env_rpc forwarded serves {peer.address}"
         self._open.add(pipe)
         try:
+            name = f"dm_env_rpc serves {peer.address}"
             threading.Thread(target=self._serve, args=(pipe, peer), name=name, daemon=True).start()
         except RuntimeError:
             _log.exception("no thread can be started for %s", peer.address)
@@ -125,7 +79,7 @@ class Forwarded:
                 with contextlib.suppress(OSError, EOFError):
                     _answer_all(pipe, stream)
         except BaseException:
-            _log.exception("a forwarded stream failed")
+            _log.exception("a stream of %s failed", peer.address)
 
     def _close(self, pipe: MessagePipe) -> None:
         pipe.close()
@@ -147,14 +101,16 @@ def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
 
 def _answer(pipe: MessagePipe, stream: ServerStream) -> bool:
     """Answers a request; returns whether the stream goes on."""
-    (message,), _ = hear(pipe)
-    answer, status = b"", None
+    message = bytes(pipe.receive().message)
     try:
         answer = answer_by_owner(stream, message)
     except StreamStatusError as error:
         status = error.code, str(error)
     except BaseException as error:
-        _log.exception("a forwarded stream failed")
+        _log.exception("a stream failed")
         status = "INTERNAL", f"the server failed: {type(error).__name__}"
-    say(pipe, answer, status)
-    return status is None
+    else:
+        pipe.send(ANSWER, answer)
+        return True
+    pipe.send(STATUS, pickle.dumps(status))
+    return False

@@ -1,0 +1,119 @@
+"""What workers ask the server's own process, which has it for all of them.
+
+Those are the properties of the server, so that a property has one value for all clients, and its
+getter and setter need not be pickled; and what the worlds of all workers take, and their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.request_errors import refusal_of
+from dm_env_rpc_client.server.worlds.holding import Share
+from dm_env_rpc_client.system.locks import make_lock
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.tensors.limits import described
+
+
+class _Questions:
+    """Calls methods of an object of the server's own process.
+
+    Args:
+      pipe: to who answers.
+    """
+
+    def __init__(self, pipe: MessagePipe):
+        self._pipe = pipe
+        self._lock = make_lock()
+
+    def ask(self, *question: Any) -> Any:
+        """Returns or raises what a method does; OSError or EOFError if that process is gone."""
+        with self._lock:
+            say(self._pipe, *question)
+            (answer, error), _ = hear(self._pipe)
+        if error is not None:
+            raise error
+        return answer
+
+
+class AskedProperties(Properties):
+    """Asks for every property.
+
+    Args:
+      pipe: to who answers.
+    """
+
+    def __init__(self, pipe: MessagePipe):
+        super().__init__()
+        self._ask = _Questions(pipe).ask
+
+    def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
+        tensor: dm_env_rpc_pb2.Tensor = self._ask("read", key)
+        return tensor
+
+    def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
+        self._ask("write", key, tensor)
+
+    def list(self, key: str) -> list[properties_pb2.PropertySpec]:
+        below: list[properties_pb2.PropertySpec] = self._ask("list", key)
+        return below
+
+    def knows(self, key: str) -> bool:
+        return bool(self._ask("knows", key))
+
+    def _keys(self) -> Sequence[str]:
+        keys: Sequence[str] = self._ask("_keys")
+        return keys
+
+
+class AskedShare(Share):
+    """Has the server's own process count what the worlds of this one take, and name them.
+
+    Args:
+      pipe: to who answers.
+    """
+
+    def __init__(self, pipe: MessagePipe):
+        super().__init__()
+        self._ask = _Questions(pipe).ask
+
+    def add(self, name: str, count: int) -> None:
+        with _unless_gone():
+            self._ask("add", name, count)
+
+    def total(self, name: str) -> int:
+        return int(self._ask("total", name))
+
+    def new_name(self) -> str:
+        return str(self._ask("new_name"))
+
+    def forget(self, name: str) -> None:
+        with _unless_gone():
+            self._ask("forget", name)
+
+    def missing(self, name: str, known: Iterable[str]) -> str:
+        return str(self._ask("missing", name, ()))
+
+
+def _unless_gone() -> contextlib.AbstractContextManager[None]:
+    """A context for what is of no use if the server's own process is gone: this one ends, too."""
+    return contextlib.suppress(OSError, EOFError)
+
+
+def answer_questions(asked: Properties | Share, pipe: MessagePipe) -> None:
+    """Answers until the other end is closed, and closes this one."""
+    with contextlib.closing(pipe), contextlib.suppress(EOFError, OSError):
+        while True:
+            (method, *arguments), _ = hear(pipe)
+            answer: Any = None
+            refusal: Exception | None = None
+            try:
+                answer = getattr(asked, method)(*arguments)
+            except Exception as error:
+                refusal = refusal_of(error) or RuntimeError(described(error))
+            say(pipe, answer, refusal)

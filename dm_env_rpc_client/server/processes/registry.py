@@ -1,0 +1,129 @@
+"""The worlds of all workers by name, and what they take of the limits of the server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from dm_env_rpc_client.server.worlds.holding import Share
+from dm_env_rpc_client.system.locks import make_lock
+
+_MOST_LOST = 1024
+"""Names of worlds that were lost with their workers that are remembered, the last ones."""
+
+
+class WorkerShare(Share):
+    """What the worlds of one worker take.
+
+    Args:
+      registry: that of the server.
+
+    Attributes:
+      placed: how many worlds are in the worker, or are to be created there.
+    """
+
+    def __init__(self, registry: Registry):
+        super().__init__()
+        self.placed = 0
+        self._registry = registry
+
+    def own(self, name: str) -> int:
+        """Returns what the worlds of this worker take."""
+        return self._taken[name]
+
+    def total(self, name: str) -> int:
+        return self._registry.total(name)
+
+    def new_name(self) -> str:
+        return self._registry.named(self)
+
+    def forget(self, name: str) -> None:
+        self._registry.forget(name)
+
+    def missing(self, name: str, known: Iterable[str]) -> str:
+        if self._registry.is_lost(name):
+            return f"no world {name!r}: the process that it was in has ended; create another"
+        return super().missing(name, self._registry.names())
+
+
+class Registry:
+    """Which worker has which world. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = make_lock()
+        self._numbers = itertools.count(1)
+        self._shares: list[WorkerShare] = []
+        self._worlds: dict[str, WorkerShare] = {}
+        self._lost: dict[str, None] = {}
+
+    def new_share(self) -> WorkerShare:
+        """Returns the share of another worker."""
+        share = WorkerShare(self)
+        with self._lock:
+            self._shares.append(share)
+        return share
+
+    def place(self, among: Sequence[WorkerShare]) -> WorkerShare | None:
+        """Chooses the worker with the fewest worlds for another one, and counts that.
+
+        Args:
+          among: the shares of those that can have it.
+
+        Returns:
+          One of the shares; None if there is none.
+        """
+        with self._lock:
+            chosen = min(among, key=lambda share: share.placed, default=None)
+            if chosen is not None:
+                chosen.placed += 1
+            return chosen
+
+    def was_not_created(self, share: WorkerShare) -> None:
+        """Takes note that there is no world of those that were placed."""
+        with self._lock:
+            share.placed -= 1
+
+    def named(self, share: WorkerShare) -> str:
+        """Returns the name of a new world of a worker."""
+        with self._lock:
+            name = f"world-{next(self._numbers)}"
+            if share in self._shares:
+                self._worlds[name] = share
+            return name
+
+    def forget(self, name: str) -> None:
+        """Forgets a world."""
+        with self._lock:
+            share = self._worlds.pop(name, None)
+            if share is not None:
+                share.placed -= 1
+
+    def of(self, name: str) -> WorkerShare | None:
+        """Returns the share of the worker that has a world; None if there is no such world."""
+        return self._worlds.get(name)
+
+    def names(self) -> list[str]:
+        """Returns the names of all worlds."""
+        with self._lock:
+            return list(self._worlds)
+
+    def is_lost(self, name: str) -> bool:
+        """Whether there was such a world, and its worker has ended."""
+        return name in self._lost
+
+    def total(self, name: str) -> int:
+        """Returns what the worlds of all workers take."""
+        with self._lock:
+            return sum(share.own(name) for share in self._shares)
+
+    def lose(self, share: WorkerShare) -> None:
+        """Forgets a worker that has ended, and its worlds; a second call does nothing."""
+        with self._lock:
+            if share not in self._shares:
+                return
+            self._shares.remove(share)
+            for name in [name for name, one in self._worlds.items() if one is share]:
+                del self._worlds[name]
+                self._lost[name] = None
+            while len(self._lost) > _MOST_LOST:
+                del self._lost[next(iter(self._lost))]

@@ -1,0 +1,259 @@
+"""The server's end of a client's stream: it passes requests and answers on, and reads no values.
+
+A world is created in the worker that has fewest, and all that is about a world goes to the worker
+that has it. A stream that is joined sends its other requests there, too; one that is not sends them
+to any worker that it knows.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Protocol
+
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
+from dm_env_rpc_client.server.host import WAITING_FOR
+from dm_env_rpc_client.server.processes.registry import WorkerShare
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.owners import Owner
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.limits import Budget, Limits
+from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
+
+_REQUEST = dm_env_rpc_pb2.EnvironmentRequest
+
+
+def _tag(field: str) -> bytes:
+    """Returns the first byte of a message with this payload only."""
+    return bytes([_REQUEST.DESCRIPTOR.fields_by_name[field].number << 3 | 2])
+
+
+# The answer has the field of the same number.
+_CREATE, _JOIN, _LEAVE = _tag("create_world"), _tag("join_world"), _tag("leave_world")
+_STEP = _tag("step")
+
+ANSWER, STATUS = b"\0", b"\1"
+"""The first byte of what a worker sends: an answer follows, or the pickled status that ends the
+stream."""
+
+
+class WorkerGoneError(Exception):
+    """The worker that a request is for has ended.
+
+    Args:
+      may_have_begun: whether it may have begun to execute the request.
+    """
+
+    def __init__(self, may_have_begun: bool):
+        super().__init__()
+        self.may_have_begun = may_have_begun
+
+
+class Link:
+    """The way of one stream to a worker.
+
+    Args:
+      pipe: its other end is at that worker, or on the way there.
+      share: that of the worker.
+
+    Attributes:
+      share: as the argument.
+    """
+
+    def __init__(self, pipe: MessagePipe, share: WorkerShare):
+        self.share = share
+        self._pipe = pipe
+        self._is_abandoned = False
+
+    def answer(self, message: bytes) -> bytes:
+        """Returns the answer of the worker.
+
+        Raises:
+          WorkerGoneError: the worker has ended.
+          StreamStatusError: as `ServerStream.answer`.
+        """
+        may_have_begun = False
+        try:
+            self._pipe.send(message)
+            may_have_begun = True
+            answer = self._pipe.receive().message
+        except (OSError, EOFError) as error:
+            if self._is_abandoned:
+                raise StreamStatusError("CANCELLED", "the client is gone") from error
+            raise WorkerGoneError(may_have_begun) from error
+        if answer[:1] == STATUS:
+            raise StreamStatusError(*pickle.loads(answer[1:]))
+        return bytes(memoryview(answer)[1:])
+
+    def abandon(self) -> None:
+        """Lets the worker end its end of the stream, and `answer` give up."""
+        self._is_abandoned = True
+        self._pipe.shut_down()
+
+    def close(self) -> None:
+        """Closes this end."""
+        self._pipe.shut_down()
+        self._pipe.close()
+
+
+class Places(Protocol):
+    """Says where worlds are, and leads there; the workers of a server."""
+
+    def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
+        """Returns the worker in which a world is to be created, and counts it as placed there.
+
+        It waits until there is one.
+
+        Args:
+          is_gone: whether the client is gone.
+
+        Raises:
+          StreamStatusError: the client is gone, or the server stops.
+        """
+
+    def was_not_created(self, share: WorkerShare) -> None:
+        """Takes note that there is no world of those that were placed."""
+
+    def of(self, name: str) -> WorkerShare | None:
+        """Returns the worker that has a world; None if there is no such world."""
+
+    def connect(self, share: WorkerShare, peer: Peer) -> Link:
+        """Returns a new way to a worker.
+
+        Raises:
+          WorkerGoneError: the worker has ended.
+        """
+
+    def lost(self, share: WorkerShare) -> None:
+        """Takes note that a worker has ended."""
+
+
+class PassedStream(ServerStream):
+    """A `ServerStream` whose requests workers answer.
+
+    Args:
+      places: the workers.
+      peer: the client.
+      limits: what a request may contain.
+      ended: called when the stream has ended.
+    """
+
+    may_wait = True
+    owner: Owner | None = None
+
+    def __init__(self, places: Places, peer: Peer, limits: Limits, ended: Callable[[], None]):
+        self._places = places
+        self._peer = peer
+        self._limits = limits
+        self._ended = ended
+        self._links: dict[WorkerShare, Link] = {}
+        self._joined: Link | None = None
+        self._is_gone = False
+
+    def answer(self, message: bytes) -> bytes:
+        joined = self._joined
+        try:
+            if joined is not None and message[:1] == _STEP:
+                return joined.answer(message)
+            return self._pass(message)
+        except WorkerGoneError as error:
+            raise StreamStatusError(
+                "UNAVAILABLE",
+                "the process that this stream's world was in has ended, and its worlds with it; "
+                "connect again and create another",
+            ) from error
+
+    def abandon(self) -> None:
+        self._is_gone = True
+        for link in list(self._links.values()):
+            link.abandon()
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._ended()
+
+    def _pass(self, message: bytes) -> bytes:
+        """Has the right worker answer a request; WorkerGoneError as `answer`."""
+        request = self._parsed(message)
+        field = request.WhichOneof("payload") or ""
+        while True:
+            if field == "create_world":
+                share = self._places.place(lambda: self._is_gone)
+            else:
+                share = self._for(request, field)
+            answer = b""
+            try:
+                link = self._link_to(share)
+                answer = link.answer(message)
+                break
+            except WorkerGoneError as error:
+                self._forget(share)
+                if error.may_have_begun:
+                    return _gone()
+            finally:
+                if field == "create_world" and answer[:1] != _CREATE:
+                    self._places.was_not_created(share)
+        if field == "join_world" and answer[:1] == _JOIN:
+            self._joined = link
+        elif field == "leave_world" and answer[:1] == _LEAVE:
+            self._joined = None
+        return answer
+
+    def _for(self, request: dm_env_rpc_pb2.EnvironmentRequest, field: str) -> WorkerShare:
+        """Returns the worker that is to answer a request other than CreateWorld."""
+        joined = self._joined
+        named: WorkerShare | None = None
+        if field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
+            named = self._places.of(getattr(request, field).world_name)
+        elif field == "extension" and WAITING_FOR.encode() in request.extension.value:
+            asked = properties_pb2.PropertyRequest()
+            if request.extension.Unpack(asked):
+                named = self._places.of(asked.read_property.key.removeprefix(WAITING_FOR))
+        if named is not None:
+            return named
+        if joined is not None:
+            return joined.share
+        for share in self._links:
+            return share
+        share = self._places.place(lambda: self._is_gone)
+        self._places.was_not_created(share)
+        return share
+
+    def _parsed(self, message: bytes) -> dm_env_rpc_pb2.EnvironmentRequest:
+        """Returns a request; an empty one if it cannot be parsed, which the session reports."""
+        try:
+            return bounded_parsing.parse(_REQUEST, message, Budget(self._limits), "the request")
+        except (SpecError, *DECODE_ERRORS):
+            return _REQUEST()
+
+    def _link_to(self, share: WorkerShare) -> Link:
+        link = self._links.get(share)
+        if link is None:
+            link = self._links[share] = self._places.connect(share, self._peer)
+            if self._is_gone:
+                link.abandon()
+        return link
+
+    def _forget(self, share: WorkerShare) -> None:
+        """Closes the link to a worker that has ended; WorkerGoneError if the stream is joined."""
+        self._places.lost(share)
+        link = self._links.pop(share, None)
+        if link is not None:
+            link.close()
+            if link is self._joined:
+                raise WorkerGoneError(True)
+
+
+def _gone() -> bytes:
+    """Returns the answer to a request that a worker has not answered."""
+    text = (
+        "the process that was to answer the request has ended, and its worlds with it; what the "
+        "request did is unknown"
+    )
+    error = status_pb2.Status(code=code_pb2.UNAVAILABLE, message=text)
+    return dm_env_rpc_pb2.EnvironmentResponse(error=error).SerializeToString()
