@@ -68,14 +68,10 @@ async def opened_connection(
 
 
 def open_connection(
-    endpoint: Endpoint,
-    timeout: float | None,
-    allocate: Allocate,
-    *more: tuple[str, str],
-    first: bytes | None = None,
+    endpoint: Endpoint, timeout: float | None, allocate: Allocate, first: bytes | None = None
 ) -> ClientConnection:
     """`opened_connection`, for which this thread waits."""
-    return run(opened_connection(BLOCKING, endpoint, timeout, allocate, *more, first=first))
+    return run(opened_connection(BLOCKING, endpoint, timeout, allocate, first))
 
 
 async def _until_accepted(
