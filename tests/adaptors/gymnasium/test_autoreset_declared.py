@@ -233,6 +233,7 @@ def test_numbers_of_a_vector_environment_may_be_of_other_dtypes() -> None:
         ([0, 1, 2], [False, True, False]),
         (np.arange(ROWS, dtype=np.float16), np.array([0.0, 1.0, 0.0])),
         (np.array([1 << 60] * ROWS) + np.arange(ROWS), np.array([False, True, False])),
+        (np.array([0, 1.5, 2], object), np.array([False, True, False], object)),
     ):
 
         def odd(rewards: Any = rewards, flags: Any = flags) -> Any:
