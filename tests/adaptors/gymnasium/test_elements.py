@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -119,6 +120,23 @@ def test_a_discrete_action_is_of_the_type_of_the_space_s_samples(
         assert action == sample
         assert types(action) == types(sample)
         assert action in DISCRETE[space]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("way", ["one", "batch"])
+def test_a_tuple_of_another_length_is_refused_before_it_is_sent(way: str, number: int) -> None:
+    actions: list[Any] = []
+    space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
+    action: Any = (0 if way == "one" else np.zeros(2, np.int64),) * number
+    with serve(lambda: Keeping(space, actions)) as server:
+        remote: Any = (
+            make_remote if way == "one" else functools.partial(RemoteVectorEnv, num_envs=2)
+        )
+        with contextlib.closing(remote(server.address)) as env:
+            env.reset()
+            with pytest.raises(SpecError, match="expected a tuple of 2 values, got "):
+                env.step(action)
+    assert not actions
 
 
 def test_samples_of_the_one_file_server_s_environment_stay_as_they_were() -> None:
