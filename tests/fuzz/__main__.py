@@ -13,25 +13,18 @@ import gc
 import hashlib
 import json
 import logging
-import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.fuzz.targets import CORPUS, TARGETS, input_of
+from tests.support.memory import peak
 
 MEMORY_MIB = 64
 
 _WARM_UP = 500
 _COLLECTED = 50
-
-
-def peak_mib() -> float:
-    """The most memory that this process has had."""
-    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert match
-    return int(match[1]) / 1024
 
 
 def keep(target: str, contents: bytes) -> Path:
@@ -46,7 +39,7 @@ def keep(target: str, contents: bytes) -> Path:
 def fuzz(target: str, seed: int, seconds: float | None, count: int | None) -> dict[str, Any]:
     """Tries inputs until the time is over or there have been so many."""
     outcomes: collections.Counter[str] = collections.Counter()
-    began, before, index = time.monotonic(), peak_mib(), 0
+    began, before, index = time.monotonic(), peak() / 2**20, 0
     while (count is None or index < count) and (
         seconds is None or index % 16 or time.monotonic() < began + seconds
     ):
@@ -63,12 +56,12 @@ def fuzz(target: str, seed: int, seconds: float | None, count: int | None) -> di
             gc.collect()  # What waits for this is not memory that an input takes.
         if index == _WARM_UP:
             gc.freeze()
-            before = peak_mib()  # What is loaded on first use does not count.
+            before = peak() / 2**20  # What is loaded on first use does not count.
     return {
         "inputs": index,
         "outcomes": dict(outcomes.most_common()),
         "seconds": round(time.monotonic() - began, 1),
-        "memory_mib": round(peak_mib() - before, 1),
+        "memory_mib": round(peak() / 2**20 - before, 1),
     }
 
 

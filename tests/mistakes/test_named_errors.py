@@ -7,7 +7,6 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from tests.adaptors.pettingzoo.arena import Arena
 from tests.mistakes.mistake import Mistake
 from tests.server.structures.hosted import Structured, array
 from tests.support.certificates import self_signed
+from tests.support.scripted import answering_socket
 
 
 class Rewarding(gymnasium.Env[Any, Any]):
@@ -232,26 +232,14 @@ ALERTS: dict[int, str] = {
 }
 
 
-@contextlib.contextmanager
-def alerting(code: int) -> Iterator[str]:
+def alerting(code: int) -> contextlib.AbstractContextManager[str]:
     """A server that answers each handshake with an alert."""
-    with socket.create_server(("localhost", 0)) as door:
 
-        def run() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted, _ = door.accept()
-                    with accepted:
-                        accepted.recv(65_536)
-                        accepted.sendall(bytes([21, 3, 3, 0, 2, 2, code]))
+    def answer(accepted: socket.socket) -> None:
+        accepted.recv(65_536)
+        accepted.sendall(bytes([21, 3, 3, 0, 2, 2, code]))
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield f"localhost:{door.getsockname()[1]}"
-        finally:
-            door.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    return answering_socket(answer)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,6 @@ from dm_env_rpc_client.system import children
 from tests.notebook import sources
 from tests.support.groups import need
 
-pytest.importorskip("nbclient")
-
 NAMES = sorted(path.stem for path in sources.FOLDER.glob("*.ipynb"))
 MAX_BYTES = 300_000
 SECONDS = 90
@@ -53,8 +51,14 @@ def execute(notebook: Any, folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
+def nbclient() -> None:
+    """Imported where it is needed: it takes 8 seconds, which each process of a run would take."""
+    pytest.importorskip("nbclient")
+
+
+@pytest.fixture(scope="module")
 def executed(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    nbclient: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, concurrent.futures.Future[Any]]]:
     """All notebooks, by name; two at a time, for starting a kernel takes longer than most cells."""
     folder = tmp_path_factory.mktemp("notebooks")
@@ -95,6 +99,7 @@ def test_a_notebook_runs_from_top_to_bottom(
         sources.write(notebook, sources.FOLDER / f"{name}.ipynb")
 
 
+@pytest.mark.usefixtures("nbclient")
 def test_a_kernel_starts_while_variables_come_and_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("check_jsonschema")
 import click.testing
-from check_jsonschema import main
+import pytest
 
 from tests.constraints import ROOT
 
@@ -21,7 +18,8 @@ SCHEMAS = {
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_files_conform_to_their_schemas(schema: str) -> None:
-
+    # Here, since it takes seconds to import, in each process of a run.
+    main = pytest.importorskip("check_jsonschema").main
     files = [str(ROOT / name) for name in SCHEMAS[schema]]
     command = ["--builtin-schema", f"vendor.{schema}", *files]
     checked = click.testing.CliRunner().invoke(main, command)

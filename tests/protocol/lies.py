@@ -25,9 +25,11 @@ def kind(row: int, number: int) -> Lie:
     return lie
 
 
-def errors(text: str) -> Lie:
+def errors(text: str | Callable[[], str]) -> Lie:
+    """Texts that are large are made when they are needed, and not in each process of a run."""
+
     def lie(values: Values) -> None:
-        values[ROW_ERRORS] = text
+        values[ROW_ERRORS] = text if isinstance(text, str) else text()
 
     return lie
 
@@ -71,10 +73,10 @@ LIES: dict[str, tuple[Lie, str]] = {
     "more": (errors('{"1": "x"} {}'), "there is more after the object"),
     "a control character": (errors('{"1": "\n"}'), "the text of row 1 is no string of JSON"),
     "many rows": (
-        errors(json.dumps(dict.fromkeys(map(str, range(300_000)), "x"))),
+        errors(lambda: json.dumps(dict.fromkeys(map(str, range(300_000)), "x"))),
         "index from 0 to 3, got '4'",
     ),
-    "many nested lists": (errors("[" * 1_000_000), "expected an object"),
-    "many values": (errors('{"0": [' + "0," * 3_000_000 + "0]}"), "row 0 is no string"),
-    "one row many times": (errors("{" + '"0": "x",' * 1_000_000), "two texts of row 0"),
+    "many nested lists": (errors(lambda: "[" * 1_000_000), "expected an object"),
+    "many values": (errors(lambda: '{"0": [' + "0," * 3_000_000 + "0]}"), "row 0 is no string"),
+    "one row many times": (errors(lambda: "{" + '"0": "x",' * 1_000_000), "two texts of row 0"),
 }  # fmt: skip

@@ -45,6 +45,7 @@ import dm_env_rpc_client.adaptors  # All that is imported is before.
 from dm_env_rpc_client import recording
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.tensors.limits import Limits
+from tests.support import memory
 
 path = sys.argv[1]
 limits = Limits(chunk_bytes=int(sys.argv[2]))
@@ -61,26 +62,20 @@ with contextlib.suppress(ModuleNotFoundError):  # Python 3.10 has none.
     os.environ["MINARI_DATASETS_PATH"] = path + ".minari"
     readers["minari"] = lambda: export_minari(path, "bomb-v0", limits=limits)
 
-def resident(kind):
-    with open("/proc/self/status") as status:
-        (line,) = (line for line in status if line.startswith(kind))
-    return int(line.split()[1]) * 1024
-
 began = time.process_time()
 for _ in range(8):
     zlib.crc32(bytes(32 << 20))
 print(8 * (time.process_time() - began))
-before = resident("VmRSS")
+before = memory.watch()
 for name, reader in readers.items():
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+    memory.watch()
     began = time.process_time()
     try:
         reader()
         text = ""
     except RecordingError as error:
         text = str(error)
-    print(json.dumps([name, text, resident("VmHWM") - before, time.process_time() - began]))
+    print(json.dumps([name, text, memory.peak() - before, time.process_time() - began]))
 """
 
 

@@ -143,26 +143,59 @@ def can_make(address: str) -> bool:
 
 @contextlib.contextmanager
 def listening(answer: Callable[[socket.socket], object]) -> Iterator[str]:
-    """A TCP server that does with each connection what a function does; yields its address."""
-    connections = []
+    """A TCP server that does with each connection what a function does; yields its address.
+
+    Args:
+      answer: called in a thread for each connection, which is open until it is closed there, or to
+        the end of the block. An error is raised there, unless the other end is gone.
+    """
+    connections: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+    errors: list[BaseException] = []
+
+    def run(connection: socket.socket) -> None:
+        try:
+            answer(connection)
+        except BaseException as error:
+            if isinstance(error, TimeoutError) or not isinstance(error, OSError):
+                errors.append(error)
+
+    def take() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                connections.append(connection)
+                threads.append(threading.Thread(target=run, args=(connection,), daemon=True))
+                threads[-1].start()
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def take() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    connections.append(connection)
-                    answer(connection)
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
+        taking = threading.Thread(target=take, daemon=True)
+        taking.start()
         try:
             yield f"127.0.0.1:{listener.getsockname()[1]}"
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
+            taking.join(5)
+            for connection in connections:
+                with contextlib.suppress(OSError):  # It has ended already.
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join(30)
             for connection in connections:
                 connection.close()
+    assert errors == []
+
+
+def answering_socket(
+    script: Callable[[socket.socket], object],
+) -> contextlib.AbstractContextManager[str]:
+    """As `listening`; a connection is closed when the script has ended."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            script(connection)
+
+    return listening(answer)
 
 
 def settles(condition: Callable[[], bool], seconds: float = 20.0) -> bool:

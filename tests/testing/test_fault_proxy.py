@@ -20,9 +20,14 @@ from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, SpecEr
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import FaultProxy, ScriptedServer
 from dm_env_rpc_client.testing import echo as answers_itself
-from tests.reliability.hostile.raw_peers import answering_socket
 from tests.support.certificates import self_signed
-from tests.support.scripted import descriptor_count, extension, settles, thread_count
+from tests.support.scripted import (
+    answering_socket,
+    descriptor_count,
+    extension,
+    settles,
+    thread_count,
+)
 from tests.support.stopwatch import patience, time_limit
 
 LARGE = bytes(range(256)) * 4096

@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
 
 from dm_env_rpc_client import connect, connect_async, dm_env_rpc_pb2
-from tests.support.scripted import extension
+from tests.support.scripted import answering_socket, extension
 from tests.transports import frames
 from tests.transports.frames import data, greeting, grpc_message
 
@@ -22,43 +21,14 @@ Script: TypeAlias = Callable[[socket.socket], None]
 both_ways = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
 
 
-@contextlib.contextmanager
-def raw_server(script: Script) -> Iterator[str]:
+def raw_server(script: Script) -> contextlib.AbstractContextManager[str]:
     """A server that does with each connection what the script says; yields its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    threads: list[threading.Thread] = []
-    errors: list[BaseException] = []
 
     def run(connection: socket.socket) -> None:
-        with connection:
-            connection.settimeout(30)
-            try:
-                script(connection)
-            except (BrokenPipeError, ConnectionResetError):
-                pass
-            except BaseException as error:
-                errors.append(error)
+        connection.settimeout(30)
+        script(connection)
 
-    def accept() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threads.append(threading.Thread(target=run, args=(connection,)))
-            threads[-1].start()
-
-    accepting = threading.Thread(target=accept)
-    accepting.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        accepting.join()
-        for thread in threads:
-            thread.join(30)
-    assert errors == []
+    return answering_socket(run)
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:

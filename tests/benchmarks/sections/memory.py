@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from multiprocessing.connection import Connection as Pipe
-from pathlib import Path
 from typing import Any
 
 from dm_env_rpc_client import make
@@ -12,6 +11,7 @@ from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Sample
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BEST, TRANSPORTS, our_name
+from tests.support.memory import peak, watch
 
 STEPS = 1_000
 QUICK_STEPS = 100
@@ -19,28 +19,18 @@ FULL_STEPS = 10_000
 FRAME_BYTES = 1080 * 1920 * 3
 MAX_FRAMES = 4.0
 _SECONDS_PER_STEP = 0.05
-_KIB = 2**10
-
-
-def _status(field: str) -> int:
-    """A line of /proc/self/status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * _KIB
-    raise RuntimeError(f"/proc/self/status has no {field}")
 
 
 def _measure(told: Pipe, address: str, transport: Any, steps: int) -> None:
     """Says the peak of memory over so many steps, less the start, in frames."""
     with make(address, {"payload": "video"}, transport=transport) as env:
-        start = _status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # The peak is from now on.
+        start = watch()
         timestep = env.reset()
         for step in range(1, steps + 1):
             timestep = env.step({"action": 1})
             if timestep.observation["payload"][0, 0, 0] != step % 100:
                 raise AssertionError(f"step {step} has the frame of another")
-        told.send((_status("VmHWM") - start) / FRAME_BYTES)
+        told.send((peak() - start) / FRAME_BYTES)
 
 
 def memory(settings: Settings) -> Section:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import pathlib
 import random
-import re
 import socket
 import sys
 from collections import Counter
@@ -32,6 +30,7 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecErr
 from dm_env_rpc_client.transports.net.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts
 from tests.bridges.gym_socket.peers import OK, Peer, scripted_peer, sized
+from tests.support.memory import peak
 
 LIMITS = Limits()
 LENGTHS = [0, 1, 255, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1]
@@ -145,13 +144,6 @@ def to_live_client(data: bytes) -> str:
     return "value"
 
 
-def peak_kib() -> int:
-    status = pathlib.Path("/proc/self/status").read_text()
-    match = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert match
-    return int(match[1])
-
-
 def main(count: int) -> dict[str, Any]:
     logging.disable()
     rng = random.Random(28)
@@ -163,7 +155,7 @@ def main(count: int) -> dict[str, Any]:
         to_live_server(server.address, name + b"\x00\x03")
         to_live_client(OK + BOMB_SPACES[0] * 2 + b"\x00" + sized(b"[]"))
         modules = set(sys.modules)
-        before = peak_kib()
+        before = peak()
         for index in range(count):
             exchanged, dialect = rng.choice(exchanges)
             if index % 100 == 0:
@@ -183,12 +175,12 @@ def main(count: int) -> dict[str, Any]:
         for identity in ("os:system", "tests.evil:Env-v0", "http://evil/", "a" * 256):
             handshake = packet_codec.encode_request(packets.Handshake(identity))
             outcomes[to_live_server(server.address, handshake)] += 1
-        after = peak_kib()
+        after = peak()
         errors = [repr(error) for error in server.errors]
     return {
         "frames": sum(outcomes.values()),
         "outcomes": dict(outcomes),
-        "peak_growth_mib": round((after - before) / 1024, 2),
+        "peak_growth_mib": round((after - before) / 2**20, 2),
         "imported": sorted(set(sys.modules) - modules),
         "server_errors": errors,
     }

@@ -162,9 +162,11 @@ def requests(scale: int) -> dict[str, Callable[[], bytes]]:
     Args:
       scale: what the sizes of the large ones are divided by.
     """
-    name = b"n" * (100_000_000 // scale)
+
+    def name() -> bytes:
+        return b"n" * (100_000_000 // scale)
+
     listing = properties_pb2.PropertyRequest(list_property={"key": "k"}).SerializeToString()
-    padded = listing + b"\x78\x01" * (16_000_000 // scale)
     url = b"type.googleapis.com/" + properties_pb2.PropertyRequest.DESCRIPTOR.full_name.encode()
     return {
         "64 settings of one element each": lambda: _request(
@@ -177,15 +179,17 @@ def requests(scale: int) -> dict[str, Callable[[], bytes]]:
             "create_world", _setting(b"s", _empty("strings", 126_000_000 // scale))
         ),
         "100,000 settings": lambda: _request("create_world", _many_settings(100_000)),
-        "a setting with a name of 100 MB": lambda: _request("create_world", _setting(name, _WIDE)),
-        "a world name of 100 MB": lambda: _request("join_world", _field(1, name)),
-        "a world name of 100 MB to reset": lambda: _request("reset_world", _field(1, name)),
-        "a world name of 100 MB to destroy": lambda: _request("destroy_world", _field(1, name)),
+        "a setting with a name of 100 MB": lambda: _request(
+            "create_world", _setting(name(), _WIDE)
+        ),
+        "a world name of 100 MB": lambda: _request("join_world", _field(1, name())),
+        "a world name of 100 MB to reset": lambda: _request("reset_world", _field(1, name())),
+        "a world name of 100 MB to destroy": lambda: _request("destroy_world", _field(1, name())),
         "step: 1.9 million actions": lambda: _request("step", _many_entries(1, 1_900_000 // scale)),
         "step: 8 million requested": lambda: _request(
             "step", _field(2, b"\x81\x82\x01\x82\x83\x02" * (4_000_000 // scale))
         ),
         "an extension of many fields": lambda: _request(
-            "extension", _field(1, url), _field(2, padded)
+            "extension", _field(1, url), _field(2, listing, b"\x78\x01" * (16_000_000 // scale))
         ),
     }

@@ -1,4 +1,4 @@
-"""Servers on plain sockets that say whatever a test wants, at full speed; a client for them."""
+"""A client for servers on plain sockets, and what those do at full speed."""
 
 from __future__ import annotations
 
@@ -6,50 +6,9 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from dm_env_rpc_client import connect, connect_async, dm_env_rpc_pb2
-
-Script = Callable[[socket.socket], None]
-
-
-@contextlib.contextmanager
-def answering_socket(script: Script) -> Iterator[str]:
-    """Runs `script` on each accepted connection, in a thread; yields the address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    connections: list[socket.socket] = []
-    threads: list[threading.Thread] = []
-
-    def serve(connected: socket.socket) -> None:
-        with connected, contextlib.suppress(OSError):
-            script(connected)
-
-    def accept() -> None:
-        while True:
-            try:
-                connected, _ = listener.accept()
-            except OSError:
-                return
-            connections.append(connected)
-            threads.append(threading.Thread(target=serve, args=(connected,), daemon=True))
-            threads[-1].start()
-
-    acceptor = threading.Thread(target=accept, daemon=True)
-    acceptor.start()
-    try:
-        host, port = listener.getsockname()
-        yield f"{host}:{port}"
-    finally:
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        acceptor.join(5)
-        for connected in connections:
-            with contextlib.suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
-        for thread in threads:
-            thread.join(5)
 
 
 def read_for_ever(connected: socket.socket) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.server import clients
-from tests.support import forks
+from tests.support import forks, memory
 from tests.support.programs import processor_seconds
 from tests.support.stopwatch import Stopwatch, patience
 
@@ -46,13 +46,11 @@ class Served(NamedTuple):
 
     def watch_memory(self) -> int:
         """Begins to look for the peak, and returns what the processes take now, in bytes."""
-        for process in self._processes():
-            (process / "clear_refs").write_text("5")
-        return self._bytes("VmRSS")
+        return sum(memory.watch(process.name) for process in self._processes())
 
     def peak(self) -> int:
         """The most that they took since `watch_memory`, in bytes."""
-        return self._bytes("VmHWM")
+        return sum(memory.peak(process.name) for process in self._processes())
 
     def descriptors(self) -> int:
         """How many descriptors its processes have open."""
@@ -88,22 +86,16 @@ class Served(NamedTuple):
                     found.extend(Path("/proc") / child for child in children.read_text().split())
         return found
 
-    def _bytes(self, name: str) -> int:
-        statuses = [(process / "status").read_text() for process in self._processes()]
-        lines = [line for status in statuses for line in status.splitlines()]
-        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-
 
 def measured(use: Callable[[], object], told: Pipe) -> None:
     """Tells how something in this process ended, and how many bytes it took at its peak."""
-    own = Served("", os.getpid())
-    before = own.watch_memory()
+    before = memory.watch()
     try:
         use()
         outcome = ""
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
-    told.send((outcome, own.peak() - before))
+    told.send((outcome, memory.peak() - before))
 
 
 def heard(pipe: Pipe) -> Any:

@@ -19,9 +19,9 @@ from dm_env_rpc_client import (
     connect,
     connect_async,
 )
-from tests.reliability.hostile.raw_peers import answering_socket, ask, read_for_ever
+from tests.reliability.hostile.raw_peers import ask, read_for_ever
 from tests.reliability.recording import Seen
-from tests.support.scripted import extension
+from tests.support.scripted import answering_socket, extension
 from tests.support.stopwatch import Stopwatch
 from tests.transports import frames
 from tests.transports.frames import (

@@ -5,11 +5,9 @@ Recordings and spans of sessions that go well are in the tests of `recording` an
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pickle
 import socket
-import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +26,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Transport
+from tests.support.scripted import answering_socket
 from tests.transports.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, frame, settings
 from tests.transports.raw_client import REQUEST, RawClient
 
@@ -122,21 +121,16 @@ RESPONSES = {
 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_row_54_what_a_server_says_first(name: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    def answer(connected: socket.socket) -> None:
+        connected.sendall(RESPONSES[name].encode())
+        connected.recv(1 << 16)
 
-        def answer() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connected = server.accept()[0]
-                    connected.sendall(RESPONSES[name].encode())
-                    connected.recv(1 << 16)
-                    connected.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        address = f"localhost:{server.getsockname()[1]}"
-        with pytest.raises(ProtocolError, match="not a gRPC server") as caught:
-            connect(address, timeout=PATIENCE, transport="http2")
-        check(caught.value)
+    with (
+        answering_socket(answer) as address,
+        pytest.raises(ProtocolError, match="not a gRPC server") as caught,
+    ):
+        connect(address, timeout=PATIENCE, transport="http2")
+    check(caught.value)
 
 
 @pytest.mark.parametrize("by", ["http2", "grpc"])

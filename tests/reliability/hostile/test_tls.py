@@ -37,10 +37,10 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.net import status
 from tests.reliability.hostile import raw_peers
-from tests.reliability.hostile.raw_peers import answering_socket
 from tests.reliability.scorecard import counts
 from tests.support.both_transports import forced
 from tests.support.certificates import Authority, Issued, openssl
+from tests.support.scripted import answering_socket
 from tests.support.stopwatch import time_limit
 
 TIMEOUT = 60.0
