@@ -34,7 +34,7 @@ def _tag(field: str) -> bytes:
 
 # The answer has the field of the same number.
 _CREATE, _JOIN, _LEAVE = _tag("create_world"), _tag("join_world"), _tag("leave_world")
-_STEP = _tag("step")
+STEP = _tag("step")
 
 ANSWER, STATUS = b"\0", b"\1"
 """The first byte of what a worker sends: an answer follows, or the pickled status that ends the
@@ -157,7 +157,7 @@ class PassedStream(ServerStream):
     def answer(self, message: bytes) -> bytes:
         joined = self._joined
         try:
-            if joined is not None and message[:1] == _STEP:
+            if joined is not None and message[:1] == STEP:
                 return joined.answer(message)
             return self._pass(message)
         except WorkerGoneError as error:
