@@ -11,8 +11,6 @@ import pickle
 from collections.abc import Callable
 from typing import Protocol
 
-from google.rpc import code_pb2, status_pb2
-
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
@@ -194,7 +192,11 @@ class PassedStream(ServerStream):
             except WorkerGoneError as error:
                 self._forget(share)
                 if error.may_have_begun:
-                    return _gone()
+                    raise StreamStatusError(
+                        "UNAVAILABLE",
+                        "the process that was to answer the request has ended, and its worlds with "
+                        "it; what the request did is unknown",
+                    ) from error
             finally:
                 if field == "create_world" and answer[:1] != _CREATE:
                     self._places.was_not_created(share)
@@ -247,13 +249,3 @@ class PassedStream(ServerStream):
             link.close()
             if link is self._joined:
                 raise WorkerGoneError(True)
-
-
-def _gone() -> bytes:
-    """Returns the answer to a request that a worker has not answered."""
-    text = (
-        "the process that was to answer the request has ended, and its worlds with it; what the "
-        "request did is unknown"
-    )
-    error = status_pb2.Status(code=code_pb2.UNAVAILABLE, message=text)
-    return dm_env_rpc_pb2.EnvironmentResponse(error=error).SerializeToString()
