@@ -86,6 +86,8 @@ class MessagePipe:
           OSError: this end is.
         """
         head, descriptors, _, _ = socket.recv_fds(self._socket, _LENGTH.size, 1)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
         try:
             while True:
                 if len(head) >= _LENGTH.size:

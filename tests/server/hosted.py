@@ -85,6 +85,22 @@ class Closing(Where):
         self._path.rename(self._path.with_suffix(".closed"))
 
 
+class ForksInC(Where):
+    """Forks as C code does, of which Python is not told: the child keeps all that is open.
+
+    Args:
+      path: of a file in which it writes the id of the child.
+    """
+
+    def __init__(self, path: str):
+        super().__init__()
+        c = ctypes.CDLL(None)
+        child = c.fork()
+        if not child:
+            c.pause()
+        Path(path).write_text(str(child))
+
+
 class Unclosable(Where):
     """Cannot be closed."""
 

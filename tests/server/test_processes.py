@@ -232,6 +232,8 @@ def test_limits_count_all_processes() -> None:
     with serve(Where, processes=2, max_connections=3, max_worlds=3, limits=limits) as server:
         with contextlib.ExitStack() as stack:
             connections = [stack.enter_context(connect(server.address)) for _ in range(3)]
+            # The streams of some may be seen after the next one.
+            assert settles(lambda: server.stats().streams == 3)
             expected = pytest.raises(ConnectionLostError, match="limit of 3 streams")
             with expected as lost, connect(server.address) as fourth:
                 create_world(fourth)

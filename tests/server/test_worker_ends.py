@@ -121,19 +121,32 @@ def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> Non
         with time_limit(5), pytest.raises(ConnectionLostError, match=text) as caught:
             ending.step({"do": hosted.END})
         assert caught.value.code == "UNAVAILABLE"
-        with time_limit(5):  # It is joined to no world.
-            other.send(dm_env_rpc_pb2.LeaveWorldRequest())
         assert going_on.step({"do": 0}).mid()
         with connect(server.address) as later:
             for use in (join_world, destroy_world):
                 with pytest.raises(DmEnvRpcError, match="has ended; create another"):
                     use(later, names[1])
         assert settles(lambda: are_complete(server), START_SECONDS)
+        other.send(dm_env_rpc_pb2.LeaveWorldRequest())  # It is joined to no world.
         with make(server.address) as env:
             assert pid_of(env) not in before
         (error,) = server.errors
         assert "was ended by SIGKILL, its 1 worlds are lost; it is replaced" in str(error)
         assert going_on.step({"do": 0}).mid()
+
+
+def test_what_an_environment_has_forked_keeps_no_client_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "child"
+    with (
+        serve(functools.partial(hosted.ForksInC, str(path)), processes=1) as server,
+        make(server.address) as env,
+    ):
+        os.kill(pid_of(env), signal.SIGKILL)
+        try:
+            with time_limit(5), pytest.raises(ConnectionLostError, match="world was in has ended"):
+                env.step({"do": 0})
+        finally:
+            os.kill(int(path.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.row(52)

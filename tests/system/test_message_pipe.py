@@ -56,6 +56,7 @@ def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
     assert last.descriptor is None
     assert descriptor is not None
     assert os.read(descriptor, 10) == b"text"
+    assert not os.get_inheritable(descriptor)
     os.close(descriptor)
     assert not other.wait(0.0)
     one.close()

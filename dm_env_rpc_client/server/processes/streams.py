@@ -11,8 +11,6 @@ import pickle
 from collections.abc import Callable
 from typing import Protocol
 
-from google.rpc import code_pb2, status_pb2
-
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
@@ -34,7 +32,7 @@ def _tag(field: str) -> bytes:
 
 # The answer has the field of the same number.
 _CREATE, _JOIN, _LEAVE = _tag("create_world"), _tag("join_world"), _tag("leave_world")
-_STEP = _tag("step")
+STEP = _tag("step")
 
 ANSWER, STATUS = b"\0", b"\1"
 """The first byte of what a worker sends: an answer follows, or the pickled status that ends the
@@ -157,7 +155,7 @@ class PassedStream(ServerStream):
     def answer(self, message: bytes) -> bytes:
         joined = self._joined
         try:
-            if joined is not None and message[:1] == _STEP:
+            if joined is not None and message[:1] == STEP:
                 return joined.answer(message)
             return self._pass(message)
         except WorkerGoneError as error:
@@ -194,7 +192,11 @@ class PassedStream(ServerStream):
             except WorkerGoneError as error:
                 self._forget(share)
                 if error.may_have_begun:
-                    return _gone()
+                    raise StreamStatusError(
+                        "UNAVAILABLE",
+                        "the process that was to answer the request has ended, and its worlds with "
+                        "it; what the request did is unknown",
+                    ) from error
             finally:
                 if field == "create_world" and answer[:1] != _CREATE:
                     self._places.was_not_created(share)
@@ -247,13 +249,3 @@ class PassedStream(ServerStream):
             link.close()
             if link is self._joined:
                 raise WorkerGoneError(True)
-
-
-def _gone() -> bytes:
-    """Returns the answer to a request that a worker has not answered."""
-    text = (
-        "the process that was to answer the request has ended, and its worlds with it; what the "
-        "request did is unknown"
-    )
-    error = status_pb2.Status(code=code_pb2.UNAVAILABLE, message=text)
-    return dm_env_rpc_pb2.EnvironmentResponse(error=error).SerializeToString()

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -91,6 +92,7 @@ class WorkerProcess:
         self._handing = make_lock()
         self._untaken = 0
         self._untaken_since = 0.0
+        self._pipes: weakref.WeakSet[MessagePipe] = weakref.WeakSet()
         # Who hears what it says; any thread may.
         self._hearing = make_lock()
         with contextlib.ExitStack() as stack:
@@ -128,6 +130,9 @@ class WorkerProcess:
         mine, other = MessagePipe.pair()
         with contextlib.closing(other):
             with self._handing:
+                if self.ended:
+                    raise BrokenPipeError
+                self._pipes.add(mine)
                 if not self._untaken:
                     self._untaken_since = time.monotonic()
                 self._untaken += 1
@@ -225,7 +230,12 @@ class WorkerProcess:
         ended = children.how_it_ended(self._process.wait(_END_SECONDS))
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"
-        self.ended = ended
+        # What it has forked may keep their other ends open.
+        with self._handing:
+            self.ended = ended
+            pipes = list(self._pipes)
+        for pipe in pipes:
+            pipe.shut_down()
         with self._hearing:
             self._process.close()
 

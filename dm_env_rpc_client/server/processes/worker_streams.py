@@ -11,9 +11,12 @@ import pickle
 import select
 import threading
 import time
+from collections.abc import Callable
 
-from dm_env_rpc_client.server.processes.streams import ANSWER, STATUS
+from dm_env_rpc_client.server.processes.streams import ANSWER, STATUS, STEP
 from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.owners import Owner, OwnerGoneError
+from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,
@@ -95,15 +98,78 @@ def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
 
 
 def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
-    while _answer(pipe, stream):
-        pass
+    """Answers until the stream has ended; OSError or EOFError when the client is gone."""
+    while True:
+        message = _answer_at_owner(pipe, stream)
+        if message is None:
+            message = bytes(pipe.receive().message)
+        if not _answer(pipe, stream, message, answer_by_owner):
+            break
 
 
-def _answer(pipe: MessagePipe, stream: ServerStream) -> bool:
-    """Answers a request; returns whether the stream goes on."""
-    message = bytes(pipe.receive().message)
+def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
+    """Lets the owner of the stream's world answer steps, without another thread between.
+
+    Returns:
+      A request that is for this thread; None if the owner does not answer any, or no more.
+
+    Raises:
+      EOFError, OSError: the stream is over.
+    """
+    owner = stream.owner
+    if owner is None or not owner.may_lead:
+        return None
     try:
-        answer = answer_by_owner(stream, message)
+        return owner.call(_answer_steps, pipe, stream, owner)
+    except OwnerGoneError:
+        return None
+
+
+def _answer_steps(pipe: MessagePipe, stream: ServerStream, owner: Owner) -> bytes | None:
+    """Answers steps, and does meanwhile what other threads ask of this owner."""
+    if owner.leads:
+        return None
+    bell = SelfPipe()
+    try:
+        poll = select.poll()
+        for each in (pipe, bell):
+            poll.register(each, select.POLLIN)
+        with owner.listening(bell.notify):
+            owner.run_waiting(_run)
+            while True:
+                ready = poll.poll()
+                if (bell.fileno(), select.POLLIN) in ready:
+                    bell.drain()
+                    owner.run_waiting(_run)
+                    if stream.owner is not owner:
+                        return None
+                    continue
+                message = bytes(pipe.receive().message)
+                if message[:1] != STEP:
+                    return message
+                if not _answer(pipe, stream, message, _answer_here):
+                    raise EOFError
+    finally:
+        bell.close()
+
+
+def _run(call: Callable[[], None]) -> None:
+    call()
+
+
+def _answer_here(stream: ServerStream, message: bytes) -> bytes:
+    return stream.answer(message)
+
+
+def _answer(
+    pipe: MessagePipe,
+    stream: ServerStream,
+    message: bytes,
+    answer_to: Callable[[ServerStream, bytes], bytes],
+) -> bool:
+    """Answers a request; returns whether the stream goes on."""
+    try:
+        answer = answer_to(stream, message)
     except StreamStatusError as error:
         status = error.code, str(error)
     except BaseException as error:
