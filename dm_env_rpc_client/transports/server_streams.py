@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.transports.net.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.net.credentials import check_server_credentials
@@ -168,6 +169,37 @@ class ListenerOptions:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     allocate: Allocate = plain_memory
     refused: Callable[[str, str], None] = lambda *_: None
+
+
+class Room:
+    """Counts the streams of a listener, of which there may be a limited number. Thread-safe.
+
+    Args:
+      options: how many there may be, and who is told of more.
+
+    Attributes:
+      count: how many streams there are.
+    """
+
+    def __init__(self, options: ListenerOptions):
+        self.count = 0
+        self._options = options
+        self._lock = make_lock()
+
+    def enter(self, client: str) -> None:
+        """Counts a stream of a client; StreamStatusError if there are too many."""
+        with self._lock:
+            is_full = self.count >= self._options.max_streams
+            self.count += not is_full
+        if is_full:
+            full = full_error(self._options.max_streams)
+            self._options.refused(client, f"{full.code}: {full}")
+            raise full
+
+    def leave(self) -> None:
+        """A stream that was counted has ended."""
+        with self._lock:
+            self.count -= 1
 
 
 class Listener(Protocol):

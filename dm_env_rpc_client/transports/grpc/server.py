@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import grpc
 
-from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.net import status
@@ -21,11 +20,11 @@ from dm_env_rpc_client.transports.server_streams import (
     Listener,
     ListenerOptions,
     Peer,
+    Room,
     ServerStream,
     StreamStatusError,
     answer_by_owner,
     close_by_owner,
-    full_error,
 )
 from dm_env_rpc_client.transports.services import open_own
 
@@ -71,7 +70,7 @@ class GrpcListener(Listener):
             maximum_concurrent_rpcs=2 * options.max_streams + _REFUSED_AT_ONCE,
         )
         handler: Any = grpc.stream_stream_rpc_method_handler(
-            functools.partial(_process, options, _Room(options))
+            functools.partial(_process, options, Room(options))
         )
         service, method = status.PROCESS.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
@@ -160,33 +159,9 @@ def _watch(stream: ServerStream, message: bytes, context: grpc.ServicerContext) 
         has_ended.wait()
 
 
-class _Room:
-    """Counts streams, of which there may be a limited number."""
-
-    def __init__(self, options: ListenerOptions):
-        self._options = options
-        self._count = 0
-        self._lock = make_lock()
-
-    def enter(self, client: str) -> None:
-        """Counts a stream; StreamStatusError if there are too many."""
-        with self._lock:
-            is_full = self._count >= self._options.max_streams
-            self._count += not is_full
-        if is_full:
-            full = full_error(self._options.max_streams)
-            self._options.refused(client, f"{full.code}: {full}")
-            raise full
-
-    def leave(self) -> None:
-        """A stream that was counted has ended."""
-        with self._lock:
-            self._count -= 1
-
-
 def _process(
     options: ListenerOptions,
-    room: _Room,
+    room: Room,
     requests: Iterator[bytes],
     context: grpc.ServicerContext,
 ) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ the one that leads does, or is to.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -150,10 +151,7 @@ class Answering:
             served.is_gone = True
             self._go_on(served)
             return
-        self._leader.enter(served, False)
-        self._close_stream(served)
-        if not self._leader.leave(here):
-            raise RelievedError
+        self._leader.run(functools.partial(self._close_stream, served), served)
 
     def _relieved(
         self, served: ServedStream, answer: bytes | StreamStatusError, owner: Owner | None

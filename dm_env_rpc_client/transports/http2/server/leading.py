@@ -146,12 +146,21 @@ class Leader:
     def run_calls(self) -> None:
         """Does what other threads have asked of the owner that leads."""
         if self.owner is not None:
-            self.owner.run_waiting(self._run_call)
+            self.owner.run_waiting(self.run)
 
-    def _run_call(self, run: Callable[[], None]) -> None:
+    def run(self, call: Callable[[], None], served: ServedStream | None = None) -> None:
+        """Calls what may take long and is no answer.
+
+        Args:
+          call: what is called.
+          served: the stream that it is about, if it is about one.
+
+        Raises:
+          RelievedError: another thread leads when it is done.
+        """
         owner = self.owner
-        self.enter(None, False)
-        run()
+        self.enter(served, False)
+        call()
         if not self.leave(owner):
             raise RelievedError
 

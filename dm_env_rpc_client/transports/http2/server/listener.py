@@ -295,7 +295,7 @@ class Http2Listener(Listener):
         """Whether there is no stream, and no answer that was not sent; also when it is stopped."""
         if self._leader.is_stopped:
             return True
-        return not self._streams.count and not any(
+        return not self._streams.room.count and not any(
             connection.half.framing.sending.has_unsent
             for connection in list(self._clients.connections.values())
             if not connection.is_encrypting

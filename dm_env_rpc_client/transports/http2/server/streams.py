@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.waiting import InterruptibleCondition
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
@@ -12,8 +11,8 @@ from dm_env_rpc_client.transports.net.status import PROCESS
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
     Peer,
+    Room,
     StreamStatusError,
-    full_error,
 )
 from dm_env_rpc_client.transports.services import open_own
 
@@ -25,15 +24,14 @@ class Streams:
 
     Args:
       options: what is served.
-      changed: is told when `count` becomes less.
+      changed: is told when fewer are open.
 
     Attributes:
-      count: how many streams are open, those of the services that every server has left out.
+      room: counts those that are open, those of the services that every server has left out.
     """
 
     def __init__(self, options: ListenerOptions, changed: InterruptibleCondition):
-        self.count = 0
-        self._counting = make_lock()
+        self.room = Room(options)
         self._options = options
         self._changed = changed
 
@@ -63,18 +61,16 @@ class Streams:
             return served
         if call.path != PROCESS:
             raise StreamStatusError("UNIMPLEMENTED", f"no such method; this server has {PROCESS}")
-        options = self._options
-        if self.count >= options.max_streams:
-            full = full_error(options.max_streams)
-            options.refused(connection.address, f"{full.code}: {full}")
-            raise full
-        stream = options.open_stream(Peer(connection.address, call.metadata))
+        self.room.enter(connection.address)
+        try:
+            stream = self._options.open_stream(Peer(connection.address, call.metadata))
+        except BaseException:
+            self.room.leave()
+            raise
         served = ServedStream(connection, call, stream)
         served.is_counted = connection.is_known = True
         with connection.lock:
             call.accept()
-        with self._counting:
-            self.count += 1
         return served
 
     def close(self, served: ServedStream) -> None:
@@ -96,6 +92,5 @@ class Streams:
             _log.exception("closing a stream of %s failed", connection.address)
         connection.served.discard(served)
         if served.is_counted:
-            with self._counting:
-                self.count -= 1
+            self.room.leave()
             self._changed.notify_all()

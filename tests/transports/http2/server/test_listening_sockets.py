@@ -243,7 +243,7 @@ def test_the_places_of_streams_are_free_when_they_end(
                 client.send(b"".join(map(end, opened)))
                 made = [streams.next() for _ in opened]
                 assert settles(lambda: all(one.closed.is_set() for one in made))  # noqa: B023
-                assert settles(lambda: not listener._streams.count)
+                assert settles(lambda: not listener._streams.room.count)
         assert all(one.close_count == 1 for one in made)
 
 

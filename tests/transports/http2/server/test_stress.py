@@ -158,7 +158,7 @@ def test_all_kinds_of_clients_at_once(host: Host, clients: int, count: int) -> N
         for task in pairs:
             task.result(WAIT_SECONDS)
     assert host.all_closed_once()
-    assert settles(lambda: host.listener._streams.count == 0)
+    assert settles(lambda: host.listener._streams.room.count == 0)
 
 
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(45.0, marks=pytest.mark.soak)])
