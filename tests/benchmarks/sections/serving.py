@@ -25,7 +25,7 @@ from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
 from tests.benchmarks.cheap import PAYLOADS, Cheap, compute
 from tests.benchmarks.processes import process, serving
-from tests.benchmarks.results import Section, Target
+from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.sections.reference_serving import serve_reference
 from tests.benchmarks.settings import Settings
@@ -39,6 +39,8 @@ CPP = "C++ server"
 REFERENCE_PAIR = f"{REFERENCE}, both ends"
 ASYNC = "AsyncVectorEnv"
 PIPE = "multiprocessing Pipe"
+IN_SERVER = "in the process of the server"
+IN_WORKER = "in a worker, processes=1"
 BATCHED = "BatchedEnvironment"
 VECTOR = "RemoteVectorEnv"
 
@@ -134,11 +136,13 @@ def _async_vector(
 
 
 def _together(
-    stack: contextlib.ExitStack, address: str, count: int, **created: Any
+    stack: contextlib.ExitStack, address: str, count: int, num_batches: int = 1, **created: Any
 ) -> dict[str, Callable[[], object]]:
     """Steps of a BatchedEnvironment and of a RemoteVectorEnv, by their names."""
-    batched = stack.enter_context(BatchedEnvironment(address, count, created))
-    vector = stack.enter_context(RemoteVectorEnv(address, count, created))
+    batched = stack.enter_context(
+        BatchedEnvironment(address, count, created, num_batches=num_batches)
+    )
+    vector = stack.enter_context(RemoteVectorEnv(address, count, created, num_batches=num_batches))
     batched.reset()
     vector.reset()
     actions = np.ones(count, np.int32)
@@ -245,7 +249,9 @@ def served_computing(settings: Settings) -> Section:
     with contextlib.ExitStack() as stack:
         for processes in (1, 2):
             server = stack.enter_context(serve(Cheap, processes=processes))
-            pair = _together(stack, server.address, _COMPUTING, payload=payload, work=work)
+            pair = _together(
+                stack, server.address, _COMPUTING, processes, payload=payload, work=work
+            )
             steps |= {_of(name, processes): step for name, step in pair.items()}
         steps[ASYNC] = _async_vector(stack, payload, _COMPUTING, work)
         contenders = {
@@ -260,7 +266,20 @@ def served_computing(settings: Settings) -> Section:
         text = f"{ours}: times the rate of one process"
         targets.append(Target(text, row.ratio(_of(name, 1), ours), _LEAST_OF_ONE_PROCESS))
     title = f"A step of one of {_COMPUTING} Python environments that compute for 1 ms"
-    return Section("served-computing", title, [row], targets)
+    return Section("served-computing", title, [row, _hop(settings, payload)], targets)
+
+
+def _hop(settings: Settings, payload: str) -> Row:
+    """A step of a cheap environment with a stream of its own, at the server and in a worker."""
+    contenders = {}
+    with contextlib.ExitStack() as stack:
+        for name, processes in {IN_SERVER: None, IN_WORKER: 1}.items():
+            server = stack.enter_context(serve(Cheap, processes=processes))
+            env = stack.enter_context(make(server.address, {"payload": payload}))
+            env.reset()
+            step = functools.partial(env.step, {"action": 1})
+            contenders[name] = timed(step, _STEPS)
+        return settings.row("cheap, alone", contenders, "served, a hop")
 
 
 def _of(name: str, processes: int) -> str:
