@@ -134,8 +134,7 @@ def _check_bounds(spec: specs.Array, array: npt.NDArray[Any], where: str) -> Non
     fits = (array >= low) & (array <= high) & np.isfinite(array)
     if np.all(fits):
         return
-    index = tuple(int(i) for i in np.argwhere(~np.asarray(fits))[0])
-    element = f"element {list(index)}" if index else "the value"
+    index, element = casting.first_outside(fits)
     low, high = (np.broadcast_to(bound, array.shape)[index].item() for bound in (low, high))
     expected = "a finite number" if array.dtype.kind == "f" else "a number"
     raise SpecError(
