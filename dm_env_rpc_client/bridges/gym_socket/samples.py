@@ -18,6 +18,7 @@ from dm_env import specs
 from dm_env_rpc_client.bridges.gym_socket.spaces import parts_of
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, sampling
+from dm_env_rpc_client.tensors.variable_specs import bounds_of
 
 
 def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
@@ -128,9 +129,7 @@ def _array(value: Any, where: str) -> npt.NDArray[Any]:
 def _check_bounds(spec: specs.Array, array: npt.NDArray[Any], where: str) -> None:
     if array.dtype.kind == "b":
         return
-    low, high = -np.inf, np.inf
-    if isinstance(spec, specs.BoundedArray):
-        low, high = spec.minimum, spec.maximum
+    low, high = bounds_of(spec)
     fits = (array >= low) & (array <= high) & np.isfinite(array)
     if np.all(fits):
         return
