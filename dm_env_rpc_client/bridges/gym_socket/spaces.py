@@ -31,6 +31,7 @@ import tree
 from dm_env import specs
 
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.variable_specs import bounds_of
 
@@ -226,9 +227,8 @@ def parts_of(spec: Any) -> dict[Any, Any] | None:
 
 def single_leaf(spec: Any) -> specs.Array | None:
     """Returns the spec whose values are sent as one array; None for a Tuple."""
-    while isinstance(spec, Mapping) and len(spec) == 1:
-        (spec,) = spec.values()
-    return None if parts_of(spec) is not None else spec
+    _, leaf = structures.single_leaf(spec)
+    return None if parts_of(leaf) is not None else leaf
 
 
 def element_count(spec: Any) -> int:

@@ -125,3 +125,9 @@ def test_boxes_have_the_dtype_that_is_asked_for_and_bounds_within_it(
     wide, number = spaces.space_to_spec(space, "o", dtype)
     assert (wide.dtype, wide.minimum.tolist(), wide.maximum.tolist()) == (dtype, [low], [high])
     assert number == specs.DiscreteArray(3, np.int64, "o.1")
+
+
+def test_a_frame_in_mappings_is_one_array_and_travels_as_a_byte_list() -> None:
+    frame = specs.Array((2, 3), np.uint8)
+    assert spaces.single_leaf({"a": {"b": frame}}) is frame
+    assert spaces.single_leaf({"a": (frame,)}) is None
