@@ -40,8 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gymnasium": {"extras"},
     "__init__": {"_proto", "client", "environment", "errors", "protocol", "server", "tensors"},
     "adaptors": {
-        "arguments", "environment", "errors", "extensions", "extras", "protocol", "server",
-        "system", "tensors",
+        "arguments", "environment", "errors", "extensions", "extras", "protocol", "recording",
+        "server", "system", "tensors",
     },
     "distributed": {
         "arguments", "environment", "errors", "extras", "plain_text", "server", "system",

@@ -7,7 +7,7 @@ It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 # says what goes to which file. `reader.py` reads a file, also one whose recorder was killed, and
 # `bounded_records.py` has what it may take. `episodes.py` makes TimeSteps of it and says when
 # episodes begin and end; `rows.py` divides the steps of a batched world. `replay.py` and `proxy.py`
-# are servers; `minari.py` exports.
+# are servers. `adaptors/minari.py` exports.
 
 from dm_env_rpc_client.extras import importing
 

@@ -116,8 +116,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
         cast = array.astype(dtype)
         unchanged = _unchanged(array, cast)
     if unchanged is not True and not np.all(unchanged):
-        index = tuple(int(i) for i in np.argwhere(~np.asarray(unchanged))[0])
-        element = f"element {list(index)}" if index else "the value"
+        index, element = first_outside(unchanged)
         value = array[index].item()
         if dtype.kind in "iu" and isinstance(value, float) and value % 1 > 0:
             reason = f"which is not an integer; expected {_dtype_name(dtype)}"
@@ -125,6 +124,16 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
             reason = f"which {_dtype_name(dtype)} cannot hold{_range_text(dtype)}"
         raise SpecError(f"{where}: {element} is {value!r}, {reason}")
     return cast
+
+
+def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
+    """Returns the index of the first element that does not fit, and its name in errors.
+
+    Args:
+      fits: whether each element fits, a bool or an array of bools; at least one does not.
+    """
+    index = tuple(int(i) for i in np.argwhere(~np.asarray(fits))[0])
+    return index, f"element {list(index)}" if index else "the value"
 
 
 def _unchanged(array: Array, cast: Array) -> Any:

@@ -146,8 +146,7 @@ class TensorField:
             fits &= np.isfinite(array) | admitted
         if np.all(fits):
             return
-        index = tuple(int(i) for i in np.argwhere(~fits)[0])
-        element = f"element {list(index)}" if index else "the value"
+        index, element = casting.first_outside(fits)
         value = array[index]
         if not np.isfinite(value):
             raise SpecError(f"{self.label}: {element} is {value.item()!r}; expected a finite value")

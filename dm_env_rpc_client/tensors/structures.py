@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 
 from dm_env_rpc_client.tensors import endless, nesting
 
-__all__ = ["flattener", "is_nested", "leaves", "leaves_with_path", "nester", "parts_by_name"]
-
 _Take: TypeAlias = Callable[[Any, list[Any]], None]
 """Appends the leaves of a value to a list."""
 
@@ -46,6 +44,26 @@ def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
         return structure
     names = _names(structure)
     return None if names is None else {name: getattr(structure, name) for name in names}
+
+
+def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
+    """Finds the only array of a structure.
+
+    Args:
+      structure: of specs.
+
+    Returns:
+      The keys that lead to it, and its spec; no keys and the structure itself if it has
+      several arrays or none.
+    """
+    path: list[Any] = []
+    part = structure
+    while isinstance(part, Mapping) and len(part) == 1:
+        ((key, part),) = part.items()
+        path.append(key)
+    if isinstance(part, Mapping | list | tuple):
+        return (), structure
+    return tuple(path), part
 
 
 def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:

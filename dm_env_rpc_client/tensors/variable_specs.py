@@ -35,6 +35,18 @@ def bounded_array(
     return bounded
 
 
+def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
+    """Returns the bounds of a spec of numbers or bools; without any, those of its dtype."""
+    if spec.dtype.kind == "b":
+        return 0, 1
+    if isinstance(spec, specs.BoundedArray):
+        return spec.minimum, spec.maximum
+    if spec.dtype.kind == "f":
+        return -np.inf, np.inf
+    info = np.iinfo(spec.dtype)
+    return np.array(info.min, spec.dtype), np.array(info.max, spec.dtype)
+
+
 class _VariableShape(specs.Array):
     """Validates a value with a spec that has the value's length along the -1 axis."""
 

@@ -35,7 +35,7 @@ MISSING: dict[str, list[tuple[str, str]]] = {
     ],
     "lz4": [("from dm_env_rpc_client.recording import read", "record")],
     "zstandard": [("from dm_env_rpc_client.recording import replay", "record")],
-    "minari": [("import dm_env_rpc_client.recording.minari", "minari")],
+    "minari": [("import dm_env_rpc_client.adaptors.minari", "minari")],
     "cffi": [
         (
             "from dm_env_rpc_client.bridges import env_c_api as c; c.EnvCApiEnvironment('a', 'b')",

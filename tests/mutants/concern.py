@@ -13,6 +13,7 @@ _ELSEWHERE = ("benchmarks", "documentation", "notebook", "packaging", "scale", "
 """Rooms of tests that are about other things, or that no single file is the subject of."""
 
 _ALSO = {
+    "adaptors": ["tests/recording/test_exports.py", "tests/recording/test_odd_exports.py"],
     "client": ["tests/transports/http2/client", "tests/environment/test_dm_env_adaptor.py"],
     "environment": ["tests/client", "tests/interop/test_batches.py"],
     "protocol": ["tests/client", "tests/environment/test_dm_env_adaptor.py", "tests/server"],

@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 def export_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The export, to a folder of the test."""
     pytest.importorskip("minari")
-    from dm_env_rpc_client.recording.minari import export_minari
+    from dm_env_rpc_client.adaptors.minari import export_minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
     return export_minari

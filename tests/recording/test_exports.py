@@ -48,14 +48,19 @@ NUMBERS = {
 def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[..., int]) -> None:
     import minari
 
+    from dm_env_rpc_client.adaptors.gymnasium.spaces import spec_to_space
+
     with recorded(path, lambda: Constant(NUMBERS, actions=NUMBERS)) as env:
         env.reset()
         env.step({name: spec.generate_value() for name, spec in env.action_spec().items()})
     assert export_minari(path, "numbers-v0") == 1
-    (exported,) = minari.load_dataset("numbers-v0").iterate_episodes()
+    dataset = minari.load_dataset("numbers-v0")
+    (exported,) = dataset.iterate_episodes()
     (episode,) = read(path).episodes
     for name, values in episode.timesteps.observation.items():
         np.testing.assert_array_equal(exported.observations[name], values)
+    for space in (dataset.action_space, dataset.observation_space):
+        assert space == spec_to_space(NUMBERS, "the numbers")
     assert list(exported.terminations) == [True]
     assert list(exported.rewards) == [1.0]
     path = path.with_name("idle.mcap")

@@ -35,6 +35,7 @@ from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.displays import images
 from dm_env_rpc_client.tensors.displays.leaves import leaf_paths
 from dm_env_rpc_client.tensors.displays.spec_tables import value_range
+from dm_env_rpc_client.tensors.structures import single_leaf
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,7 +52,6 @@ __all__ = [
     "join_described",
     "largest_image",
     "make_remote",
-    "single_leaf",
     "wrap",
 ]
 
@@ -345,26 +345,6 @@ def check_form(
     arguments.text("seed_setting", seed_setting, none="None to send no seeds")
     arguments.text("render_mode", render_mode, none="None")
     arguments.text("render_observation", render_observation, none="None for the first image")
-
-
-def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
-    """Finds the only array of a structure.
-
-    Args:
-      structure: of specs.
-
-    Returns:
-      The keys that lead to it, and its spec; no keys and the structure itself if it has
-      several arrays or none.
-    """
-    path: list[Any] = []
-    part = structure
-    while isinstance(part, Mapping) and len(part) == 1:
-        ((key, part),) = part.items()
-        path.append(key)
-    if isinstance(part, Mapping | list | tuple):
-        return (), structure
-    return tuple(path), part
 
 
 def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:

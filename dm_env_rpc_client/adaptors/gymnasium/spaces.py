@@ -28,6 +28,7 @@ from gymnasium import spaces
 from dm_env_rpc_client.adaptors.gymnasium.boxes import ExactBox, Room, multi_binary, uniform_box
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors.variable_specs import bounds_of
 
 __all__ = ["AnyText", "from_space", "spec_to_space", "to_space"]
 
@@ -156,12 +157,8 @@ def _text(shape: tuple[int, ...]) -> spaces.Space[Any]:
 
 
 def _integers(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.Space[Any]:
-    info = np.iinfo(spec.dtype)
-    is_bounded = isinstance(spec, specs.BoundedArray)
-    low, high = (
-        (spec.minimum, spec.maximum) if is_bounded else (np.array(info.min), np.array(info.max))
-    )
-    if is_bounded and not shape:
+    low, high = bounds_of(spec)
+    if isinstance(spec, specs.BoundedArray) and not shape:
         # Python integers, because they do not overflow.
         start, count = int(low), int(high) - int(low) + 1
         if count <= _INT64_MAX and start + count - 1 <= _INT64_MAX:
@@ -176,9 +173,7 @@ def _integers(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.S
 
 
 def _floats(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.Box:
-    low, high = (
-        (spec.minimum, spec.maximum) if isinstance(spec, specs.BoundedArray) else (-np.inf, np.inf)
-    )
+    low, high = bounds_of(spec)
     # A bound at the limit of the dtype is no restriction; and the distance of two bounds beyond
     # half of it would be infinite, which cannot be sampled.
     largest = np.finfo(spec.dtype).max / 2

@@ -10,12 +10,7 @@ import dm_env
 from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import (
-    check_reward,
-    info_of,
-    single_leaf,
-    wrap,
-)
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward, info_of, wrap
 from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of, wire_action
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.adaptors.pettingzoo.description import EXTRAS
@@ -23,6 +18,7 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.tensors.structures import single_leaf
 
 
 class Extras(NamedTuple):

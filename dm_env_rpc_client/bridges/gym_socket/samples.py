@@ -18,6 +18,7 @@ from dm_env import specs
 from dm_env_rpc_client.bridges.gym_socket.spaces import parts_of
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, sampling
+from dm_env_rpc_client.tensors.variable_specs import bounds_of
 
 
 def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
@@ -128,14 +129,11 @@ def _array(value: Any, where: str) -> npt.NDArray[Any]:
 def _check_bounds(spec: specs.Array, array: npt.NDArray[Any], where: str) -> None:
     if array.dtype.kind == "b":
         return
-    low, high = -np.inf, np.inf
-    if isinstance(spec, specs.BoundedArray):
-        low, high = spec.minimum, spec.maximum
+    low, high = bounds_of(spec)
     fits = (array >= low) & (array <= high) & np.isfinite(array)
     if np.all(fits):
         return
-    index = tuple(int(i) for i in np.argwhere(~np.asarray(fits))[0])
-    element = f"element {list(index)}" if index else "the value"
+    index, element = casting.first_outside(fits)
     low, high = (np.broadcast_to(bound, array.shape)[index].item() for bound in (low, high))
     expected = "a finite number" if array.dtype.kind == "f" else "a number"
     raise SpecError(

@@ -31,7 +31,9 @@ import tree
 from dm_env import specs
 
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
+from dm_env_rpc_client.tensors.variable_specs import bounds_of
 
 MAX_ELEMENTS = 1 << 20
 """Elements of a space, all subspaces together."""
@@ -197,7 +199,7 @@ def spec_to_space(spec: Any) -> Space:
         return UnknownSpace(type(spec).__name__)
     if isinstance(spec, specs.DiscreteArray):
         return Discrete(spec.num_values)
-    low, high = _bounds(spec)
+    low, high = bounds_of(spec)
     if kind == "b" and spec.shape == ():
         return Discrete(2)
     low, high = np.broadcast_to(low, spec.shape), np.broadcast_to(high, spec.shape)
@@ -225,9 +227,8 @@ def parts_of(spec: Any) -> dict[Any, Any] | None:
 
 def single_leaf(spec: Any) -> specs.Array | None:
     """Returns the spec whose values are sent as one array; None for a Tuple."""
-    while isinstance(spec, Mapping) and len(spec) == 1:
-        (spec,) = spec.values()
-    return None if parts_of(spec) is not None else spec
+    _, leaf = structures.single_leaf(spec)
+    return None if parts_of(leaf) is not None else leaf
 
 
 def element_count(spec: Any) -> int:
@@ -343,14 +344,3 @@ def _cast_bounds(bounds: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.N
     # As Python numbers, because float64 cannot represent the limits of int64.
     within = [int(max(info.min, min(info.max, bound))) for bound in bounds.ravel().tolist()]
     return np.array(within, dtype).reshape(bounds.shape)
-
-
-def _bounds(spec: specs.Array) -> tuple[Any, Any]:
-    if spec.dtype.kind == "b":
-        return 0, 1
-    if isinstance(spec, specs.BoundedArray):
-        return spec.minimum, spec.maximum
-    if spec.dtype.kind == "f":
-        return -np.inf, np.inf
-    info = np.iinfo(spec.dtype)
-    return np.array(info.min, spec.dtype), np.array(info.max, spec.dtype)

@@ -142,7 +142,7 @@ def export(*, wanted: _Export) -> None:
     """Writes the episodes of a recording for other programs."""
     from rich.progress import TextColumn
 
-    from dm_env_rpc_client.recording import minari
+    from dm_env_rpc_client.adaptors import minari
 
     path, out = wanted.path, wanted.out
     counts = TextColumn("{task.completed} episodes, {task.fields[steps]} steps")

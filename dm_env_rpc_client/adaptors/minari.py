@@ -15,6 +15,8 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client import arguments
+from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
+from dm_env_rpc_client.adaptors.gymnasium.spaces import spec_to_space, to_space_array
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.recording.episodes import Episode, all_episodes
@@ -33,9 +35,6 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
 _TIMESTEP_PART = 16
 """A TimeStep may take `Limits.chunk_bytes` divided by this: Minari takes 20 bytes for each."""
 
-_MOST_DISCRETE = np.iinfo(np.int64).max
-"""Gymnasium's `Discrete` counts with int64."""
-
 
 def export_minari(
     path: str | os.PathLike[str],
@@ -46,7 +45,8 @@ def export_minari(
 ) -> int:
     """Makes a data set of Minari of the episodes of a recording.
 
-    Observations and actions are dicts by flat name; one that is alone stands for itself. An episode
+    Observations and actions are dicts by flat name; one that is alone stands for itself. Their
+    spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment. An episode
     is terminated or truncated at its last step; those that the agent left, or that the recording
     does not have whole, are truncated. Episodes of one TimeStep are left out. All others are in
     memory together, as Minari takes them.
@@ -93,7 +93,7 @@ def export_minari(
         space_of = space_of or _spaces(path, first)
         _check_sizes(episode, limits)
         try:
-            buffers.append(_buffer(len(buffers), episode))
+            buffers.append(_buffer(len(buffers), episode, space_of))
         except SpecError as error:
             raise RecordingError(f"cannot export to Minari: {error}") from error
         if on_episode is not None:
@@ -177,8 +177,12 @@ def _spaces(path: str | os.PathLike[str], first: Episode) -> dict[str, spaces.Sp
     }
 
 
-def _buffer(number: int, episode: Episode) -> EpisodeBuffer:
+def _buffer(
+    number: int, episode: Episode, space_of: Mapping[str, spaces.Space[Any]]
+) -> EpisodeBuffer:
     steps = episode.flat_timesteps
+    observed = [step.observation for step in steps]
+    taken = episode.flat_actions[1:]
     for step in steps[1:]:
         reward = np.asarray(0.0 if step.reward is None else step.reward)
         if reward.shape or reward.dtype.kind not in "biuf":
@@ -190,8 +194,8 @@ def _buffer(number: int, episode: Episode) -> EpisodeBuffer:
     is_terminated = steps[-1].step_type is dm_env.StepType.LAST and episode.end == "terminated"
     return EpisodeBuffer(
         id=number,
-        observations=_stacked([step.observation for step in steps], episode, "observation"),
-        actions=_stacked(episode.flat_actions[1:], episode, "action"),
+        observations=_stacked(observed, space_of["observation_space"], episode, "observation"),
+        actions=_stacked(taken, space_of["action_space"], episode, "action"),
         rewards=[0.0 if step.reward is None else float(step.reward) for step in steps[1:]],
         terminations=[index == last and is_terminated for index in range(last + 1)],
         truncations=[index == last and not is_terminated for index in range(last + 1)],
@@ -199,7 +203,9 @@ def _buffer(number: int, episode: Episode) -> EpisodeBuffer:
     )
 
 
-def _stacked(values: list[dict[str, Any]], episode: Episode, kind: str) -> Any:
+def _stacked(
+    values: list[dict[str, Any]], space: spaces.Space[Any], episode: Episode, kind: str
+) -> Any:
     names = values[0].keys()
     for index, each in enumerate(values):
         if each.keys() != names:
@@ -207,7 +213,11 @@ def _stacked(values: list[dict[str, Any]], episode: Episode, kind: str) -> Any:
                 f"{kind} {index} of episode {episode.number} has {sorted(each)}, others have "
                 f"{sorted(names)}; the steps of a data set have the same"
             )
-    stacked = {name: np.stack([np.asarray(each[name]) for each in values]) for name in names}
+    parts = space.spaces if isinstance(space, spaces.Dict) else dict.fromkeys(names, space)
+    stacked = {
+        name: to_space_array(parts[name], np.stack([np.asarray(each[name]) for each in values]))
+        for name in names
+    }
     return next(iter(stacked.values())) if len(stacked) == 1 else stacked
 
 
@@ -216,38 +226,24 @@ def _same(some: Mapping[str, specs.Array], others: Mapping[str, specs.Array]) ->
 
 
 def _space(by_name: Mapping[str, specs.Array], kind: str) -> spaces.Space[Any]:
-    found = {name: _space_of(spec, f"{kind} {name!r}") for name, spec in by_name.items()}
+    room = Room()
+    found = {}
+    for name, spec in by_name.items():
+        _check_has_space(spec, f"{kind} {name!r}")
+        found[name] = spec_to_space(spec, name, room)
     return next(iter(found.values())) if len(found) == 1 else spaces.Dict(found)
 
 
-def _space_of(spec: specs.Array, name: str) -> spaces.Space[Any]:
-    kind = spec.dtype.kind
+def _check_has_space(spec: specs.Array, name: str) -> None:
     reason = ""
     if min(spec.shape, default=1) < 0:
         reason = f"of variable length, {list(spec.shape)}"
     elif 0 in spec.shape:
         reason = f"an array without elements, {list(spec.shape)}"
-    elif kind not in "biuf" or isinstance(spec, specs.StringArray):
+    elif spec.dtype.kind not in "biuf" or isinstance(spec, specs.StringArray):
         reason = f"{spec!r}"
     if reason:
         raise RecordingError(
             f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported "
             "there; recording.episodes has its values"
         )
-    if kind == "b":
-        return spaces.Box(0, 1, spec.shape, np.bool_) if spec.shape else spaces.Discrete(2)
-    limits = np.iinfo(spec.dtype) if kind in "iu" else None
-    low = -np.inf if limits is None else limits.min
-    high = np.inf if limits is None else limits.max
-    if isinstance(spec, specs.BoundedArray):
-        low, high = spec.minimum, spec.maximum
-        if kind in "iu" and not spec.shape:
-            count = int(high) - int(low) + 1
-            if max(count, abs(int(low))) <= _MOST_DISCRETE:
-                return spaces.Discrete(count, start=int(low))
-    return spaces.Box(
-        np.broadcast_to(low, spec.shape).astype(spec.dtype),
-        np.broadcast_to(high, spec.shape).astype(spec.dtype),
-        spec.shape,
-        spec.dtype.type,
-    )
