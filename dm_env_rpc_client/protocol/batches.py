@@ -26,6 +26,7 @@ __all__ = [
     "AUTORESET_MODE",
     "AUTORESET_MODES",
     "MAX_NUM_ENVS",
+    "NUM_BATCHES",
     "NUM_ENVS",
     "OF_BATCH",
     "RESET_MASK",
@@ -77,6 +78,10 @@ OF_BATCH = (STEP_TYPE, ROW_ERRORS)
 
 MAX_NUM_ENVS = "batch.max_num_envs"
 """The property of a server that makes batches: how many rows one may have."""
+
+NUM_BATCHES = "batch.num_batches"
+"""The property of such a server: in how many batches clients have their rows by default. A server
+with several processes says that number, since the rows of one batch are in one of them."""
 
 WORLD_NUM_ENVS = "batch.num_envs"
 """The property of a batched world: the number of its rows."""

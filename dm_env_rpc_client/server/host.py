@@ -8,10 +8,9 @@ from typing import Any
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
-from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.activity import Activity, Counts
-from dm_env_rpc_client.server.batch import OF_BATCHES
+from dm_env_rpc_client.server.batch import OF_BATCHES, properties_of_batches
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.options import Handler, ServeOptions
 from dm_env_rpc_client.server.properties.offered import Properties, answer_property_request
@@ -67,7 +66,8 @@ class Host:
         self.activity = Activity(counts)
         report = functools.partial(_report, error_log, self.activity)
         self.worlds = WorldRegistry(options, error_log, share or Share(), self.main, report)
-        answer: Any = functools.partial(_answer_property, properties, self.worlds)
+        of_batches = properties_of_batches(options.processes)
+        answer: Any = functools.partial(_answer_property, of_batches, properties, self.worlds)
         handlers: dict[type[protobuf_message.Message], Handler] = {
             properties_pb2.PropertyRequest: answer,
             **(options.extensions or {}),
@@ -121,6 +121,7 @@ def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str
 
 
 def _answer_property(
+    of_batches: Properties,
     universal: Properties,
     worlds: WorldRegistry,
     request: properties_pb2.PropertyRequest,
@@ -129,8 +130,8 @@ def _answer_property(
     layers = [universal]
     key = request.read_property.key
     # Neither of these is listed, as they are of no environment.
-    if key == MAX_NUM_ENVS and not universal.knows(key):
-        layers = [OF_BATCHES]
+    if key in OF_BATCHES and not universal.knows(key):
+        layers = [of_batches]
     if key.startswith(WAITING_FOR) and not universal.knows(key):
         asked_for = worlds.get(key.removeprefix(WAITING_FOR))
         layers = [Properties.of_getters({key: asked_for.waiting_for})]

@@ -79,8 +79,10 @@ def test_environments_of_one_client_are_spread(server: Server) -> None:
         assert (stats.streams, stats.worlds, stats.agents) == (8, 8, 8)
 
 
-def test_batches_of_one_client_are_spread(server: Server) -> None:
-    with BatchedEnvironment(server.address, 8, {"environment": "where"}, num_batches=2) as batch:
+@pytest.mark.parametrize("num_batches", [None, 2])
+def test_batches_of_one_client_are_spread(server: Server, num_batches: int | None) -> None:
+    settings = {"environment": "where"}
+    with BatchedEnvironment(server.address, 8, settings, num_batches=num_batches) as batch:
         pids = batch.reset().observation["pid"].tolist()
         assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
         stats = server.stats()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -76,7 +76,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
 
 def checked_batches(num_batches: int | None) -> int | None:
     """Returns in how many batches environments are; SpecError if it is not an integer from 0 on."""
-    none = "None for one at each server"
+    none = "None for one in each process of a server"
     return arguments.count("num_batches", num_batches, least=0, none=none)
 
 
@@ -100,7 +100,7 @@ def open_worlds(
       create_world_settings: see `Settings`.
       join_world_settings: the same.
       num_batches: in how many batches the environments at each server are, if it makes batches; 0
-        for a stream for each environment; None for one batch.
+        for a stream for each environment; None for a batch in each process of a server.
       world_settings: further settings for batched worlds alone.
       **make_kwargs: for `make`.
 
@@ -172,10 +172,10 @@ def _open_batches(
         return None
     groups: list[list[int]] = []
     for rows in sites.by_server():
-        most = _ask(sites, rows[0])
+        most, usual = _ask(sites, rows[0])
         if not most:
             return None
-        wanted = min(len(rows), max(num_batches or 1, -(-len(rows) // most)))
+        wanted = min(len(rows), max(num_batches or usual, -(-len(rows) // most)))
         groups += [rows[start::wanted] for start in range(wanted)]
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
@@ -227,42 +227,47 @@ def _label(rows: Sequence[int], address: str) -> str:
     return f"the batch of environments {rows[0]} to {rows[-1]} at {address}"
 
 
-def _ask(sites: PoolSites, index: int) -> int:
-    """Asks a server how many rows a batch may have.
+def _ask(sites: PoolSites, index: int) -> tuple[int, int]:
+    """Asks a server how many rows a batch may have, and in how many they are by default.
 
     Returns:
-      That number; 0 if it makes no batches.
+      Both numbers; 0 for the first one if the server makes no batches.
     """
     group = sites.of[index].target
     try:
-        connection, pending = group.open_with(_question(), _ASK_SECONDS)
+        connection, pending = group.open_with(_question(batches.MAX_NUM_ENVS), _ASK_SECONDS)
     except DmEnvRpcClientError as error:
         raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
     try:
-        most = max(0, _max_num_envs(connection, pending))
+        most = _number(connection, lambda: pending)
+        usual = most and _number(
+            connection,
+            lambda: connection.start(_question(batches.NUM_BATCHES), None, _ASK_SECONDS),
+        )
     except BaseException:
         connection.close()
         raise
     group.give_back(connection)
-    return most
+    return most, max(1, usual)
 
 
-def _question() -> any_pb2.Any:
+def _question(key: str) -> any_pb2.Any:
     request = properties_pb2.PropertyRequest()
-    request.read_property.key = batches.MAX_NUM_ENVS
+    request.read_property.key = key
     packed = any_pb2.Any()
     packed.Pack(request)
     return packed
 
 
-def _max_num_envs(connection: Connection, pending: Any) -> int:
+def _number(connection: Connection, asked: Callable[[], Any]) -> int:
+    """Returns the number that a server answers; 0 for any other answer, or none."""
     response = properties_pb2.PropertyResponse()
     try:
-        answer = connection.wait(pending)
+        answer = connection.wait(asked())
         if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
             return 0
-        most = unpack_tensor(response.read_property.value)
-        return int(most) if isinstance(most, np.integer | int) else 0
+        number = unpack_tensor(response.read_property.value)
+        return max(0, int(number)) if isinstance(number, np.integer | int) else 0
     # A server without this extension answers with an error, with nothing, or ends the stream.
     except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
         _log.debug("%s says nothing of batches: %s", connection.address, error)

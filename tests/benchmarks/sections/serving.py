@@ -136,13 +136,11 @@ def _async_vector(
 
 
 def _together(
-    stack: contextlib.ExitStack, address: str, count: int, num_batches: int = 1, **created: Any
+    stack: contextlib.ExitStack, address: str, count: int, **created: Any
 ) -> dict[str, Callable[[], object]]:
     """Steps of a BatchedEnvironment and of a RemoteVectorEnv, by their names."""
-    batched = stack.enter_context(
-        BatchedEnvironment(address, count, created, num_batches=num_batches)
-    )
-    vector = stack.enter_context(RemoteVectorEnv(address, count, created, num_batches=num_batches))
+    batched = stack.enter_context(BatchedEnvironment(address, count, created))
+    vector = stack.enter_context(RemoteVectorEnv(address, count, created))
     batched.reset()
     vector.reset()
     actions = np.ones(count, np.int32)
@@ -249,9 +247,7 @@ def served_computing(settings: Settings) -> Section:
     with contextlib.ExitStack() as stack:
         for processes in (1, 2):
             server = stack.enter_context(serve(Cheap, processes=processes))
-            pair = _together(
-                stack, server.address, _COMPUTING, processes, payload=payload, work=work
-            )
+            pair = _together(stack, server.address, _COMPUTING, payload=payload, work=work)
             steps |= {_of(name, processes): step for name, step in pair.items()}
         steps[ASYNC] = _async_vector(stack, payload, _COMPUTING, work)
         contenders = {

@@ -268,7 +268,7 @@ def test_no_row_of_a_batched_environment_is_wrong(engine: Engine, count: int, se
 
     book = Book()
     with BatchedEnvironment(
-        engine.address, ROWS, settings, num_batches=PROCESSES, restart=RESTART, request_timeout=30
+        engine.address, ROWS, settings, restart=RESTART, request_timeout=30
     ) as env:
         first = env.reset()
         book.take(NOTHING, first.observation["entry"], first.reward, first.last(), NOTHING)
@@ -286,7 +286,7 @@ def test_no_row_of_a_vector_environment_is_wrong(engine: Engine, count: int, see
 
     book = Book()
     with RemoteVectorEnv(
-        engine.address, ROWS, settings, num_batches=PROCESSES, restart=RESTART, request_timeout=30
+        engine.address, ROWS, settings, restart=RESTART, request_timeout=30
     ) as envs:
         book.take(NOTHING, envs.reset()[0], NOTHING, NOTHING, NOTHING)
         check(engine, book, envs, step, count, seen)
@@ -304,9 +304,7 @@ def test_without_restarts_the_rows_that_are_lost_are_named(
 ) -> None:
     said = np.arange(ROWS)
     for number in range(count):
-        with BatchedEnvironment(
-            engine.address, ROWS, settings, num_batches=PROCESSES, request_timeout=30
-        ) as env:
+        with BatchedEnvironment(engine.address, ROWS, settings, request_timeout=30) as env:
             env.reset()
             for _ in range(5):
                 env.step({"say": said})
