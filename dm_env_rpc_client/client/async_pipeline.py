@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Iterable
+import select
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from dm_env_rpc_client.client import server_ends
@@ -35,6 +37,12 @@ __all__ = ["AsyncPipeline"]
 
 _log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 1.0
+"""How often the silence of the server is looked at while an answer is awaited."""
+
+_AGAIN_SECONDS = 0.01
+"""How often a stream is asked again that waits for no event, as while a recording is behind."""
+
 
 class AsyncPipeline:
     """Sends requests on a stream and waits for their answers.
@@ -50,10 +58,18 @@ class AsyncPipeline:
         self._pid = os.getpid()
         # Requests that wait until the number and the size of pending ones permit them.
         self._line: collections.deque[asyncio.Future[None]] = collections.deque()
-        # Finds out how the server has ended.
-        self._asking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_closed = False
+        # What the loop watches the stream's descriptor for.
+        self._events = 0
+        self._descriptor = -1
+        # Calls `_on_ready` without an event of the descriptor, and `_look` once a second.
+        self._soon: asyncio.Handle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        # Has the stream that has ended go on, or finds out how the server has ended.
+        self._ending: asyncio.Task[None] | None = None
+        # Done when a stream that is closed has ended.
+        self._over: asyncio.Future[None] | None = None
+        self._is_aborted = self._is_closed = False
         forking.register(self)
 
     @property
@@ -69,7 +85,8 @@ class AsyncPipeline:
         """Begins to read; called in the event loop."""
         if self._loop is None and not self._is_closed:
             self._loop = asyncio.get_running_loop()
-            self._stream.begin(self._read, lambda: bool(self._pipeline.fifo))
+            # The descriptor does not show what was received with the greeting.
+            self._soon = self._loop.call_soon(self._on_ready)
 
     async def start(self, pending: Pending, timeout: float | None) -> None:
         """Sends a request; waits only while pending requests are at their limit.
@@ -81,9 +98,9 @@ class AsyncPipeline:
         self._check_process()
         self.begin()
         pipeline = self._pipeline
-        if not pipeline.fifo and pipeline.poisoned_by is None:
-            # The loop may not have run since an answer came that nobody asked for.
-            self._stream.take_arrived()
+        if not pipeline.fifo and pipeline.poisoned_by is None and self._stream.has_unread():
+            # The loop has not run since an answer came that nobody asked for.
+            self._on_ready()
         pipeline.check_usable()
         timer = None
         if timeout is not None:
@@ -94,7 +111,10 @@ class AsyncPipeline:
                 await self._wait_for_room(pending)
             if pending.outcome is None:
                 (message,) = pipeline.push([pending])  # There is room.
-                self._stream.write(message)
+                if self._stream.write(message) and self._ending is None:
+                    self._watch(self._stream.events())
+                if self._looking is None:
+                    self._looking = self._later(_LOOK_SECONDS, self._look)
                 self._admit_next()
         except BaseException:
             if timer is not None:
@@ -131,17 +151,24 @@ class AsyncPipeline:
         self._check_process()
         if self._is_closed:
             return
+        self.begin()
         self._is_closed = True
         # With pending requests the stream is cancelled: their answers are not used any more.
         was_usable = self.poisoned_by is None
         is_idle = was_usable and not len(self._pipeline)
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
-        self._poison(closed, is_idle)
+        self._poison(closed, keep_stream=is_idle)
         if was_usable:
             _log.debug("%s", closed)
-        if self._asking is not None:
-            self._asking.cancel()
-        await self._stream.close(timeout if is_idle else 0.0)
+        try:
+            if is_idle:
+                self._over = asyncio.get_running_loop().create_future()
+                self._stream.finish()
+                self._on_ready()
+                await asyncio.wait((self._over,), timeout=timeout)
+        finally:
+            self._abort()
+        await self._stream.closed()
 
     def forget(self) -> None:
         """Ends the stream of a connection that nobody refers to; any thread may call it."""
@@ -166,15 +193,18 @@ class AsyncPipeline:
             self.forget()  # In a thread that still runs.
             return
         try:
-            self._stream.abort()
+            self._abort()
         except RuntimeError:
-            pass  # The loop is closed. What was said last has been sent by then.
+            pass  # The loop of a grpc.aio.Channel is closed.
 
     def after_fork_in_child(self) -> None:
         """The connection is the parent's: everything fails here, and nothing is seen there."""
         parent, self._pid = self._pid, os.getpid()
         self._is_closed = True
+        # First: the selector is shared with the parent, and has no socket that is closed here.
         self._stream.abandon()
+        with contextlib.suppress(OSError):
+            self._watch(0)
         lost = ConnectionLostError(
             f"it belongs to process {parent}, which forked this one; open a connection of its own "
             "in each process"
@@ -185,12 +215,18 @@ class AsyncPipeline:
         if os.getpid() != self._pid:
             self.after_fork_in_child()
 
-    def _read(self) -> None:
-        """Gives the answers that have arrived to their requests."""
-        pipeline = self._pipeline
+    def _on_ready(self) -> None:
+        """Receives what there is, or a part of it, and gives answers to their requests."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._is_aborted or self._ending is not None:
+            return
+        pipeline, stream = self._pipeline, self._stream
         try:
+            has_more = stream.receive()
             while True:
-                message = self._stream.read()
+                message = stream.take()
                 if message is None:
                     break
                 pending = pipeline.answer(message)
@@ -198,26 +234,87 @@ class AsyncPipeline:
                 pending.wake()
                 message = None  # It may be large, and an error keeps this frame.
         except DmEnvRpcClientError as error:
-            self._end_by(error)
+            self._ended(error)
+            return
         except BaseException as error:
             # An answer may have been read and dropped, whichever request it was for.
             self._poison(error)
             raise
-        self._admit_next()
+        if self._line:
+            self._admit_next()
+        events = stream.events()
+        self._watch(events)
+        if has_more:
+            self._soon = asyncio.get_running_loop().call_soon(self._on_ready)
+        elif not events:
+            self._soon = self._later(_AGAIN_SECONDS, self._on_ready)
 
-    def _end_by(self, error: DmEnvRpcClientError) -> None:
-        """Poisons the pipeline, when it is known how a server that was launched has ended."""
-        server = server_ends.watched(self.address, error)
-        if server is None:
+    def _watch(self, events: int) -> None:
+        """Has the loop watch the descriptor for these events, and no others."""
+        changed = events ^ self._events
+        loop = self._loop
+        if not changed or loop is None or loop.is_closed():
+            return
+        if not self._events:
+            self._descriptor = self._stream.fileno()
+        self._events = events
+        if changed & select.POLLIN:
+            if events & select.POLLIN:
+                loop.add_reader(self._descriptor, self._on_ready)
+            else:
+                loop.remove_reader(self._descriptor)
+        if changed & select.POLLOUT:
+            if events & select.POLLOUT:
+                loop.add_writer(self._descriptor, self._on_ready)
+            else:
+                loop.remove_writer(self._descriptor)
+
+    def _later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+    def _look(self) -> None:
+        """Sees to it that silence is noticed while an answer is awaited."""
+        self._looking = None
+        if self._is_aborted or not self._pipeline.fifo:
+            return
+        self._looking = self._later(_LOOK_SECONDS, self._look)
+        if self._ending is None:
+            with contextlib.suppress(ConnectionLostError):  # It is taken, too.
+                self._stream.look()
+            self._on_ready()
+
+    def _ended(self, error: DmEnvRpcClientError) -> None:
+        """Has the stream go on, if it may; otherwise poisons the pipeline."""
+        self._watch(0)
+        again = self._stream.opening_again()
+        if self._over is not None:
+            # It refers to frames, and these to the stream, which has to be freed without gc.
+            error.__traceback__ = None
+            _set(self._over)
+        elif again is not None or server_ends.watched(self.address, error):
+            self._ending = asyncio.ensure_future(self._go_on_or_explain(again, error))
+        else:
             self._poison(error)
-        elif self._asking is None:
-            self._asking = asyncio.ensure_future(self._ask(server, error))
 
-    async def _ask(self, server: server_ends.WatchedServer, error: DmEnvRpcClientError) -> None:
+    async def _go_on_or_explain(
+        self, again: Callable[[], Awaitable[None]] | None, error: DmEnvRpcClientError
+    ) -> None:
+        failure: DmEnvRpcClientError | None = error
         try:
-            self._pipeline.server_end = await in_thread(server.end)
+            if again is not None:
+                try:
+                    await again()
+                    failure = None
+                except DmEnvRpcClientError as caught:
+                    failure = caught
+            server = None if failure is None else server_ends.watched(self.address, failure)
+            if server is not None:
+                self._pipeline.server_end = await in_thread(server.end)
         finally:
-            self._poison(error)
+            self._ending = None
+            if failure is not None:
+                self._poison(failure)
+        self._on_ready()
 
     async def _wait_for_room(self, pending: Pending) -> None:
         """Returns when `pending` may be pushed or is done; first come, first served."""
@@ -258,10 +355,19 @@ class AsyncPipeline:
         while self._line:
             _set(self._line.popleft())
         if not keep_stream:
-            self._stream.abort()
+            self._abort()
         if was_usable and not self._is_closed:
             name = type(cause).__name__
             _log.info("the connection to %s is unusable: %s: %s", self.address, name, cause)
+
+    def _abort(self) -> None:
+        self._is_aborted = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._watch(0)
+            for waiting in (self._soon, self._looking, self._ending):
+                if waiting is not None:
+                    waiting.cancel()
+        self._stream.abort()
 
 
 def _set(future: asyncio.Future[None]) -> None:

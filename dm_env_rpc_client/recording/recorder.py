@@ -13,8 +13,6 @@ RecordingError, since a recording with a hole would look complete.
 
 from __future__ import annotations
 
-import asyncio
-import collections
 import functools
 import logging
 import os
@@ -63,8 +61,6 @@ _SETTLE_SECONDS = 30.0
 _STALLED_SECONDS = 60.0
 """How long sending and receiving wait for a disk that takes nothing, a network's for instance."""
 
-_FULL_SECONDS = 0.01
-"""How often a coroutine looks whether the disk has caught up."""
 
 _Message: TypeAlias = "tuple[ConnectionRecording, str, int, int, bytes]"
 """A message: its recording, direction, number, nanoseconds and bytes. A plain tuple: one with names
@@ -573,7 +569,7 @@ class RecordedStream(_Recorded):
 class AsyncRecordedStream(_Recorded):
     """An `AsyncStream` that records what passes another one.
 
-    While the disk is behind, messages wait here and there, and the event loop goes on.
+    While the disk is behind, nothing is received, and the event loop goes on.
 
     Args:
       stream: the other.
@@ -583,71 +579,37 @@ class AsyncRecordedStream(_Recorded):
     def __init__(self, stream: AsyncStream, recording: ConnectionRecording):
         super().__init__(stream, recording)
         self._stream = stream
-        self._unwritten: collections.deque[bytes] = collections.deque()
-        self._readable: Callable[[], object] | None = None
-        self._behind_since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.take_arrived = stream.take_arrived
+        self._behind_since = 0.0
+        self.fileno = stream.fileno
+        self.receive = stream.receive
+        self.has_unread = stream.has_unread
+        self.opening_again = stream.opening_again
+        self.finish = stream.finish
+        self.closed = stream.closed
 
-    def begin(self, readable: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
-        """Has the event loop read; see `AsyncStream.begin`."""
-        self._readable = readable
-        self._stream.begin(readable, is_awaited)
+    def events(self) -> int:
+        """Returns what to watch the descriptor for, nothing while the disk is behind."""
+        return 0 if self._is_behind() else self._stream.events()
 
-    def write(self, message: bytes) -> None:
+    def write(self, message: bytes, /) -> object:
         """Records a message and sends it."""
-        self._unwritten.append(message)
-        self._write_waiting()
+        self._recording.request(message, may_block=False)
+        return self._stream.write(message)
 
-    def read(self) -> Buffer | None:
+    def take(self) -> Buffer | None:
         """Returns the next message, recorded; None if there is none, or the disk is behind."""
-        if self._is_behind():
-            return None
-        message = self._stream.read()
+        message = None if self._is_behind() else self._stream.take()
         if message is not None:
             self._recording.answer(message, may_block=False)
         return message
 
-    async def close(self, timeout: float) -> None:
-        """Closes the stream and ends its recording."""
-        self._stop_looking()
-        try:
-            await self._stream.close(timeout)
-        finally:
-            self._recording.end()
-
-    def abort(self) -> None:
-        """Ends the stream and its recording at once."""
-        self._stop_looking()
-        super().abort()
-
-    def _write_waiting(self) -> None:
-        while self._unwritten and not self._is_behind():
-            message = self._unwritten.popleft()
-            self._recording.request(message, may_block=False)
-            self._stream.write(message)
+    def look(self) -> None:
+        """Looks at the silence of the server, unless it is this end that takes nothing."""
+        if not self._is_behind():
+            self._stream.look()
 
     def _is_behind(self) -> bool:
-        """Whether the disk is behind. If it is, this is looked at again in a moment."""
-        if self._timer is not None:
-            return True
-        now = time.monotonic()
-        if not self._recording.must_wait(now if self._behind_since is None else self._behind_since):
-            self._behind_since = None
-            return False
-        if self._behind_since is None:
-            self._behind_since = now
-        self._timer = asyncio.get_running_loop().call_later(_FULL_SECONDS, self._look)
-        return True
-
-    def _look(self) -> None:
-        self._timer = None
-        self._write_waiting()
-        if self._readable is not None:
-            self._readable()
-
-    def _stop_looking(self) -> None:
-        self._readable = None
-        self._unwritten.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        since = self._behind_since or time.monotonic()
+        is_behind = self._recording.must_wait(since)
+        self._behind_since = since if is_behind else 0.0
+        return is_behind

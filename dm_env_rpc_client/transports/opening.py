@@ -10,7 +10,6 @@ from dm_env_rpc_client.transports.endpoint import Endpoint, is_for_http2
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
-from dm_env_rpc_client.transports.http2.client.async_stream import AsyncHttp2Stream
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection, opened_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream, Reopen
@@ -72,7 +71,8 @@ async def open_stream_async(
     try:
         return endpoint.tap.recorded_async(stream, endpoint)
     except BaseException:
-        await stream.close(0.0)
+        stream.abort()
+        await stream.closed()
         raise
 
 
@@ -81,7 +81,7 @@ async def _open_stream_async(
 ) -> AsyncStream:
     if _uses_http2(endpoint):
         connection = await opened_connection(IN_LOOP, endpoint, timeout, allocate)
-        return AsyncHttp2Stream(Http2Stream(connection, None, _again(endpoint, allocate)))
+        return Http2Stream(connection, None, _again(endpoint, allocate))
     channel = await open_channel_async(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -114,36 +114,66 @@ class Stream(Protocol):
 
 
 class AsyncStream(Protocol):
-    """One open stream, for one event loop, in whose thread everything happens.
-
-    Nothing but `close` waits. The loop reads and writes in between.
-    """
+    """One open stream, for an event loop, which watches its descriptor. Nothing waits."""
 
     address: str
     """How error messages name the server."""
 
-    def begin(self, readable: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
-        """Has the running loop read; called once.
+    def fileno(self) -> int:
+        """Returns the descriptor; another one after `opening_again`."""
 
-        Args:
-          readable: called when `read` may return a message or raise.
-          is_awaited: whether an answer is awaited, so that a silent server is to be noticed.
+    def events(self) -> int:
+        """Returns what to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
+
+        0 if it waits for something else, so that it is asked again in a moment.
         """
 
-    def write(self, message: bytes) -> None:
-        """Sends a message, now or when the server takes it. `read` raises the error if it fails."""
+    def receive(self) -> bool:
+        """Sends and receives what is possible now, a part of a large message.
 
-    def take_arrived(self) -> None:
-        """Receives what has arrived, and calls `readable` if there is something."""
+        Returns:
+          Whether there is more that the descriptor does not show.
+        """
 
-    def read(self) -> Buffer | None:
-        """Returns the next message, or None if there is none yet; raises as `Stream.read` does."""
+    def has_unread(self) -> bool:
+        """Whether `receive` and `take` would bring a message, or the end of the stream."""
 
-    async def close(self, timeout: float) -> None:
-        """As `Stream.close`."""
+    def take(self) -> Buffer | None:
+        """Returns the next message that was received, None if there is none.
+
+        Raises:
+          As `Stream.read`.
+        """
+
+    def write(self, message: bytes, /) -> object:
+        """Sends a message, as much as possible now. `take` raises the error if this fails."""
+
+    def look(self) -> None:
+        """Looks at the silence of the server, once a second while an answer is awaited.
+
+        Does nothing if the transport does so by itself.
+
+        Raises:
+          ConnectionLostError: it was silent for too long; `take` raises it, too.
+        """
+        return
+
+    def opening_again(self) -> Callable[[], Awaitable[None]] | None:
+        """Returns what has the stream go on, on another connection, now that `take` has raised.
+
+        It raises as `take` if there is no other connection. None if nothing helps.
+        """
+        return None
+
+    def finish(self) -> None:
+        """As `Stream.finish`."""
 
     def abandon(self) -> None:
         """As `Stream.abandon`."""
 
     def abort(self) -> None:
         """As `Stream.abort`."""
+
+    async def closed(self) -> None:
+        """Returns when all resources are released, after `abort`."""
+        return

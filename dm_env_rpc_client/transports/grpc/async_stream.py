@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
+import select
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.grpc.stream import explained, keep_for_ever
 from dm_env_rpc_client.transports.net import status
@@ -48,30 +50,32 @@ class AsyncGrpcStream(AsyncStream):
         # grpc.aio replaces the status by its own if a write fails after it: this is the first one.
         self._status: list[Any] = []
         self._call.add_done_callback(functools.partial(_keep_status, self._status))
-        self._readable: Callable[[], object] = _nothing
-        self._outbound: collections.deque[bytes] = collections.deque()
+        # None ends the stream.
+        self._outbound: collections.deque[bytes | None] = collections.deque()
         self._inbound: collections.deque[bytes] = collections.deque()
         self._failure: DmEnvRpcClientError | None = None
+        self._arrivals = SelfPipe()
         # Set while there is no answer that was not taken.
         self._taken = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
 
-    def begin(self, readable: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
-        # grpcio's keepalive notices a silent server.
-        self._readable = readable
-        self._reader = asyncio.get_running_loop().create_task(self._read_all())
+    def fileno(self) -> int:
+        if self._reader is None:
+            self._reader = asyncio.get_running_loop().create_task(self._read_all())
+        return self._arrivals.fileno()
 
-    def write(self, message: bytes) -> None:
-        self._outbound.append(message)
-        if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+    def events(self) -> int:
+        return select.POLLIN
 
-    def take_arrived(self) -> None:
-        if self._inbound or self._failure is not None:
-            self._readable()
+    def receive(self) -> bool:
+        self._arrivals.drain()
+        return False
 
-    def read(self) -> bytes | None:
+    def has_unread(self) -> bool:
+        return bool(self._inbound) or self._failure is not None
+
+    def take(self) -> bytes | None:
         if self._inbound:
             self._taken.set()
             return self._inbound.popleft()
@@ -79,12 +83,21 @@ class AsyncGrpcStream(AsyncStream):
             raise self._failure
         return None
 
+    def write(self, message: bytes | None, /) -> None:
+        self._outbound.append(message)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+
+    def finish(self) -> None:
+        self.write(None)
+
     async def _write_all(self) -> None:
         try:
             while self._outbound:
-                await self._call.write(self._outbound.popleft())
+                message = self._outbound.popleft()
+                await (self._call.done_writing() if message is None else self._call.write(message))
         except (grpc.RpcError, asyncio.InvalidStateError):
-            self._outbound.clear()  # `read` raises the error.
+            self._outbound.clear()  # `take` raises the error.
         # Nothing was awaited since the queue was found empty, so the next write starts a new task.
         self._writer = None
 
@@ -98,10 +111,10 @@ class AsyncGrpcStream(AsyncStream):
                 break
             self._taken.clear()
             self._inbound.append(message)
-            self._readable()
+            self._arrivals.notify()
             await self._taken.wait()
         self._failure = await self._end_of_call()
-        self._readable()
+        self._arrivals.notify()
 
     async def _end_of_call(self) -> DmEnvRpcClientError:
         if not self._status:
@@ -117,40 +130,24 @@ class AsyncGrpcStream(AsyncStream):
             await asyncio.sleep(_LOOK_SECONDS)  # Callbacks are called for the first status only.
             self._status[:] = await self._call.code(), await self._call.details()
 
-    async def close(self, timeout: float) -> None:
-        try:
-            if timeout > 0:
-                await asyncio.wait_for(self._end(), timeout)
-        except (asyncio.TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
-            pass
-        finally:
-            self.abort()
+    def abandon(self) -> None:
+        keep_for_ever(self._call, self._channel)
+        self._arrivals.abandon()
+
+    def abort(self) -> None:
+        self._call.cancel()
+        for task in (self._reader, self._writer):
+            if task is not None:
+                task.cancel()
+        self._arrivals.close()
+
+    async def closed(self) -> None:
         # A cancelled task refers to its frames, and these to what refers to this.
         tasks = [task for task in (self._reader, self._writer) if task is not None]
         self._reader = self._writer = None
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
-
-    async def _end(self) -> None:
-        self._readable = self._inbound.clear
-        self._taken.set()
-        await self._call.done_writing()
-        await self._call.code()
-
-    def abandon(self) -> None:
-        keep_for_ever(self._call, self._channel)
-
-    def abort(self) -> None:
-        self._readable = _nothing
-        self._call.cancel()
-        for task in (self._reader, self._writer):
-            if task is not None:
-                task.cancel()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _keep_status(kept: list[Any], call: Any) -> None:

@@ -40,7 +40,7 @@ from tests.reliability.hostile import raw_peers
 from tests.reliability.scorecard import counts
 from tests.support.both_transports import forced
 from tests.support.certificates import Authority, Issued, openssl
-from tests.support.scripted import answering_socket
+from tests.support.scripted import answering_socket, settles_async
 from tests.support.stopwatch import time_limit
 
 TIMEOUT = 60.0
@@ -345,11 +345,11 @@ async def test_row_46_a_write_that_failed_does_not_hide_why() -> None:
             stream = AsyncGrpcStream(channel, [("authorization", "Bearer another")])
             # As grpc.aio does if a write fails before the status has arrived.
             stream._call._cython_call.set_internal_error("scripted")
-            has_ended = asyncio.Event()
-            stream.begin(has_ended.set, lambda: True)
-            await has_ended.wait()
+            asyncio.get_running_loop().add_reader(stream.fileno(), stream.receive)
+            assert await settles_async(stream.has_unread)
+            asyncio.get_running_loop().remove_reader(stream.fileno())
             with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
-                stream.read()
+                stream.take()
 
 
 def test_row_46_any_client_is_told_and_may_write_the_scheme_as_it_likes() -> None:

@@ -1,5 +1,4 @@
 """A client's connections over HTTP/2: for threads and for event loops."""
 
-# Read `connection.py` and `stream.py` first; `async_stream.py` drives them in an event loop.
-# `receiver.py` receives so that an interrupt tears nothing. `connecting.py` opens connections for
-# both.
+# Read `connection.py` and `stream.py` first. `receiver.py` receives so that an interrupt tears
+# nothing. `connecting.py` opens connections.

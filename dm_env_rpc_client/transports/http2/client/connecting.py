@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 
 from dm_env_rpc_client.errors import ConnectionLostError
@@ -110,8 +109,7 @@ async def _receive_some(
         seconds = min(seconds, deadline - time.monotonic())
     if seconds <= 0:
         raise TimeoutError
-    events = select.POLLIN | (select.POLLOUT if connection.wants_to_write else 0)
-    if has_more or await waits.ready(connection, events, seconds):
+    if has_more or await waits.ready(connection, connection.events(), seconds):
         has_more = connection.receive_ready()
         connection.uncork()
     elif seconds == LOOK_SECONDS:

@@ -67,7 +67,6 @@ class ClientConnection:
       is_corked: whether what is written is held back, see `cork`.
       sending: what waits to be sent.
       alert: what the server said in TLS when it ended the connection.
-      read_waits_to_write: whether TLS receives nothing until the socket takes more.
     """
 
     def __init__(self, connected: Any, half: ClientHalf, request: list[SentHeader]):
@@ -102,7 +101,7 @@ class ClientConnection:
         # Whether a thread is changing what streams have in common, or was interrupted while it did.
         self._is_torn = False
         # Of TLS, in which either may need the other.
-        self.read_waits_to_write = self._write_waits_to_read = False
+        self._read_waits_to_write = self._write_waits_to_read = False
         self._decrypted = 0
         self._held_back = _FIRST_HELD_BACK
         # With the greeting, so that the first stream costs no round trip.
@@ -209,12 +208,8 @@ class ClientConnection:
             if self.is_closed:
                 self._dispose_unless_receiving()
 
-    def limit_receiving(self, most_bytes: int) -> None:
-        """Has it receive no more at once, so that an event loop can go on with others."""
-        self._receiver.most_bytes = most_bytes
-
     def receive_ready(self) -> bool:
-        """Receives from a socket that is readable, at most about 1 MiB, without waiting.
+        """Receives from a socket that is readable, a part of a large message, without waiting.
 
         Returns:
           Whether TLS has more, which the descriptor does not show.
@@ -240,12 +235,13 @@ class ClientConnection:
             if self._decrypted < _RECORD_BYTES and not self._socket.pending():
                 break
 
-    @property
-    def wants_to_write(self) -> bool:
-        """Whether it goes on when the socket takes more: to send, or, with TLS, to receive."""
-        return self.read_waits_to_write or (
-            bool(self.sending.outbound) and not self._write_waits_to_read
-        )
+    def events(self) -> int:
+        """Returns what to wait for: `select.POLLIN`, `select.POLLOUT` or both."""
+        if self._read_waits_to_write:
+            return select.POLLOUT
+        if self.sending.outbound and not self._write_waits_to_read:
+            return select.POLLIN | select.POLLOUT
+        return select.POLLIN
 
     def take_all_arrived(self) -> None:
         """Receives all that has arrived, without waiting, unless another thread receives."""
@@ -462,8 +458,7 @@ class ClientConnection:
         with self.lock:
             is_ready = self._is_tls and self._socket.pending()
         if not is_ready:
-            # `wants_to_write`, without the call.
-            unsent = self.read_waits_to_write or (
+            unsent = self._read_waits_to_write or (
                 bool(self.sending.outbound) and not self._write_waits_to_read
             )
             if not (self._either if unsent else self._readable)(wait):
@@ -504,14 +499,14 @@ class ClientConnection:
         try:
             count = self._socket.recv_into(self._framing.buffers()[0])
         except WOULD_BLOCK as error:
-            self.read_waits_to_write = isinstance(error, ssl.SSLWantWriteError)
+            self._read_waits_to_write = isinstance(error, ssl.SSLWantWriteError)
             return False
         except (OSError, ValueError) as error:
             if isinstance(error, ssl.SSLError):
                 # Without the traceback, which would refer to this stream.
                 self.alert = error.with_traceback(None)
             count = 0
-        self.read_waits_to_write = False
+        self._read_waits_to_write = False
         self._decrypted = count
         self._framing.received(count)
         return True

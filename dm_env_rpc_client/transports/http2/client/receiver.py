@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-import sys
 from typing import Any
 
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 
 _FROM_0 = (0,)
+_MOST_BYTES = 1 << 20
+"""How much of a large message is received at once, so that an event loop can go on with others."""
 
 
 class Receiver:
@@ -22,7 +23,6 @@ class Receiver:
     Attributes:
       counts: the result of the system call that has received bytes that are not parsed, or nothing.
       buffers: where bytes are received; None to ask the framing, after it has parsed some.
-      most_bytes: how much of a large message is received at once.
     """
 
     def __init__(self, connected: socket.socket, framing: Framing):
@@ -31,7 +31,6 @@ class Receiver:
         self._framing = framing
         self.counts: list[Any] = []
         self.buffers: list[memoryview] | None = None
-        self.most_bytes = sys.maxsize
 
     def receive(self, flags: int) -> bool:
         """Receives once, unless there are bytes that are not parsed; False if there was nothing."""
@@ -41,8 +40,8 @@ class Receiver:
         buffers = self.buffers
         if buffers is None:
             buffers = self.buffers = self._framing.buffers()
-            if len(buffers[0]) > self.most_bytes:
-                buffers = self.buffers = [buffers[0][: self.most_bytes]]
+            if len(buffers[0]) > _MOST_BYTES:
+                buffers = self.buffers = [buffers[0][:_MOST_BYTES]]
         # In one call of C, in which no interrupt is raised behind the system call: either bytes
         # were received, and their number is in the list, or none. 0.3 us more than a call of
         # `recv_into`; it is one for many answers, or beside the time of a round trip.

@@ -1,6 +1,6 @@
 """The stream over HTTP/2: one call on a connection of its own or on a shared one.
 
-Threads use it as it is; `async_stream.py` drives it in an event loop.
+For threads, which read and wait, and for an event loop, which watches the socket.
 """
 
 from __future__ import annotations
@@ -8,28 +8,27 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
-from dm_env_rpc_client.transports.net.waits import BLOCKING, Waits, run
-from dm_env_rpc_client.transports.streams import Buffer, Stream
+from dm_env_rpc_client.transports.net.waits import BLOCKING, IN_LOOP, Waits, run
+from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
 
 _log = logging.getLogger(__name__)
 
 _TIMES = 3
 """How often a stream is opened again. Its connection has no other one then."""
 
-
 Reopen: TypeAlias = Callable[[Waits], Coroutine[Any, Any, ClientConnection]]
 """Opens another connection."""
 
 
-class Http2Stream(Stream):
-    """A `Stream` on a connection.
+class Http2Stream(Stream, AsyncStream):
+    """A `Stream` on a connection, and an `AsyncStream`.
 
     A server may end a connection and say that it has not processed some streams (GOAWAY, RFC 9113,
     section 6.8), as proxies do after a number of streams. These are opened again on a connection of
@@ -40,10 +39,6 @@ class Http2Stream(Stream):
       call: an open call on it; None for its first one.
       reopen: opens another connection; None if that is not possible.
       sent: a message that was sent on the call with the greeting; None for none.
-
-    Attributes:
-      connection: the connection that it uses.
-      call: its call there.
     """
 
     def __init__(
@@ -66,14 +61,14 @@ class Http2Stream(Stream):
         if call is None:
             call = connection.open_call()
             assert call is not None, "the first call is opened with the connection"
-        self.connection = connection
-        self.call = call
+        self._connection = connection
+        self._call = call
         self._advance = connection.advance
         self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
 
     def write(self, *messages: bytes) -> bool:
         with self._reopening:
-            connection, call = self.connection, self.call
+            connection, call = self._connection, self._call
             if call.has_headers or self._reopen is None:
                 self._unanswered.clear()
                 # From here on without a frame of Python in between.
@@ -83,16 +78,16 @@ class Http2Stream(Stream):
             return connection.send(call, *messages)
 
     def has_unsent(self) -> bool:
-        return self.connection.has_unsent()
+        return self._connection.has_unsent()
 
     def fileno(self) -> int:
-        return -1 if self._is_closed else self.connection.fileno()
+        return -1 if self._is_closed else self._connection.fileno()
 
     def send_rest(self, timeout: float) -> None:
-        self.connection.wait_to_send(timeout)
+        self._connection.wait_to_send(timeout)
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        call = self.call
+        call = self._call
         messages = call.messages
         if messages:
             return messages.popleft()
@@ -108,9 +103,31 @@ class Http2Stream(Stream):
                 return None
         return messages.popleft()
 
-    def may_open_again(self) -> bool:
-        """Whether another call may take the place of one that was not processed."""
-        call = self.call
+    def receive(self) -> bool:
+        connection = self._connection
+        if connection.sending.outbound:
+            connection.uncork()
+        return connection.receive_ready()
+
+    def take(self) -> Buffer | None:
+        call = self._call
+        if call.messages:
+            return call.messages.popleft()
+        if call.failure is not None:
+            raise call.failure
+        return None
+
+    def events(self) -> int:
+        return self._connection.events()
+
+    def look(self) -> None:
+        self._connection.judge()
+
+    def opening_again(self) -> Callable[[], Awaitable[None]] | None:
+        return self._open_again if self._may_open_again() else None
+
+    def _may_open_again(self) -> bool:
+        call = self._call
         return (
             call.is_unprocessed
             and not call.has_headers
@@ -119,9 +136,9 @@ class Http2Stream(Stream):
             and self._reopen is not None
         )
 
-    async def open_again(self, waits: Waits) -> None:
+    async def _open_again(self, waits: Waits = IN_LOOP) -> None:
         """Has another call take the place of one that was not processed; or raises why not."""
-        former, call = self.connection, self.call
+        former, call = self._connection, self._call
         assert self._reopen is not None
         assert call.failure is not None
         self._times_left -= 1
@@ -137,22 +154,22 @@ class Http2Stream(Stream):
             connection.shut_down()
             raise call.failure
         if self._unanswered:
-            connection.send(self.call, *self._unanswered)
+            connection.send(self._call, *self._unanswered)
 
     def _opened_again(self, call: ClientStream, failure: DmEnvRpcClientError) -> ClientStream:
         with self._reopening:
-            if call is self.call:  # Otherwise another thread was faster.
-                if not self.may_open_again():
+            if call is self._call:  # Otherwise another thread was faster.
+                if not self._may_open_again():
                     raise failure
-                run(self.open_again(BLOCKING))
-            return self.call
+                run(self._open_again(BLOCKING))
+            return self._call
 
     def shared_socket(self) -> tuple[ClientConnection, int] | None:
-        connection = self.connection
-        return (connection, self.call.number) if connection.stream_count > 1 else None
+        connection = self._connection
+        return (connection, self._call.number) if connection.stream_count > 1 else None
 
     def finish(self) -> None:
-        self.connection.end(self.call)
+        self._connection.end(self._call)
 
     def close(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -169,12 +186,12 @@ class Http2Stream(Stream):
 
     def abandon(self) -> None:
         self._is_closed = self._is_aborted = True
-        self.connection.abandon()
+        self._connection.abandon()
 
     def abort(self) -> None:
         if self._is_aborted:
             return
         self._is_closed = True
-        if not self.connection.release(self.call):
-            self.connection.shut_down()
+        if not self._connection.release(self._call):
+            self._connection.shut_down()
         self._is_aborted = True  # Not before: an interrupt may have come, and this is called again.

@@ -191,9 +191,10 @@ async def test_a_deadline_and_a_close_end_the_opening_of_another(act: str) -> No
         descriptors = descriptor_count()
         timeout = 0.3 if act == "deadline" else None
         sending = asyncio.create_task(connection.send(extension(5), timeout))
-        stream: Any = connection._pipeline._stream
-        assert await settles_async(lambda: stream._opening is not None)
-        opening = stream._opening
+        pipeline = connection._pipeline
+        assert await settles_async(lambda: pipeline._ending is not None)
+        opening = pipeline._ending
+        assert opening is not None
         if act == "close":
             await connection.close()
         with pytest.raises((DeadlineExceededError, ConnectionClosedError)):

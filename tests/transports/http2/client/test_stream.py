@@ -141,10 +141,11 @@ def test_frames_without_an_answer_that_arrive_between_requests_are_not_waited_be
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("keepalive", "connection", "connecting", "async_stream"):
+    for module in ("keepalive", "connection", "connecting"):
         monkeypatch.setattr(
             f"dm_env_rpc_client.transports.http2.client.{module}.LOOK_SECONDS", 0.02
         )
+    monkeypatch.setattr("dm_env_rpc_client.client.async_pipeline._LOOK_SECONDS", 0.02)
     monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.1)
     # A busy machine takes a while to answer.
     monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 1.0)
