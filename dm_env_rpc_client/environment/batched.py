@@ -98,11 +98,9 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
             num_batches=num_batches,
             **make_kwargs,
         )
-        self._specs = specs = self._worlds.specs()
+        self._specs = self._worlds.specs()
         try:
-            self._rows = Rows(
-                specs.observations, specs.reward, specs.discount, self.num_envs, adopts=copy
-            )
+            self._rows = Rows(self._specs, self.num_envs, copy)
         except BaseException:
             self._worlds.close()
             raise
@@ -241,9 +239,10 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
             own.discount,
         )
 
-    def _adopt_specs(self) -> None:
-        self._specs = specs = self._worlds.specs()
-        self._rows.adopt(specs.observations, specs.reward, specs.discount)
+    def _adopt_specs(self, may_differ: bool) -> None:
+        if may_differ:
+            self._specs = self._worlds.specs()
+            self._rows.adopt(self._specs)
 
     def _actions(self, action: Any) -> Mapping[str, Any]:
         names = self._specs.actions.keys()
@@ -259,20 +258,13 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
 
     def _timestep(self, ids: npt.NDArray[np.int64] | None = None) -> dm_env.TimeStep:
-        def out(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return rows if ids is None else rows[ids]
-
         rows = self._rows
-        observation = {name: out(values) for name, values in rows.observations.items()}
-        timestep = dm_env.TimeStep(
-            out(rows.step_type),
-            out(rows.reward),
-            out(rows.discount),
-            self._shaped(observation, OBSERVATION),
-        )
-        if ids is None and self._copy:
-            rows.renew()  # Each row is filled before it is read again, so there is no need to copy.
-        return timestep
+        fields = rows.step_type, rows.reward, rows.discount
+        if ids is not None:
+            fields = rows.step_type[ids], rows.reward[ids], rows.discount[ids]
+        elif self._copy:
+            fields = rows.step_type.copy(), rows.reward.copy(), rows.discount.copy()
+        return dm_env.TimeStep(*fields, self._shaped(rows.lend(ids), OBSERVATION))
 
     def _received(
         self, ids: npt.NDArray[np.int64]

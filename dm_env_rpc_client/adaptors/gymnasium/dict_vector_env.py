@@ -55,7 +55,7 @@ class DictVectorEnv(RemoteVectorEnv):
 
         def results(_: None) -> Any:
             reset_infos[:] = [row.info for row in self._rows.each_info()]
-            return self._rows.observations(None)
+            return self._rows.elements(None)
 
         return self._reset(self._settings_of(seeds, options), results)
 
@@ -74,7 +74,7 @@ class DictVectorEnv(RemoteVectorEnv):
           As `step`.
         """
         idle = self._idle(range(self.num_envs))
-        by_name = self._action_batch.by_name(actions, self.num_envs)
+        by_name = self._spaces.actions(actions, self.num_envs)
         results = functools.partial(self._results, reset_infos)
         return self._worlds.exchange(results, self._worlds.step, by_name, self._rows, idle)
 

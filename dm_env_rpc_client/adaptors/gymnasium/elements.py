@@ -178,10 +178,10 @@ def from_structure(
             from_structure(each, part(value, index), name, as_sampled, of_rows)
             for index, each in enumerate(space.spaces)
         )
-    if isinstance(space, spaces.Text):
-        return tuple(map(str, value)) if of_rows else str(value)
     if of_rows:
-        return tuple(values.decode(str(text), name) for text in value)
+        return tuple(from_structure(space, row, name, as_sampled) for row in value)
+    if isinstance(space, spaces.Text):
+        return str(value)
     if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         if space.stack:
             return np.asarray(value, space.feature_space.dtype)

@@ -1,13 +1,9 @@
-"""What the last step of each of N environments is for Gymnasium's vector environments.
-
-`VectorRows` and `WorldRows` take the answers: one TimeStep, the MID steps of several streams, or
-the rows of a batched world.
-"""
+"""What the last step of each of N environments is for Gymnasium's vector environments."""
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Iterable, Sequence
+import copy
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import dm_env
@@ -15,63 +11,198 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium.extras import RowInfo
-from dm_env_rpc_client.protocol.batches import next_kind
+from dm_env_rpc_client.adaptors.gymnasium.episode_infos import EpisodeInfos, put_together
+from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, RowInfo, extras_of
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import info_of, is_terminated
+from dm_env_rpc_client.adaptors.gymnasium.row_spaces import RowSpaces
+from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
+from dm_env_rpc_client.environment.many.rows import Rows
+from dm_env_rpc_client.protocol.batches import STEP_TYPE, next_kind
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 
-__all__ = ["Array", "EpisodeRows", "FirstSteps", "Results"]
+__all__ = ["EpisodeRows", "Results"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
 """What `step` of a vector environment returns."""
 
+_FIRST, _MID, _LAST = map(int, dm_env.StepType)
 
-class EpisodeRows(abc.ABC):
-    """The rows.
+
+class EpisodeRows(Rows):
+    """The rows of episodes.
+
+    Where the step that ends an episode begins the next one, the rest of its row is of the step that
+    has ended the episode, and the observation is the first one of the next.
 
     Args:
-      count: the number of rows.
+      worlds: the environments.
+      spaces: their spaces.
       mode: when episodes begin.
+      copies: whether observations belong to callers, who may change them.
+      has_infos: whether these are Gymnasium environments at the servers, which send infos.
 
     Attributes:
-      count: the number of rows.
       has_begun: whether an episode has begun, bool [N].
-      has_to_begin: whether the step that ends an episode begins the next one.
-      observations: returns the observations of some environments; None for all.
     """
 
-    observations: Callable[[Array | None], Any]
+    _keeps = True
 
-    def __init__(self, count: int, mode: AutoresetMode):
-        self.count = count
-        self.has_to_begin = next_kind(mode.name) is dm_env.StepType.MID
+    def __init__(
+        self,
+        worlds: RowWorlds,
+        spaces: RowSpaces,
+        mode: AutoresetMode,
+        copies: bool,
+        has_infos: bool,
+    ):
+        super().__init__(spaces.specs, worlds.num_envs, copies)
+        self.observations = spaces.empty(self.count)
+        self._spaces = spaces
+        # Those of batches are not asked.
+        self._environments = worlds.pool.environments
+        self._begins_at_once = next_kind(mode.name) is dm_env.StepType.MID
+        # The server has done it, of Gymnasium environments in a batch.
+        self._is_followed = has_infos and worlds.is_batched
+        self._has_infos = has_infos
+        self._infos = EpisodeInfos(worlds.addresses)
+        # Callers may change the arrays in arrays of objects.
+        observations = spaces.specs.observations
+        self._objects = [n for n in self.observations if isinstance(observations[n], VARIABLE)]
+        count = self.count
         self.has_begun = np.zeros(count, np.bool_)
-        self._rewards = np.zeros(count, np.float64)
         self._terminations = np.zeros(count, np.bool_)
         self._truncations = np.zeros(count, np.bool_)
         # How many have put a MID step since the last step began.
         self._mid_count = 0
         # Rows whose episode has ended, and whose next one begins in the same step.
         self._restarting: set[int] = set()
+        # What `step_type` is in most steps of a batch that has all rows.
+        self._all_mid = bytes([_MID]) * count
 
-    @property
-    def ended(self) -> Sequence[int]:
-        """The rows whose next episode has to be begun."""
-        return sorted(self._restarting)
-
-    def begin(self, ids: Sequence[int]) -> bool:
-        """Begins a step of some environments, or their next episodes.
-
-        Returns:
-          Whether episodes are known to be running in all environments.
-        """
+    def begin(self) -> bool:
+        """Begins a step; returns whether episodes are known to be running in all environments."""
         was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 
-    def forget_restarts(self, ids: Iterable[int]) -> None:
-        """Takes note that no episodes begin in environments that have ended one."""
-        if self._restarting:
-            self._restarting.difference_update(ids)
+    def forget(self, ids: Collection[int]) -> None:
+        """Drops what the last steps of some environments have left over: the next episodes begin.
+
+        That is if another environment has failed, so that nobody got them.
+        """
+        self._restarting.difference_update(ids)
+        self._infos.forget(ids)
+
+    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Takes the TimeStep of an environment on a stream; see `Rows.put`."""
+        environment = self._environments[index]
+        info: dict[str, Any] = {}
+        is_truncated = False
+        if environment.interruption is not None:
+            info = {"restarted": True}
+        elif self._has_infos:
+            info, is_truncated = extras_of(timestep.observation)
+        if index in self._restarting:
+            self._restarting.remove(index)
+            if self._is_lent:
+                self._replace_lent()
+            for name, rows in self.observations.items():
+                rows[index] = timestep.observation[name]
+            if info:
+                self._infos.put(index, info)
+            return False
+        is_last = timestep.step_type is dm_env.StepType.LAST
+        terminated = is_last and is_terminated(environment, timestep)
+        begins = self._put(index, timestep, info, terminated)
+        self._truncations[index] |= is_truncated
+        self._mid_count += timestep.step_type is dm_env.StepType.MID
+        return begins
+
+    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Takes the LAST TimeStep of a row whose batch was lost; see `Rows.put_lost`."""
+        return self._put(index, timestep, {"restarted": True}, False)
+
+    def _put(
+        self, index: int, timestep: dm_env.TimeStep, info: dict[str, Any], terminated: bool
+    ) -> bool:
+        super().put(index, timestep)
+        self.has_begun[index] = True
+        is_last = timestep.step_type is dm_env.StepType.LAST
+        self._terminations[index] = terminated
+        self._truncations[index] = is_last and not terminated
+        if is_last and self._begins_at_once:
+            self._end(index, timestep.observation, info)
+            return True
+        if info:
+            self._infos.put(index, info)
+        return False
+
+    def _end(self, index: int, observation: Mapping[str, Any], info: dict[str, Any]) -> None:
+        """Takes note that the next episode is to begin in this step."""
+        self._restarting.add(index)
+        if not self._has_infos:
+            info = {**info_of(self.discount[index].copy()), **info}
+        self._infos.put_final(index, info, self._spaces.observation(observation))
+
+    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> slice | list[int]:
+        """Takes steps in the middle of episodes; see `Rows.put_mid_steps`."""
+        at = super().put_mid_steps(indices, steps)
+        self.has_begun[at] = True
+        self._terminations[at] = self._truncations[at] = False
+        if self._has_infos:
+            for index, text in zip(indices, steps.values(EXTRAS), strict=True):
+                if text:
+                    info, self._truncations[index] = extras_of({EXTRAS: text})
+                    self._infos.put(index, info)
+        # Last, for an error above is followed by a second call.
+        self._mid_count += len(indices)
+        return at
+
+    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
+        """Takes the TimeStep of a batch; see `Rows.put_rows`."""
+        kinds = timestep.observation[STEP_TYPE]
+        which = slice(None) if taken is None else taken
+        ended: list[int] = []
+        if at is None and not self._restarting and kinds.tobytes() == self._all_mid:
+            super().put_rows(at, taken, timestep)
+            rows = np.arange(self.count)
+            self.has_begun.fill(True)
+            self._terminations.fill(False)
+            self._truncations.fill(False)
+            self._mid_count += self.count
+        else:
+            rows = np.arange(self.count)[slice(None) if at is None else at]
+            self.has_begun[rows] = True
+            if self._restarting and self._restarting.issuperset(rows.tolist()):
+                self._restarting.difference_update(rows.tolist())
+                self._put_observations(rows, which, timestep.observation)
+            else:
+                super().put_rows(at, taken, timestep)
+                ended = self._put_ends(rows, kinds[which], timestep.discount is not None)
+        text = str(timestep.observation[EXTRAS]) if self._has_infos else ""
+        if text:
+            both = self._infos.put_rows(rows, text, which, len(kinds))
+            if both is not None:
+                self._truncations[rows] |= both
+        if self._is_followed or not self._begins_at_once:
+            return ()
+        for row in ended:
+            own = {name: copy.copy(values[row]) for name, values in self.observations.items()}
+            self._end(row, own, {})
+        return ended
+
+    def _put_ends(self, rows: Array, kinds: Array, has_discount: bool) -> list[int]:
+        """Takes how the steps of rows of a batch end; returns those in which an episode ends."""
+        terminated = is_last = kinds == _LAST
+        if has_discount:
+            axes = tuple(range(1, self.discount.ndim))
+            terminated = is_last & ~np.any(self.discount[rows], axis=axes)
+        self._terminations[rows] = terminated
+        self._truncations[rows] = is_last & ~terminated
+        self._mid_count += int(np.count_nonzero(kinds == _MID))
+        ended: list[int] = rows[is_last].tolist()
+        return ended
 
     def results(self, ids: Array | None) -> Results:
         """Returns what `step` returns for some environments; None for all."""
@@ -79,55 +210,63 @@ class EpisodeRows(abc.ABC):
 
     def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:
         """Returns the same without the infos."""
-        rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
-        if ids is None:
-            rewards, terminations = rewards.copy(), terminations.copy()
-            return self.observations(None), rewards, terminations, truncations.copy()
-        # Indices copy what they select.
-        return self.observations(ids), rewards[ids], terminations[ids], truncations[ids]
+        which = slice(None) if ids is None else ids
+        return (
+            self.elements(ids),
+            self.reward[which].astype(np.float64),
+            self._terminations[which].copy(),
+            self._truncations[which].copy(),
+        )
 
-    @abc.abstractmethod
+    def elements(self, ids: Array | None) -> Any:
+        """Returns the observations of some environments; None for all."""
+        flat = self.lend(ids)
+        if self._copies:
+            for name in self._objects:
+                flat[name] = copy.deepcopy(flat[name])
+        return self._spaces.observations(flat)
+
     def infos(self, ids: Array | None) -> dict[str, Any]:
-        """Returns the infos of the last step, stacked, of some environments; None for all."""
+        """Takes the infos of the last step, stacked, of some environments; None for all.
 
-    @abc.abstractmethod
+        Raises:
+          EnvironmentsFailedError: see `EpisodeInfos.stack`.
+        """
+        infos = self._infos.stack(ids)
+        if self._has_infos:
+            return infos
+        which = slice(None) if ids is None else ids
+        is_scalar = self.discount.ndim == 1
+        discounts = self.discount[which].astype(np.float64 if is_scalar else self.discount.dtype)
+        if self._mid_count == self.count:
+            return {"discount": discounts, "_discount": np.ones(len(discounts), np.bool_)}
+        has_discount = self._has_discount()[which]
+        if not has_discount.any():
+            return infos
+        mask = has_discount.reshape(-1, *[1] * (discounts.ndim - 1))
+        return {"discount": np.where(mask, discounts, 0), "_discount": has_discount, **infos}
+
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Returns the infos of environments that were reset, in the rows of their indices."""
+        """Takes the infos of Gymnasium environments that were reset; others have none then.
 
-    @abc.abstractmethod
+        They are in the rows of their indices. Errors are those of `infos`.
+        """
+        infos: dict[str, Any] = {}
+        if self._has_infos:
+            own = self._infos.stack(np.array(ids))
+            put_together(infos, own, np.arange(len(ids)), np.array(ids), self.count)
+        return infos
+
     def each_info(self) -> list[RowInfo]:
-        """Returns the infos of the last step of each environment, or of its reset."""
+        """Takes the infos of the last step of each environment, or of its reset."""
+        found = self._infos.each()
+        if not self._has_infos:
+            for index in np.flatnonzero(self._has_discount()).tolist():
+                info = {**info_of(self.discount[index].copy()), **found[index].info}
+                found[index] = found[index]._replace(info=info)
+        return found
 
-
-class FirstSteps:
-    """Takes first steps, after which no row is in the middle of being begun again.
-
-    Args:
-      rows: takes them in the end: `EpisodeRows` of the form that the worlds need.
-    """
-
-    has_to_begin = False
-    ended: Sequence[int] = ()
-
-    def __init__(self, rows: Any):
-        self._rows = rows
-
-    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the step of one row."""
-        self._rows.forget_restarts([index])
-        begins: bool = self._rows.put(index, timestep)
-        return begins
-
-    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
-        """Takes MID steps of some rows."""
-        self._rows.put_mid_steps(indices, steps)
-
-    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
-        """Takes the steps of rows of a world."""
-        rows = np.arange(self._rows.count)
-        self._rows.forget_restarts((rows if at is None else rows[at]).tolist())
-        self._rows.put_rows(at, taken, timestep)
-
-    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
-        """Takes the last step of a row whose world was lost."""
-        self._rows.put_lost(index, timestep)
+    def _has_discount(self) -> Array:
+        """Returns in which rows the info of the step has a discount of its own, bool [N]."""
+        has: Array = self.step_type == _MID if self._begins_at_once else self.step_type != _FIRST
+        return has

@@ -37,13 +37,13 @@ __all__ = [
     "OWN",
     "STACKED",
     "Extras",
+    "RowExtras",
     "RowInfo",
     "encoded",
     "encoded_rows",
     "encoded_stack",
     "extras_of",
-    "rows_of",
-    "stack_of",
+    "extras_of_rows",
     "unstacked",
 ]
 
@@ -145,38 +145,46 @@ def extras_of(observation: Mapping[str, Any]) -> Extras:
     return Extras(info, value.get(_TRUNCATED) is True)
 
 
-def stack_of(text: str, count: int) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
-    """Returns the stacked infos of a text, and which episodes have ended in both ways.
+class RowExtras(NamedTuple):
+    """What comes with the observations of the rows of a batch.
+
+    Attributes:
+      stacked: the infos of all rows, stacked as Gymnasium stacks them.
+      own: the infos of rows that are not stacked, by row.
+      both: which episodes have ended in both ways, bool [N]; None for none.
+    """
+
+    stacked: dict[str, Any]
+    own: dict[int, RowInfo]
+    both: npt.NDArray[np.bool_] | None
+
+
+def extras_of_rows(text: str, count: int) -> RowExtras:
+    """Returns what came with the observations of `count` rows, unless the text is empty.
 
     Raises:
-      ProtocolError: they are not those of `count` rows.
+      ProtocolError: it is not that of `count` rows.
     """
-    extras, both = _of_rows(text, count)
-    infos = extras.get(INFO, {})
-    if not isinstance(infos, dict) or not _has_rows(infos, count):
+    extras = values.decode(text, f"observation {EXTRAS!r}")
+    if not isinstance(extras, dict):
         raise _invalid(text, count)
-    return infos, both
-
-
-def rows_of(text: str, count: int) -> tuple[dict[int, RowInfo], npt.NDArray[np.bool_] | None]:
-    """Returns the infos of a text by row, and which episodes have ended in both ways.
-
-    Raises:
-      ProtocolError: they are not those of `count` rows.
-    """
-    extras, both = _of_rows(text, count)
-    rows = extras.get(_ROWS, {})
-    if not isinstance(rows, dict):
+    both, stacked, own = extras.get(_TRUNCATED), extras.get(INFO, {}), extras.get(_ROWS, {})
+    is_mask = isinstance(both, np.ndarray) and both.shape == (count,) and both.dtype == np.bool_
+    if (
+        not (both is None or is_mask)
+        or not (isinstance(stacked, dict) and _has_rows(stacked, count))
+        or not isinstance(own, dict)
+    ):
         raise _invalid(text, count)
-    found: dict[int, RowInfo] = {}
-    for key, own in rows.items():
-        if not isinstance(own, dict):
+    rows: dict[int, RowInfo] = {}
+    for key, value in own.items():
+        if not isinstance(value, dict):
             raise _invalid(text, count)
-        row = RowInfo(own.get(INFO, {}), own.get(FINAL_INFO, {}), own.get(FINAL_OBSERVATION))
+        row = RowInfo(value.get(INFO, {}), value.get(FINAL_INFO, {}), value.get(FINAL_OBSERVATION))
         if not isinstance(row.info, dict) or not isinstance(row.final_info, dict):
             raise _invalid(text, count)
-        found[batches.row_index(key, count, f"observation {EXTRAS!r}")] = row
-    return found, both
+        rows[batches.row_index(key, count, f"observation {EXTRAS!r}")] = row
+    return RowExtras(stacked, rows, both)
 
 
 def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
@@ -203,15 +211,6 @@ def _unstacked(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         for index in range(count) if mask is None else np.flatnonzero(mask).tolist():
             found[index][key] = parts[index]
     return found
-
-
-def _of_rows(text: str, count: int) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
-    extras = values.decode(text, f"observation {EXTRAS!r}")
-    both = extras.get(_TRUNCATED) if isinstance(extras, dict) else None
-    is_mask = isinstance(both, np.ndarray) and both.shape == (count,) and both.dtype == np.bool_
-    if not isinstance(extras, dict) or not (both is None or is_mask):
-        raise _invalid(text, count)
-    return extras, both
 
 
 def _has_rows(infos: Mapping[str, Any], count: int) -> bool:

@@ -12,17 +12,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium.batches import (
-    ActionBatch,
-    ObservationBatch,
-    ProxyActionBatch,
-    ProxyObservationBatch,
-)
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
-from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows, FirstSteps, Results
-from dm_env_rpc_client.adaptors.gymnasium.extras import OWN, STACKED
+from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows, Results
+from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, OWN, STACKED
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_form, check_reward_spec
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
@@ -34,20 +29,21 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     read_frames,
     reset_settings,
 )
+from dm_env_rpc_client.adaptors.gymnasium.row_spaces import OwnSpaces, RowSpaces, SpecSpaces
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     checked_mode,
 )
-from dm_env_rpc_client.adaptors.gymnasium.vector_rows import VectorRows
-from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows, check_world
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import check_ids
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.open_rows import AnyWorlds, described, open_worlds
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings
 from dm_env_rpc_client.environment.many.row_worlds import Result
+from dm_env_rpc_client.environment.many.rows import RowSpecs
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches
 
@@ -193,15 +189,23 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """
         each = self._settings_of(seed, options)
         rows = self._rows
-        return self._reset(each, lambda _: (rows.observations(None), rows.first_infos(list(each))))
+        return self._reset(each, lambda _: (rows.elements(None), rows.first_infos(list(each))))
 
     def _reset(
         self, each: Mapping[int, Mapping[str, Any]], results: Callable[[None], Result]
     ) -> Result:
         """Begins the next episodes, and returns the results that somebody makes of the rows."""
-        worlds = self._worlds
-        first = FirstSteps(self._rows)
-        return worlds.exchange(results, worlds.reset, each, first, self._check_specs)
+        worlds, rows = self._worlds, self._rows
+
+        def adopt(may_differ: bool) -> None:
+            rows.forget(each)
+            if may_differ and worlds.specs() != self._spaces.specs:
+                raise SpecError(
+                    "the specs of the environments have changed, but the spaces of a Gymnasium "
+                    "environment cannot change; make another environment with these settings"
+                )
+
+        return worlds.exchange(results, worlds.reset, each, rows, adopt)
 
     def _settings_of(
         self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None
@@ -220,7 +224,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             index: self._reset_settings(seeds[index], settings, options is not None)
             for index in ids
         }
-        self._rows.begin(ids)
+        self._rows.begin()
         return each
 
     def step(self, actions: Any) -> Results:
@@ -240,7 +244,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           EnvironmentsFailedError: some failed; the others have taken their step.
         """
         idle = self._idle(range(self.num_envs))
-        by_name = self._action_batch.by_name(actions, self.num_envs)
+        by_name = self._spaces.actions(actions, self.num_envs)
         worlds, rows = self._worlds, self._rows
         return worlds.exchange(rows.results, worlds.step, by_name, rows, idle)
 
@@ -257,7 +261,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """
         ids = check_ids(range(self.num_envs) if env_ids is None else env_ids, self.num_envs)
         idle = self._idle(ids)
-        self._worlds.send(self._action_batch.by_name(actions, len(ids)), ids, idle)
+        self._worlds.send(self._spaces.actions(actions, len(ids)), ids, idle)
 
     def recv(
         self, min_envs: int = 1, max_envs: int | None = None
@@ -364,55 +368,22 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         own = worlds.specs()
         self.num_envs = count = worlds.num_envs
         check_reward_spec(own.reward)
-        self._action_batch: ActionBatch | ProxyActionBatch
-        self._observation_batch: ObservationBatch | ProxyObservationBatch
+        self._spaces: RowSpaces
         if self._description is None:
-            self._action_batch = ActionBatch(own.actions, count, self._unwrap_single, "action")
-            self._observation_batch = ObservationBatch(
-                own.observations, count, self._unwrap_single, self._copy
-            )
+            self._spaces = SpecSpaces(own, self._unwrap_single)
         else:
-            self._action_batch = ProxyActionBatch(
-                self._description.action_space, own.actions, count
+            if worlds.is_batched:
+                _check_batch(worlds.pool.environments[0], own)
+            self._spaces = OwnSpaces(
+                self._description.action_space, self._description.observation_space, own
             )
-            self._observation_batch = ProxyObservationBatch(
-                self._description.observation_space, own.observations, count, self._copy
-            )
-        self.single_action_space = self._action_batch.single_space
-        self.action_space = self._action_batch.space
-        self.single_observation_space = self._observation_batch.single_space
-        self.observation_space = self._observation_batch.space
-        self._rows: EpisodeRows
-        if self._description is not None and worlds.is_batched:
-            check_world(worlds.pool.environments[0], own.discount)
-            self._rows = WorldRows(
-                self.single_observation_space,
-                own.observations,
-                count,
-                self._mode,
-                self._copy,
-                has_own_infos=self._form == OWN and OWN in self._description.forms,
-            )
-        else:
-            self._rows = VectorRows(
-                worlds.pool.environments,
-                count,
-                own.discount,
-                self._observation_batch,
-                self._description is not None,
-                self._mode,
-            )
-
-    def _check_specs(self) -> None:
-        own = self._worlds.specs()
-        if (
-            own.actions != self._action_batch.specs
-            or own.observations != self._observation_batch.specs
-        ):
-            raise SpecError(
-                "the specs of the environments have changed, but the spaces of a Gymnasium "
-                "environment cannot change; make another environment with these settings"
-            )
+        self.single_action_space = self._spaces.action_space
+        self.action_space = batch_space(self.single_action_space, count)
+        self.single_observation_space = self._spaces.observation_space
+        self.observation_space = batch_space(self.single_observation_space, count)
+        self._rows = EpisodeRows(
+            worlds, self._spaces, self._mode, self._copy, self._description is not None
+        )
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
         if seed is None:
@@ -429,12 +400,11 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         self._worlds.check_idle(ids)
         idle: set[int] = set()
         never: list[int] = []
-        if not self._rows.begin(ids):
+        if not self._rows.begin():
             idle = self._worlds.idle(ids)
             if not self._rows.has_begun.all():
                 never = [index for index in ids if not self._rows.has_begun[index]]
-            # Left over if an episode failed to begin.
-            self._rows.forget_restarts(ids)
+            self._rows.forget(ids)
         if never or (idle and batches.next_kind(self._mode.name) is None):
             raise gymnasium.error.ResetNeeded(
                 f"no episode is running in environments {never or sorted(idle)}: call reset(), "
@@ -450,3 +420,23 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         if seed is None or self._seed_setting is None:
             return settings
         return {self._seed_setting: seed, **settings}
+
+
+def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
+    """Raises SpecError if a batch is not one of Gymnasium environments, as it says.
+
+    Args:
+      world: the batch.
+      specs: of one row.
+    """
+    if EXTRAS not in world.observation_spec():
+        raise SpecError(
+            f"world {world.world_name!r} has the property {VECTOR_DESCRIPTION!r}, but not the "
+            f"observation {EXTRAS!r}, which it was asked for"
+        )
+    if specs.discount.shape:
+        raise SpecError(
+            f"observation 'discount' of world {world.world_name!r} has the shape "
+            f"{list(specs.discount.shape)} in each row; expected one number, as of Gymnasium "
+            "environments"
+        )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.environment.base_adaptor import Extensions
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Rejoin
+from dm_env_rpc_client.environment.many.rows import RowSpecs
 from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.client.connection import Connection
 
-__all__ = ["BatchAdaptor", "RowSpecs", "is_batched"]
+__all__ = ["BatchAdaptor", "is_batched"]
 
 
 def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
@@ -35,15 +36,6 @@ def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
 def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
     """Whether a world with these specs is a batch."""
     return batches.num_rows({spec.name: spec for spec in specs.observations.values()}) is not None
-
-
-class RowSpecs(NamedTuple):
-    """The specs of one row: of the actions and observations by flat name."""
-
-    actions: Mapping[str, dm_env_specs.Array]
-    observations: Mapping[str, dm_env_specs.Array]
-    reward: dm_env_specs.Array
-    discount: dm_env_specs.Array
 
 
 class BatchAdaptor(DmEnvAdaptor):

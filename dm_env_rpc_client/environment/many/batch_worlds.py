@@ -6,6 +6,7 @@ What their names mean at the server is in `protocol/batches.py`.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -16,16 +17,11 @@ import numpy.typing as npt
 from dm_env import specs
 from google.rpc import code_pb2, status_pb2
 
-from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor, RowSpecs
-from dm_env_rpc_client.environment.many.pool import (
-    NO_ACTION,
-    EnvironmentPool,
-    check_count,
-    check_not_busy,
-)
+from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor
+from dm_env_rpc_client.environment.many.pool import EnvironmentPool, check_count, check_not_busy
 from dm_env_rpc_client.environment.many.row_settings import reset_settings
-from dm_env_rpc_client.environment.many.row_worlds import BatchConsumer, RowWorlds
-from dm_env_rpc_client.environment.many.rows import batch_of_actions, selector
+from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
+from dm_env_rpc_client.environment.many.rows import Rows, RowSpecs, batch_of_actions, selector
 from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     EnvironmentsFailedError,
@@ -86,7 +82,7 @@ class _Answers(NamedTuple):
     """What the pool gives the answers of worlds to."""
 
     put: Callable[[int, dm_env.TimeStep], bool]
-    put_mid_steps: Callable[[list[int], MidSteps], None]
+    put_mid_steps: Callable[[list[int], MidSteps], object]
 
 
 class BatchWorlds(RowWorlds):
@@ -118,19 +114,17 @@ class BatchWorlds(RowWorlds):
         """Returns the specs of one row."""
         return self.adaptors[0].row_specs()
 
-    def step(
-        self, actions: Mapping[str, Any], consume: BatchConsumer, idle: Collection[int] = ()
-    ) -> None:
+    def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
         """Steps all rows and waits for them; within `exchange`.
 
         Args:
           actions: arrays [N, ...] by flat name.
-          consume: gets the TimeSteps.
+          rows: take the TimeSteps.
           idle: rows that begin a sequence, whose actions may be anything.
 
         Raises:
           SpecError: an action does not conform, or a step is under way; nothing was sent.
-          EnvironmentsFailedError: some rows failed; all others were consumed.
+          EnvironmentsFailedError: some rows failed; all others have stepped.
         """
         self.pool.taken, self._delivered = [], ()
         everything = range(self.num_envs)
@@ -145,12 +139,10 @@ class BatchWorlds(RowWorlds):
         }
         for world in self._worlds:
             world.under_way = world.rows
-        put = self._consumer(consume)
+        answers = self._answers(rows)
         with self._failing(sent):
-            self.pool.step(sent, put)
+            self.pool.step(sent, answers)
         self._arrived.clear()
-        if consume.has_to_begin and consume.ended:
-            self._begin(consume.ended, consume)
         return self._raise()
 
     def send(
@@ -190,59 +182,43 @@ class BatchWorlds(RowWorlds):
             self.pool.send(sent)
         self._raise()
 
-    def receive(
-        self, minimum: int, maximum: int | None, consume: BatchConsumer
-    ) -> npt.NDArray[np.int64]:
+    def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
         """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
         self.pool.taken, self._delivered = [], ()
         check_count(minimum, maximum, len(self._busy()))
-        put = self._consumer(consume)
+        answers = self._answers(rows)
         while len(self._arrived) < minimum:
             with self._failing():
-                self.pool.receive(1, None, put)
+                self.pool.receive(1, None, answers)
             self._raise()
-        rows = list(self._arrived)[:maximum]
-        self._delivered = rows
-        for row in rows:
+        self._delivered = delivered = list(self._arrived)[:maximum]
+        for row in delivered:
             del self._arrived[row]
-        if consume.has_to_begin and (ended := [row for row in consume.ended if row in rows]):
-            self._begin(ended, consume)
-            self._raise()
-        return np.array(rows, np.int64)
+        return np.array(delivered, np.int64)
 
     def reset(
         self,
         settings: Mapping[int, Mapping[str, Any]],
-        consume: BatchConsumer,
-        adopt: Callable[[], None],
+        rows: Rows,
+        adopt: Callable[[bool], None],
     ) -> None:
         """Begins a sequence in some rows; see `EnvironmentPool.reset`."""
         self.pool.taken, self._delivered = [], ()
-        self._reset(settings, consume, adopt)
-        self._raise()
-
-    def _reset(
-        self,
-        settings: Mapping[int, Mapping[str, Any]],
-        consume: BatchConsumer,
-        adopt: Callable[[], None],
-    ) -> None:
-        """`reset` within another call; takes note of what fails."""
         by_world: dict[int, dict[int, Mapping[str, Any]]] = {}
         for row, own in settings.items():
             try:
                 by_world.setdefault(self._of[row], {})[row] = pack_settings(own)
             except SpecError as error:
-                address = self.pool.addresses[self._of[row]]
-                raise SpecError(f"environment {row} at {address}: {error}") from error
+                raise SpecError(f"environment {row} at {self.addresses[row]}: {error}") from error
         requests: dict[int, list[dict[str, Any]]] = {}
         for number, of_rows in by_world.items():
             world = self._worlds[number]
             of_places = dict(zip(world.places(of_rows), of_rows.values(), strict=True))
             requests[number] = reset_settings(of_places, len(world.rows))
+        answers = self._answers(rows)
         # Steps under way are answered first; what other rows of these worlds have answered stays.
         with self._failing():
-            self.pool.finish(by_world, self._consumer(consume))
+            self.pool.finish(by_world, answers)
         with self._failing():
             for number, of_rows in by_world.items():
                 self._worlds[number].under_way = list(of_rows)
@@ -256,18 +232,12 @@ class BatchWorlds(RowWorlds):
                     adaptor._finish_reset(adaptor._start_reset(each))
             self.pool.reset(
                 {number: each[-1] for number, each in requests.items()},
-                self._consumer(consume),
+                answers,
                 adopt,
             )
         for row in settings:
             self._arrived.pop(row, None)
-
-    def _begin(self, rows: Sequence[int], consume: BatchConsumer) -> None:
-        """Begins the next sequence in rows whose last one has ended in this step.
-
-        What this step has read stays noted as taken: an interrupt loses it, too.
-        """
-        self._reset(dict.fromkeys(rows, NO_ACTION), consume, lambda: None)
+        self._raise()
 
     def _interrupted(self, error: BaseException) -> None:
         lost = {self._of[row] for row in self._delivered if row not in self._arrived}
@@ -311,7 +281,7 @@ class BatchWorlds(RowWorlds):
                 try:
                     self.adaptors[number].check_row(action, place)
                 except SpecError as error:
-                    at = self.pool.addresses[number]
+                    at = self.addresses[row]
                     raise SpecError(f"environment {row} at {at}: {error}") from error
 
     @contextlib.contextmanager
@@ -344,46 +314,44 @@ class BatchWorlds(RowWorlds):
     def _raise(self) -> None:
         failures, self._failures = self._failures, {}
         if failures:
-            addresses = {row: self.pool.addresses[self._of[row]] for row in failures}
-            raise EnvironmentsFailedError(failures, addresses)
+            raise EnvironmentsFailedError(failures, {row: self.addresses[row] for row in failures})
 
-    def _consumer(self, consume: BatchConsumer) -> _Answers:
-        def put(number: int, timestep: dm_env.TimeStep) -> bool:
-            if self.pool.environments[number].interruption is not None:
-                return self._put_lost(self._worlds[number], timestep, consume)
-            return self._put(number, timestep, consume)
+    def _answers(self, rows: Rows) -> _Answers:
+        """Returns what takes the answers of worlds, and gives those of their rows to `rows`."""
+        # A `BatchAdaptor` reads all of its steps, so that no MID steps come.
+        return _Answers(functools.partial(self._put, rows), rows.put_mid_steps)
 
-        return _Answers(put, _no_mid_steps)
-
-    def _put(self, number: int, timestep: dm_env.TimeStep, consume: BatchConsumer) -> bool:
+    def _put(self, all_rows: Rows, number: int, timestep: dm_env.TimeStep) -> bool:
         """Takes the answer of a world; returns whether rows of it begin a sequence now."""
         world = self._worlds[number]
+        if self.pool.environments[number].interruption is not None:
+            return self._put_lost(all_rows, world, timestep)
         rows, world.under_way = world.under_way, []
-        unseen = [row for row in rows if row in world.unseen] if world.unseen else []
+        # Of sequences that have begun beside others nobody gets a TimeStep: they are ended.
+        begins = [row for row in rows if row in world.unseen] if world.unseen else []
         try:
             failed = self._take(world, rows, timestep)
-            rows = [row for row in rows if row not in failed and row not in unseen]
-            for row in unseen:
+            rows = [row for row in rows if row not in failed and row not in begins]
+            for row in begins:
                 failed.pop(row, None)
             self._failures.update(failed)
             if len(rows) == len(world.rows):
-                consume.put_rows(world.at, None, timestep)
-            elif rows:
-                consume.put_rows(np.array(rows), world.places(rows), timestep)
+                ended = all_rows.put_rows(world.at, None, timestep)
+            else:
+                ended = rows and all_rows.put_rows(np.array(rows), world.places(rows), timestep)
         except Exception as error:
             self._failures.update(dict.fromkeys(rows, error))
         else:
-            self._arrived.update(dict.fromkeys(rows))
-        return bool(unseen) and self._begin_unseen(number, unseen)
+            self._arrived.update(dict.fromkeys(row for row in rows if row not in ended))
+            begins += ended
+        return bool(begins) and self._begin(number, begins)
 
-    def _begin_unseen(self, number: int, rows: list[int]) -> bool:
-        """Ends the sequences that have begun unseen, of which nobody gets a TimeStep.
-
-        The rows of a world step together, so those sequences have gone on beside the others.
-        """
+    def _begin(self, number: int, rows: list[int]) -> bool:
+        """Ends the sequences of rows, whose next ones begin with the next step of the world."""
         world, adaptor = self._worlds[number], self.adaptors[number]
         world.under_way = rows
-        adaptor._finish_reset(adaptor._start_reset({batches.RESET_MASK: world.mask(rows)}))
+        mask = {batches.RESET_MASK: world.mask(rows)} if len(rows) < len(world.rows) else {}
+        adaptor._finish_reset(adaptor._start_reset(mask))
         world.unseen.difference_update(rows)
         return True
 
@@ -405,7 +373,7 @@ class BatchWorlds(RowWorlds):
         failed = batches.row_errors(text, len(kinds)) if text else {}
         return {world.rows[place]: _row_error(error) for place, error in failed.items()}
 
-    def _put_lost(self, world: _World, timestep: dm_env.TimeStep, consume: BatchConsumer) -> bool:
+    def _put_lost(self, all_rows: Rows, world: _World, timestep: dm_env.TimeStep) -> bool:
         """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
 
         The sequences that were running end. Rows whose sequence had ended before begin the next one
@@ -415,11 +383,14 @@ class BatchWorlds(RowWorlds):
         world.has_begun = False
         world.is_running = np.zeros(len(world.rows), np.bool_)
         world.unseen = set()
-        for row in lost:
-            consume.put_lost(row, _row(timestep, *world.places([row])))
-        self._arrived.update(dict.fromkeys(lost))
-        world.under_way = [row for row in world.under_way if row not in lost]
-        return bool(world.under_way)
+        begins = {*world.under_way}.difference(lost)
+        for row, place in zip(lost, world.places(lost), strict=True):
+            if all_rows.put_lost(row, _row(timestep, place)):
+                begins.add(row)
+            else:
+                self._arrived[row] = None
+        world.under_way = [row for row in world.rows if row in begins]
+        return bool(begins)
 
 
 def _any_value(spec: specs.Array) -> Any:
@@ -447,7 +418,3 @@ def _row_error(text: str) -> DmEnvRpcError:
     """Returns the error of a row, as an environment of its own would have it."""
     message = f"the environment failed in a step request: {text}"
     return DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))
-
-
-def _no_mid_steps(indices: list[int], steps: MidSteps) -> None:
-    raise AssertionError("a BatchAdaptor reads all of its steps")

@@ -248,7 +248,7 @@ class EnvironmentPool:
         self,
         settings: Mapping[int, Mapping[str, Any]],
         consume: Consumer,
-        adopt: Callable[[], None],
+        adopt: Callable[[bool], None],
     ) -> None:
         """Begins a sequence in each of some environments.
 
@@ -257,7 +257,7 @@ class EnvironmentPool:
         Args:
           settings: of the next sequence, by index.
           consume: gets a FIRST TimeStep of each.
-          adopt: called before that, when the resets may have changed the specs. What it
+          adopt: called before that, with whether the resets may have changed the specs. What it
             raises leaves the environments between two sequences.
 
         Raises:
@@ -283,11 +283,12 @@ class EnvironmentPool:
 
         failures |= failures_of([index for index in settings if index not in failures], start)
         failures |= failures_of(started, finish)
-        if any(settings.values()):
+        has_settings = any(settings.values())
+        if has_settings:
             if failures:
                 self._raise(failures)
             self.check_specs()
-            adopt()
+        adopt(has_settings)
         ready = [index for index in started if index not in failures]
         failures |= self._begin(ready)
         self.finish(ready, consume, failures)

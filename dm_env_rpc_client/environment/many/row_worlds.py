@@ -1,44 +1,22 @@
 """N environments in worlds: one batched world for several rows, or a stream for each row.
 
 `StreamWorlds` are the latter, `BatchWorlds` the former. Actions are arrays [N, ...] by flat name,
-and TimeSteps go to a consumer.
+and `Rows` take the TimeSteps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import dm_env
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.environment.many.batch_adaptor import RowSpecs
-from dm_env_rpc_client.environment.many.pool import NO_ACTION, Consumer, EnvironmentPool
-from dm_env_rpc_client.environment.many.rows import split_action
+from dm_env_rpc_client.environment.many.pool import NO_ACTION, EnvironmentPool
+from dm_env_rpc_client.environment.many.rows import Rows, RowSpecs, split_action
 from dm_env_rpc_client.protocol.lifecycle import State
 
-__all__ = ["BatchConsumer", "Result", "RowWorlds", "StreamWorlds"]
-
-
-class BatchConsumer(Protocol):
-    """Takes the TimeSteps of batched worlds.
-
-    Attributes:
-      has_to_begin: whether the next sequences of rows are begun in the step that ends them.
-    """
-
-    has_to_begin: bool
-
-    @property
-    def ended(self) -> Sequence[int]:
-        """The rows whose next sequences have to be begun."""
-
-    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
-        """Takes those of the rows `at`, which are the rows `taken` of a world; None for all."""
-
-    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
-        """Takes the LAST TimeStep of a row whose world was lost."""
+__all__ = ["Result", "RowWorlds", "StreamWorlds"]
 
 
 Result = TypeVar("Result")
@@ -56,6 +34,7 @@ class RowWorlds:
       pool: the same.
       groups: the same.
       num_envs: N.
+      addresses: where the server of each environment is.
       is_batched: whether the worlds are batched, also those of one row.
       follows_at_once: whether the step that ends a sequence has begun the next one.
     """
@@ -66,6 +45,9 @@ class RowWorlds:
         self.pool = pool
         self.groups = groups
         self.num_envs = sum(map(len, groups))
+        own = zip(pool.addresses, groups, strict=True)
+        of_rows = {row: address for address, rows in own for row in rows}
+        self.addresses = [of_rows[row] for row in range(self.num_envs)]
         self.follows_at_once = False
 
     @property
@@ -124,12 +106,10 @@ class StreamWorlds(RowWorlds):
             first.discount_spec(),
         )
 
-    def step(
-        self, actions: Mapping[str, Any], consume: Consumer, idle: Collection[int] = ()
-    ) -> None:
+    def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
         """Steps all rows and waits for them; within `exchange`; see `BatchWorlds.step`."""
         self.pool.taken = []
-        self.pool.step(self._split(actions, range(self.num_envs), idle), consume)
+        self.pool.step(self._split(actions, range(self.num_envs), idle), rows)
 
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
@@ -137,22 +117,20 @@ class StreamWorlds(RowWorlds):
         """Steps some rows without waiting for them; see `BatchWorlds.send`."""
         self.pool.send(self._split(actions, ids, idle))
 
-    def receive(
-        self, minimum: int, maximum: int | None, consume: Consumer
-    ) -> npt.NDArray[np.int64]:
+    def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
         """Waits for rows with steps under way; within `exchange`; see `EnvironmentPool.receive`."""
         self.pool.taken = []
-        return np.array(self.pool.receive(minimum, maximum, consume), np.int64)
+        return np.array(self.pool.receive(minimum, maximum, rows), np.int64)
 
     def reset(
         self,
         settings: Mapping[int, Mapping[str, Any]],
-        consume: Consumer,
-        adopt: Callable[[], None],
+        rows: Rows,
+        adopt: Callable[[bool], None],
     ) -> None:
         """Begins a sequence in some rows; within `exchange`; see `EnvironmentPool.reset`."""
         self.pool.taken = []
-        self.pool.reset(settings, consume, adopt)
+        self.pool.reset(settings, rows, adopt)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
         """Returns those of some rows in which no sequence is running."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import dm_env
 import numpy as np
@@ -23,7 +23,15 @@ from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 from dm_env_rpc_client.tensors.columns import Column
 
-__all__ = ["Rows", "batch_of_actions", "rows_at", "selector", "split_action"]
+__all__ = [
+    "RowSpecs",
+    "Rows",
+    "batch_of_actions",
+    "empty",
+    "rows_at",
+    "selector",
+    "split_action",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -111,62 +119,73 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
     return rows
 
 
+class RowSpecs(NamedTuple):
+    """The specs of one row: of the actions and observations by flat name."""
+
+    actions: Mapping[str, specs.Array]
+    observations: Mapping[str, specs.Array]
+    reward: specs.Array
+    discount: specs.Array
+
+
 class Rows:
-    """The last TimeStep of each environment.
+    """The last TimeStep of each environment: what takes the answers of streams and of batches.
 
     Args:
-      observation_specs: of one environment, by flat name.
-      reward_spec: of one environment.
-      discount_spec: of one environment.
+      specs: of one environment.
       count: the number of environments.
-      adopts: whether the arrays of a world that has all rows become these.
+      copies: whether observations belong to callers, who may change them.
+
+    Attributes:
+      count: the number of environments.
+      step_type: int64 [N].
+      reward: [N, ...]; 0 where the step is FIRST.
+      discount: [N, ...]; 1 where the step is FIRST.
+      observations: arrays [N, ...] by flat name. See `lend`.
     """
 
-    has_to_begin = False
-    ended: Sequence[int] = ()
+    _keeps = False
+    """Whether a caller may get rows again that no step has filled since they were lent."""
 
-    def __init__(
-        self,
-        observation_specs: Mapping[str, specs.Array],
-        reward_spec: specs.Array,
-        discount_spec: specs.Array,
-        count: int,
-        adopts: bool = True,
-    ):
-        self._count = count
-        self._adopts = adopts
-        self.adopt(observation_specs, reward_spec, discount_spec)
+    def __init__(self, specs: RowSpecs, count: int, copies: bool = True):
+        self.count = count
+        self._copies = copies
+        self.adopt(specs)
 
-    def adopt(
-        self,
-        observation_specs: Mapping[str, specs.Array],
-        reward_spec: specs.Array,
-        discount_spec: specs.Array,
-    ) -> None:
+    def adopt(self, specs: RowSpecs) -> None:
         """Begins anew, with other specs."""
-        count = self._count
+        count = self.count
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
-        self.reward = _empty(reward_spec, count)
-        self.discount = _empty(discount_spec, count)
-        self._reward_column = _column(reward_spec, "the reward")
-        self._discount_column = _column(discount_spec, "the discount")
-        self.observations = {name: _empty(spec, count) for name, spec in observation_specs.items()}
+        self.reward = empty(specs.reward, count)
+        self.discount = empty(specs.discount, count)
+        self._reward_column = _column(specs.reward, "the reward")
+        self._discount_column = _column(specs.discount, "the discount")
+        self.observations = {name: empty(spec, count) for name, spec in specs.observations.items()}
+        # Whether a caller has the arrays; and whether one batch has all rows, so that every answer
+        # fills all of them.
+        self._is_lent = self._is_whole = False
 
-    def renew(self) -> None:
-        """Replaces all arrays, whose former contents belong to somebody else from here on.
+    def lend(self, ids: Array | None) -> dict[str, Array]:
+        """Returns observations for a caller.
 
-        The rows of the new ones hold nothing until they are filled.
+        What belongs to callers is not changed here, and not read again, since they may change it.
+
+        Args:
+          ids: the indices of environments; None for all.
         """
-        self.step_type = np.empty_like(self.step_type)
-        self.reward = np.empty_like(self.reward)
-        self.discount = np.empty_like(self.discount)
-        self.observations = {name: np.empty_like(rows) for name, rows in self.observations.items()}
+        if ids is not None:
+            return {name: rows[ids] for name, rows in self.observations.items()}
+        if self._copies and self._keeps and not self._is_whole:
+            return {name: rows.copy() for name, rows in self.observations.items()}
+        self._is_lent = self._copies
+        return {**self.observations}
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Fills a row. The row of a FIRST step has reward 0 and discount 1.
+        """Takes the TimeStep of one environment. A FIRST one has reward 0 and discount 1.
 
         Returns:
-          False: the environment does not begin a sequence at once.
+          Whether to begin the next sequence at once; the environment has arrived with the TimeStep
+          of that sequence then.
 
         Raises:
           SpecError: the reward or the discount does not conform to its spec.
@@ -180,54 +199,72 @@ class Rows:
             discount = self._discount_column.taken(discount)
         self.reward[index] = 0 if reward is None else reward
         self.discount[index] = 1 if discount is None else discount
+        if self._is_lent:
+            self._replace_lent()
         for name, rows in self.observations.items():
             rows[index] = timestep.observation[name]
         return False
 
-    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
-        """Fills a row whose environment was lost."""
-        self.put(index, timestep)
+    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Takes the LAST TimeStep of a row whose batch was lost; as `put`."""
+        return self.put(index, timestep)
 
-    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
-        """Fills the rows of a batched world.
+    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
+        """Takes the TimeStep of a batch.
 
         Args:
-          at: selects the rows here; None for all of them.
+          at: selects its rows among all environments; None for all of these.
           taken: selects them in the TimeStep; None for all of them.
           timestep: the fields [n, ...], with the observation `step_type`; a FIRST one has neither
             reward nor discount.
+
+        Returns:
+          The environments whose next sequences are to begin at once.
         """
-        if at is None and not self._adopts:
-            at = slice(None)
+        rows = slice(None) if at is None else at
+        which = slice(None) if taken is None else taken
+        observation, reward, discount = timestep.observation, timestep.reward, timestep.discount
+        self.step_type[rows] = observation[STEP_TYPE][which]
+        self.reward[rows] = 0 if reward is None else reward[which]
+        self.discount[rows] = 1 if discount is None else discount[which]
+        self._put_observations(rows, which, observation)
+        return ()
 
-        def values(array: Array | None, spec: Array, stand_in: float) -> Any:
-            if array is None:
-                return np.full(spec.shape if at is None else spec[at].shape, stand_in, spec.dtype)
-            return array if taken is None else array[taken]
+    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> slice | list[int]:
+        """Takes MID steps of some environments, whose rows it returns a selection of.
 
-        step_type = values(timestep.observation[STEP_TYPE], self.step_type, 0).astype(np.int64)
-        reward = values(timestep.reward, self.reward, 0)
-        discount = values(timestep.discount, self.discount, 1)
-        observations = {
-            name: values(timestep.observation[name], rows, 0)
-            for name, rows in self.observations.items()
-        }
-        if at is None:
-            self.step_type, self.reward, self.discount = step_type, reward, discount
-            self.observations = observations
-            return
-        self.step_type[at], self.reward[at], self.discount[at] = step_type, reward, discount
-        for name, rows in self.observations.items():
-            rows[at] = observations[name]
-
-    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
-        """Fills the rows of environments that are in the middle of their sequences."""
+        After an error it is called again for each of them alone, to find those that the error is
+        about.
+        """
         at = rows_at(indices)
         self.step_type[at] = dm_env.StepType.MID
         steps.put(REWARD, self.reward, at, 0.0)
         steps.put(DISCOUNT, self.discount, at, 1.0)
+        if self._is_lent:
+            self._replace_lent()
         for name, rows in self.observations.items():
             steps.put(name, rows, at)
+        return at
+
+    def _put_observations(self, rows: Any, which: Any, observation: Mapping[str, Any]) -> None:
+        is_whole = len(observation[STEP_TYPE]) == self.count
+        # Rows that do not take part have their last values in the message.
+        if self._copies and is_whole and (self._is_lent or type(which) is slice):
+            self.observations = {
+                name: observation[name].astype(former.dtype, copy=False)
+                for name, former in self.observations.items()
+            }
+            self._is_lent, self._is_whole = False, True
+            return
+        if self._is_lent:
+            self._replace_lent()
+        for name, array in self.observations.items():
+            array[rows] = observation[name][which]
+
+    def _replace_lent(self) -> None:
+        self._is_lent = False
+        other = np.copy if self._keeps else np.empty_like
+        self.observations = {name: other(rows) for name, rows in self.observations.items()}
 
 
 def _column(spec: specs.Array, label: str) -> Column | None:
@@ -235,7 +272,8 @@ def _column(spec: specs.Array, label: str) -> Column | None:
     return Column(spec, (0,), label, spec.dtype) if spec.dtype.kind in "biuf" else None
 
 
-def _empty(spec: specs.Array, count: int) -> Array:
+def empty(spec: specs.Array, count: int) -> Array:
+    """Returns an array for values of a spec: zeros, or None where they are objects."""
     if not isinstance(spec, specs.Array):
         raise SpecError(f"an array is expected, but an environment's spec is {spec!r}")
     if isinstance(spec, VARIABLE):

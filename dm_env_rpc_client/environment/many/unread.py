@@ -16,7 +16,7 @@ _UNREAD_BYTES = 1 << 16
 
 
 class Consumer(Protocol):
-    """Takes what environments have answered."""
+    """Takes what environments have answered: `Rows`, or what divides batches into rows."""
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Takes the TimeStep of an environment, by its index in the pool.
@@ -26,7 +26,7 @@ class Consumer(Protocol):
           of that sequence then.
         """
 
-    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
+    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> object:
         """Takes MID steps of some environments, by their indices in the pool.
 
         After an error it is called again for each of them alone, to find those that the error is

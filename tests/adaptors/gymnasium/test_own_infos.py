@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, make
 from dm_env_rpc_client.adaptors.gymnasium.dict_vector_env import DictVectorEnv
-from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows
+from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows
 from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
 from dm_env_rpc_client.recording import replay
 from dm_env_rpc_client.server import serve
@@ -257,7 +257,7 @@ def test_an_interrupt_loses_no_step_without_an_error(address: str, num_batches: 
         line += 1
         with opened(address, num_batches=num_batches) as envs:
             envs.reset_each([None] * ROWS, None, firsts)
-            with Interrupt(line, *own, RowWorlds.exchange, WorldRows.each_info) as interrupt:
+            with Interrupt(line, *own, RowWorlds.exchange, EpisodeRows.each_info) as interrupt:
                 try:
                     envs.step_each(actions, firsts)
                 except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -14,15 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from dm_env_rpc_client import SpecError
-from dm_env_rpc_client.adaptors.gymnasium.batches import ActionBatch, ObservationBatch
 from dm_env_rpc_client.adaptors.gymnasium.boxes import ExactBox
+from dm_env_rpc_client.adaptors.gymnasium.row_spaces import SpecSpaces
 from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     AnyText,
     from_space,
     spec_to_space,
     to_space,
 )
-from dm_env_rpc_client.environment.many.rows import split_action
+from dm_env_rpc_client.environment.many.rows import Rows, RowSpecs, split_action
 from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
@@ -108,6 +109,12 @@ def test_observations_are_in_the_space_and_come_back_as_they_were(leaf: Leaf) ->
     assert same(from_space(spec, observation, "it"), value)
 
 
+def row_specs(flat_specs: dict[str, specs.Array]) -> RowSpecs:
+    """Those of environments whose observations are their actions."""
+    number = specs.Array((), np.float64)
+    return RowSpecs(flat_specs, flat_specs, number, number)
+
+
 def array_of(value: Any, spec: specs.Array) -> Any:
     """An action as an array; discrete ones are integers of Python, with the spec's dtype."""
     return np.asarray(value, spec.dtype) if type(value) is int else value
@@ -117,23 +124,25 @@ def array_of(value: Any, spec: specs.Array) -> Any:
 def test_batches_hold_the_same(structure: dict[str, Leaf], unwrap_single: bool) -> None:
     flat_specs = {name: spec for name, (spec, _) in structure.items()}
     flat = {name: value for name, (_, value) in structure.items()}
-    observations = ObservationBatch(flat_specs, 3, unwrap_single, copy=True)
-    assert observations.space == batch_space(observations.single_space, 3)
+    rows_of = row_specs(flat_specs)
+    of_rows = SpecSpaces(rows_of, unwrap_single)
+    rows = Rows(rows_of, 3)
+    rows.observations = of_rows.empty(3)
     for index in (2, 0, 1):
-        observations.put(index, flat)
-    batch = observations.rows(None)
-    assert batch in observations.space
-    single = observations.single(flat)
-    assert single in observations.single_space
+        rows.put(index, dm_env.restart(flat))
+    batch = of_rows.observations(rows.lend(None))
+    assert batch in batch_space(of_rows.observation_space, 3)
+    single = of_rows.observation(flat)
+    assert single in of_rows.observation_space
     # What is observed by all is done by all.
-    actions = ActionBatch(flat_specs, 3, unwrap_single, "action")
-    for action in split_action(actions.by_name(batch, 3), flat_specs, 3):
+    for action in split_action(of_rows.actions(batch, 3), flat_specs, 3):
         assert action.keys() == flat.keys()
         for name, value in flat.items():
             assert same(array_of(action[name], flat_specs[name]), value)
-    for sample in (actions.space.sample(), actions.space.sample()):
-        assert sample in actions.space
-        for action in split_action(actions.by_name(sample, 3), flat_specs, 3):
+    space = batch_space(of_rows.action_space, 3)
+    for sample in (space.sample(), space.sample()):
+        assert sample in space
+        for action in split_action(of_rows.actions(sample, 3), flat_specs, 3):
             for name, spec in flat_specs.items():
                 if spec.dtype.kind in "biuf":
                     spec.validate(array_of(action[name], spec))
@@ -267,6 +276,6 @@ def test_lists_are_tuples_in_gymnasium() -> None:
 )
 def test_batches_of_another_structure_are_refused(actions: Any, text: str) -> None:
     flat_specs = {"a": specs.Array((), np.int32), "b.c": specs.Array((), np.float32)}
-    batch = ActionBatch(flat_specs, 2, True, "action")
+    of_rows = SpecSpaces(row_specs(flat_specs), True)
     with pytest.raises(SpecError, match=text):
-        split_action(batch.by_name(actions, 2), flat_specs, 2)
+        split_action(of_rows.actions(actions, 2), flat_specs, 2)

@@ -171,7 +171,7 @@ def test_an_interrupt_while_episodes_begin_loses_no_last_step_without_an_error(p
             ) as envs:
                 envs.reset()
                 envs.step(np.array([1, 1]))
-                with Interrupt(line, BatchWorlds._reset) as interrupt:
+                with Interrupt(line, BatchWorlds._put, BatchWorlds._begin) as interrupt:
                     try:
                         envs.step(np.array([1, 1]))
                     except KeyboardInterrupt:

@@ -1,0 +1,195 @@
+"""The spaces of N environments, and their elements as arrays by flat name.
+
+Arrays are stacked along a new first axis; other values, such as those of a Text, are tuples of N.
+`SpecSpaces` are those of dm_env's environments, `OwnSpaces` those of Gymnasium's at servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from dm_env_rpc_client.adaptors.gymnasium import elements
+from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
+from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
+from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION
+from dm_env_rpc_client.environment.many.rows import RowSpecs, empty
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.timesteps import ACTION
+from dm_env_rpc_client.tensors import nesting
+
+__all__ = ["OwnSpaces", "RowSpaces", "SpecSpaces"]
+
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Arrays [N, ...] by flat name."""
+
+
+class RowSpaces(Protocol):
+    """The spaces of N environments with the same specs.
+
+    Attributes:
+      specs: of one environment.
+      action_space: of one environment.
+      observation_space: the same.
+    """
+
+    specs: RowSpecs
+    action_space: spaces.Space[Any]
+    observation_space: spaces.Space[Any]
+
+    def actions(self, actions: Any, count: int) -> dict[str, Any]:
+        """Returns actions by flat name, [count, ...] each.
+
+        Args:
+          actions: an element of the space of `count` actions.
+          count: the number of environments.
+
+        Raises:
+          SpecError: the structure is wrong.
+        """
+
+    def empty(self, count: int) -> Arrays:
+        """Returns arrays for the observations of `count` environments."""
+
+    def observation(self, flat: Mapping[str, Any]) -> Any:
+        """Returns the element of the space of one observation with these values."""
+
+    def observations(self, flat: Arrays) -> Any:
+        """Returns the element of the space of some observations with these arrays."""
+
+
+class _Structure:
+    """A structure of specs, and its space.
+
+    Args:
+      flat_specs: the specs, by flat name.
+      unwrap_single: whether the mappings around a single array are left out.
+      kind: "action" or "observation", for error messages.
+    """
+
+    def __init__(self, flat_specs: Mapping[str, specs.Array], unwrap_single: bool, kind: str):
+        self.is_single = unwrap_single and len(flat_specs) == 1
+        room = Room()
+        self.leaves = {name: spec_to_space(spec, name, room) for name, spec in flat_specs.items()}
+        if self.is_single:
+            (self.space,) = self.leaves.values()
+        else:
+            self.space = spec_to_space(
+                nesting.unflatten_dict(flat_specs, nesting.SEPARATOR), kind, room
+            )
+        self.others = [name for name, space in self.leaves.items() if not _is_array(space)]
+
+    def structured(self, flat: dict[str, Any]) -> Any:
+        if self.is_single:
+            (value,) = flat.values()
+            return value
+        return nesting.unflatten_dict(flat, nesting.SEPARATOR)
+
+
+class SpecSpaces:
+    """The spaces of specs; see `RowSpaces`.
+
+    Args:
+      specs: of one environment.
+      unwrap_single: whether the mappings around a single array are left out.
+    """
+
+    def __init__(self, specs: RowSpecs, unwrap_single: bool):
+        self.specs = specs
+        self._actions = _Structure(specs.actions, unwrap_single, "action")
+        self._observations = _Structure(specs.observations, unwrap_single, "observation")
+        self.action_space = self._actions.space
+        self.observation_space = self._observations.space
+
+    def actions(self, actions: Any, count: int) -> dict[str, Any]:
+        own = self._actions
+        flat: dict[str, Any] = {}
+        if own.is_single:
+            flat = dict.fromkeys(own.leaves, actions)
+        elif isinstance(actions, Mapping):
+            flat = nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)
+        if flat.keys() != own.leaves.keys():
+            found = ", ".join(map(repr, flat)) or type(actions).__name__
+            expected = ", ".join(map(repr, own.leaves)) or "none"
+            raise SpecError(f"expected the actions {expected}, got {found}")
+        for name in own.others:
+            rows = iterate(batch_space(own.leaves[name], count), flat[name])
+            flat[name] = [from_space(self.specs.actions[name], row, name) for row in rows]
+        return flat
+
+    def empty(self, count: int) -> Arrays:
+        found = {name: empty(spec, count) for name, spec in self.specs.observations.items()}
+        for name, space in self._observations.leaves.items():
+            if _is_array(space):  # Of the dtype of the space, so that it stays the same array.
+                found[name] = found[name].astype(space.dtype)
+        return found
+
+    def observation(self, flat: Mapping[str, Any]) -> Any:
+        own = self._observations
+        return own.structured(
+            {name: to_space(space, flat[name]) for name, space in own.leaves.items()}
+        )
+
+    def observations(self, flat: Arrays) -> Any:
+        found: dict[str, Any] = flat
+        for name in self._observations.others:
+            space = self._observations.leaves[name]
+            rows = [to_space(space, value) for value in flat[name]]
+            out: Any = create_empty_array(space, len(rows), np.zeros)
+            found[name] = concatenate(space, rows, out)
+        return self._observations.structured(found)
+
+
+class OwnSpaces:
+    """The spaces that Gymnasium environments at servers have; see `RowSpaces`.
+
+    Args:
+      action_space: of one environment.
+      observation_space: of one environment.
+      specs: of one environment.
+    """
+
+    def __init__(
+        self,
+        action_space: spaces.Space[Any],
+        observation_space: spaces.Space[Any],
+        specs: RowSpecs,
+    ):
+        self.specs = specs
+        self.action_space = action_space
+        self.observation_space = observation_space
+
+    def actions(self, actions: Any, count: int) -> dict[str, Any]:
+        try:
+            value = elements.to_structure(self.action_space, actions, "action", count)
+        except (TypeError, KeyError, IndexError) as error:
+            raise SpecError(f"expected {count} actions in one batch: {error!r}") from error
+        named = elements.by_name(value)
+        if not isinstance(named, dict):
+            return {ACTION: named}
+        return nesting.flatten_dict(named, nesting.SEPARATOR)
+
+    def empty(self, count: int) -> Arrays:
+        return {
+            name: empty(spec, count)
+            for name, spec in self.specs.observations.items()
+            if name.partition(nesting.SEPARATOR)[0] == OBSERVATION
+        }
+
+    def observation(self, flat: Mapping[str, Any]) -> Any:
+        return observation_of(self.observation_space, nesting.nest(flat, nesting.SEPARATOR))
+
+    def observations(self, flat: Arrays) -> Any:
+        value = nesting.nest(flat, nesting.SEPARATOR).get(OBSERVATION, {})
+        return elements.from_structure(self.observation_space, value, "observation", of_rows=True)
+
+
+def _is_array(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary)
