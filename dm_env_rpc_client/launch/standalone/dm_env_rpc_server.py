@@ -25,6 +25,7 @@ stream's thread does.
 import argparse
 import base64
 import collections
+import concurrent.futures
 import contextlib
 import copy
 import errno
@@ -87,8 +88,11 @@ class _StreamError(Refusal):
     """A stream ends with a gRPC status."""
 
 
-class _Malformed(Exception):
+class _Malformed(_StreamError):
     """Bytes are not a message."""
+
+    def __init__(self, text: str):
+        super().__init__(INVALID_ARGUMENT, f"the message is not an EnvironmentRequest: {text}")
 
 
 def _check(is_right: Any, code: int, text: str) -> None:
@@ -130,30 +134,6 @@ def _read_varint(data: Any, at: int) -> Tuple[int, int]:
     raise _Malformed("a number of more than ten bytes")
 
 
-def _fields(data: Any, budget: _Budget) -> Iterator[Tuple[int, Any]]:
-    """Yields tag and value of each field: a number for wire type 0, otherwise its bytes."""
-    at, end = 0, len(data)
-    try:
-        while at < end:
-            _take(budget, "fields")
-            tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
-            if tag < 8 or tag >> 32 or tag & 7 not in (0, 1, 2, 5):
-                raise _Malformed(f"a field with the tag {tag}")
-            if tag & 7 == 0:
-                value, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
-                yield tag, value
-                continue
-            size = 8 if tag & 7 == 1 else 4
-            if tag & 7 == 2:
-                size, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
-            at += size
-            if at > end:
-                raise _Malformed("a field is longer than its message")
-            yield tag, data[at - size : at]
-    except IndexError:
-        raise _Malformed("a field is not whole") from None
-
-
 def _field(number: int, contents: bytes) -> bytes:
     """Returns a field of bytes, a text or a message."""
     return _varint(number << 3 | 2) + _varint(len(contents)) + contents
@@ -163,31 +143,56 @@ def _joined(parts: List[Any]) -> Any:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _contents(kinds: Any, data: Any, budget: _Budget) -> List[Any]:
-    """Returns what the fields 1 and 2 of a message hold: one of `_READERS` each."""
-    found: List[List[Any]] = [[] for _ in kinds]
-    for tag, value in _fields(data, budget):
-        if tag & 7 == 2 and tag >> 3 <= len(found):
-            found[(tag >> 3) - 1].append(value)
-        elif tag == 16 and kinds[-1:] == ("numbers",):
-            found[1].append(_varint(value))
-    return [_READERS[kind](parts, budget) for kind, parts in zip(kinds, found)]
+def _parts(
+    tags: Any, data: Any, budget: _Budget, choice: Any = (), what: str = "fields", count: int = 1
+) -> Dict[int, List[Any]]:
+    """Returns the bytes of fields by number: of those with some tags, of a choice the last ones.
 
-
-def _chosen(data: Any, budget: _Budget, numbers: Any) -> Tuple[int, Any]:
-    """Returns number and contents of the last of some fields, of which a message has one."""
-    number, parts = 0, []  # type: int, List[Any]
-    for tag, value in _fields(data, budget):
-        if tag & 7 == 2 and tag >> 3 in numbers:
-            if tag >> 3 != number:
-                number, parts = tag >> 3, []
-            parts.append(value)
-    return number, _joined(parts)
-
-
-def _text(data: Any) -> str:
+    Each field takes a count of something from the budget.
+    """
+    found: Dict[int, List[Any]] = {}
+    at, end = 0, len(data)
     try:
-        return str(bytes(data), "utf-8")
+        while at < end:
+            budget[what] -= count
+            if budget[what] < 0:
+                _take(budget, what)
+            tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
+            if tag < 8 or tag >> 32 or tag & 7 not in (0, 1, 2, 5):
+                raise _Malformed(f"a field with the tag {tag}")
+            begin, kind = at, tag & 7
+            if kind in (0, 2):
+                size, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
+                begin, at = (begin, at) if kind == 0 else (at, at + size)
+            else:
+                at += 8 if kind == 1 else 4
+            if at > end:
+                raise _Malformed("a field is longer than its message")
+            if tag in tags:
+                parts = found.get(tag >> 3)
+                if parts is None:
+                    if found and tag in choice:
+                        found = {k: found[k] for k in found if k << 3 | 2 not in choice}
+                    parts = found[tag >> 3] = []
+                parts.append(data[begin:at])
+    except IndexError:
+        raise _Malformed("a field is not whole") from None
+    return found
+
+
+def _contents(readers: Any, data: Any, budget: _Budget) -> List[Any]:
+    """Returns what the fields 1 and 2 of a message hold, each read by a function."""
+    parts = _parts((10, 16, 18), data, budget)
+    return [read(parts.get(number, []), budget) for number, read in enumerate(readers, 1)]
+
+
+def _read_bytes(parts: List[Any], budget: _Budget) -> Any:
+    return _joined(parts)
+
+
+def _read_text(parts: List[Any], budget: _Budget) -> str:
+    try:
+        return str(b"".join(parts), "utf-8")
     except UnicodeDecodeError as error:
         raise _Malformed(str(error)) from None
 
@@ -243,7 +248,11 @@ _DTYPES = {k: np.dtype(_NAMES[k] if k < _STRING else object) for k in range(_FLO
 _KINDS = {_DTYPES[kind]: kind for kind in range(_FLOAT, _STRING)}
 _WIDER = {np.dtype(a): np.dtype(b) for a, b in (("f2", "f4"), ("i2", "i4"), ("u2", "u4"))}
 _BLOCKS = (_FLOAT, _DOUBLE, _INT8, _UINT8)  # Whose elements on the wire are those in memory.
-_SINGLE = {_FLOAT: 1 << 3 | 5, _DOUBLE: 1 << 3 | 1}  # Tags of elements that are not packed.
+# Tags: of elements that are not packed, of payloads, of what a tensor has.
+_SINGLE = {_FLOAT: 13, _DOUBLE: 9, 4: 8, 5: 8, 7: 8, 8: 8, _BOOL: 8}
+_COSTS = {_STRING: ("strings", 1), _PROTO: ("strings", 8)}  # Of an element, in LIMITS.
+_PAYLOADS = {kind << 3 | 2 for kind in _DTYPES}
+_TENSOR = {*_PAYLOADS, 15 << 3, 15 << 3 | 2}
 
 Message = collections.namedtuple("Message", "type_url value")
 Message.__doc__ = "A protobuf message of any type: an element of a tensor of dtype PROTO."
@@ -255,19 +264,13 @@ def _product(sizes: Any) -> int:
 
 def _read_tensor(data: Any, budget: _Budget, where: str) -> Tuple[int, Any]:
     """Returns a data type, and an array or, without a shape, the one element."""
-    kind, payload, shape = 0, [], []  # type: int, List[Any], List[int]
-    for tag, value in _fields(data, budget):
-        if tag >> 3 == 15 and tag & 7 in (0, 2):
-            sizes = _read_varints(value if tag & 7 else _varint(value), budget)
-            shape += sizes.astype(np.int32).tolist()
-        elif tag & 7 == 2 and tag >> 3 <= _PROTO:
-            if tag >> 3 != kind:
-                kind, payload = tag >> 3, []
-            payload.append(value)
-        if len(shape) > MAX_DIMENSIONS:
-            raise Refusal(INVALID_ARGUMENT, f"{where}: more than {MAX_DIMENSIONS} dimensions")
-    _check(kind, INVALID_ARGUMENT, f"{where}: the tensor has no payload")
-    flat = _read_payload(kind, _joined(payload), budget)
+    parts = _parts(_TENSOR, data, budget, _PAYLOADS)
+    sizes = _read_varints(_joined(parts.pop(15, [])), budget)
+    text = f"{where}: more than {MAX_DIMENSIONS} dimensions"
+    _check(len(sizes) <= MAX_DIMENSIONS, INVALID_ARGUMENT, text)
+    _check(parts, INVALID_ARGUMENT, f"{where}: the tensor has no payload")
+    ((kind, payload),) = parts.items()
+    flat, shape = _read_payload(kind, _joined(payload), budget), sizes.astype(np.int32).tolist()
     if shape:
         return kind, _shaped(flat, shape, budget, where)
     text = f"{where}: a scalar must have one element, got {len(flat)}"
@@ -276,28 +279,19 @@ def _read_tensor(data: Any, budget: _Budget, where: str) -> Tuple[int, Any]:
 
 
 def _read_payload(kind: int, payload: Any, budget: _Budget) -> Any:
-    blocks: List[Any] = []
-    single = _SINGLE.get(kind, 1 << 3)
-    for tag, value in _fields(payload, budget):
-        if tag == 10:
-            if kind in (_INT8, _UINT8):
-                blocks.clear()  # Not repeated: the last one holds.
-            elif kind >= _STRING:
-                budget["fields"] += kind == _STRING
-                _take(budget, "strings", 1 if kind == _STRING else 8)
-            blocks.append(value)
-        elif tag == single and kind not in (_INT8, _UINT8, _STRING, _PROTO):
-            blocks.append(_varint(value) if single == 8 else value)
+    what, count = _COSTS.get(kind, ("fields", 1))
+    blocks = _parts((10, _SINGLE.get(kind, 10)), payload, budget, (), what, count).get(1, [])
     if kind >= _STRING:
         elements = np.empty(len(blocks), object)
         for index, block in enumerate(blocks):
             if kind == _STRING:
-                elements[index] = _text(block)
+                elements[index] = _read_text([block], budget)
             else:
-                url, contents = _contents(("bytes", "bytes"), block, budget)
-                elements[index] = Message(_text(url), bytes(contents))
+                url, value = _contents((_read_text, _read_bytes), block, budget)
+                elements[index] = Message(url, bytes(value))
         return elements
-    block, dtype = _joined(blocks), _DTYPES[kind]
+    # A block of bytes is not repeated: the last one holds.
+    block, dtype = _joined(blocks[-1:] if kind in (_INT8, _UINT8) else blocks), _DTYPES[kind]
     if kind not in _BLOCKS:
         numbers = _read_varints(block, budget)
         return numbers != 0 if kind == _BOOL else numbers.astype(dtype)
@@ -1261,36 +1255,6 @@ class _Specs:
         return found
 
 
-class _Call:
-    """A call that an owner is to make, for a thread that may be another owner."""
-
-    def __init__(self, function: Callable[..., Any], arguments: Tuple[Any, ...]):
-        self.function, self.arguments = function, arguments
-        self.caller: Optional[_Owner] = getattr(_local, "owner", None)
-        self.result: Any = None
-        self.error: Optional[BaseException] = None
-        self.has_begun, self.is_done = threading.Event(), threading.Event()
-
-    def run(self) -> None:
-        self.has_begun.set()
-        try:
-            self.result = self.function(*self.arguments)
-        except BaseException as error:
-            self.error = error
-            if isinstance(error, KeyboardInterrupt):  # For the main thread, not for who asked.
-                raise
-        finally:
-            self.is_done.set()
-            if self.caller is not None:
-                self.caller.look()
-
-    def outcome(self) -> Any:
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
-        return self.result
-
-
 _local = threading.local()  # `owner`: what this thread owns.
 
 
@@ -1310,7 +1274,7 @@ class _Owner:
         self.prepare = prepare  # To be called before something belongs to it.
         self._wake, self._is_over = wake, False
         self._changed = threading.Condition()
-        self.calls: Deque[_Call] = collections.deque()
+        self.calls: Deque[Any] = collections.deque()  # Futures, and what is to be called.
 
     def claim(self) -> None:
         """Makes this thread the owner."""
@@ -1320,22 +1284,22 @@ class _Owner:
         """Has the thread call a function, and returns or raises what comes of it."""
         if threading.get_ident() == self.ident:
             return function(*arguments)
-        call = self.begin(function, *arguments)
-        if call.caller is None:
-            call.is_done.wait()
-        else:
-            call.caller.serve_until(call.is_done.is_set)
-        return call.outcome()
+        future, caller = self.begin(function, *arguments), getattr(_local, "owner", None)
+        if caller is not None:
+            caller.serve_until(future.done)
+        return future.result()
 
-    def begin(self, function: Callable[..., Any], *arguments: Any) -> _Call:
-        """Has the thread call a function, and does not wait for it; Refusal if it has ended."""
-        call = _Call(function, arguments)
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Has the thread call a function, and returns a future; Refusal if it has ended."""
+        future, caller = concurrent.futures.Future(), getattr(_local, "owner", None)  # type: Any, Any
+        if caller is not None:
+            future.add_done_callback(lambda _: caller.look())
         with self._changed:
             _check(not self._is_over, NOT_FOUND, "the world was closed")
-            self.calls.append(call)
+            self.calls.append((future, function, arguments))
         self.look()
         self._wake()
-        return call
+        return future
 
     def look(self) -> None:
         """Has `serve_until` look again."""
@@ -1345,7 +1309,16 @@ class _Owner:
     def serve(self) -> None:
         """Makes the calls that wait."""
         while self.calls:
-            self.calls.popleft().run()
+            future, function, arguments = self.calls.popleft()
+            future.set_running_or_notify_cancel()
+            try:
+                result = function(*arguments)
+            except BaseException as error:
+                future.set_exception(error)
+                if isinstance(error, KeyboardInterrupt):  # For the main thread, not for who asked.
+                    raise
+            else:
+                future.set_result(result)
 
     def serve_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> bool:
         """Makes calls until something is over, for so many seconds at most; whether it is."""
@@ -1377,8 +1350,7 @@ class _World:
         self.creator, self.agent, self.idle_since = creator, None, 0.0  # type: Any, Any, float
         self.held = 0  # Bytes of settings.
         self._factory, self.settings = factory, settings
-        self._is_running = self.is_interrupted = self.is_closed = False
-        self._is_ended = self.is_over = False  # When it is being closed, and when it was.
+        self._is_running = self.is_interrupted = self.is_closed = self.is_over = False
         self._last, self._next = None, None  # type: Any, Any
         self.environment, self.specs = self._make(settings)
         owner.worlds += 1
@@ -1519,11 +1491,9 @@ class _World:
             self._end()
 
     def _end(self) -> None:
-        if not self._is_ended:
-            self._is_ended = True
-            self.owner.worlds -= 1
-            _close(self.environment)
-            self.is_over = True
+        self.owner.worlds -= 1
+        _close(self.environment)
+        self.is_over = True
 
 
 def _close(environment: Any) -> None:
@@ -1535,17 +1505,6 @@ def _close(environment: Any) -> None:
 
 # The requests of one stream.
 
-# Names of requests by number, and what their fields hold.
-_REQUESTS = {
-    1: ("create_world", ("settings",)),
-    2: ("join_world", ("name", "settings")),
-    3: ("step", ("actions", "numbers")),
-    4: ("reset", ("settings",)),
-    5: ("reset_world", ("name", "settings")),
-    6: ("leave_world", ()),
-    7: ("destroy_world", ("name",)),
-    15: ("extension", ("name", "bytes")),
-}
 _PROPERTIES = "dm_env_rpc.v1.extensions.properties.Property"
 
 
@@ -1570,20 +1529,19 @@ class _Session:
                 return _field(3, self._take_step(*self._steps[message]))
             # Parts of a large one are not copied.
             data = message if len(message) < 1 << 16 else memoryview(message)
-            number, contents = _chosen(data, budget, _REQUESTS)
-            _check(number, INVALID_ARGUMENT, "the request has no payload that this server knows")
-            (name, kinds), joined = _REQUESTS[number], self._state != _NOT_JOINED
+            parts = _parts(_REQUEST_TAGS, data, budget, _REQUEST_TAGS)
+            _check(parts, INVALID_ARGUMENT, "the request has no payload that this server knows")
+            ((number, blocks),) = parts.items()
+            (name, readers), joined = _REQUESTS[number], self._state != _NOT_JOINED
             if joined if name == "join_world" else name in ("step", "reset") and not joined:
                 text = f"a {name} request is not allowed while the connection is"
                 raise Refusal(FAILED_PRECONDITION, f"{text} {_STATES[self._state]}")
-            return _field(number, getattr(self, "_" + name)(*_contents(kinds, contents, budget)))
+            contents = _contents(readers, _joined(blocks), budget)
+            return _field(number, getattr(self, "_" + name)(*contents))
         except _StreamError:
             raise
         except Refusal as refusal:
             return _error(refusal.code, str(refusal))
-        except _Malformed as error:
-            text = f"the message is not an EnvironmentRequest: {error}"
-            raise _StreamError(INVALID_ARGUMENT, text) from None
         except Exception as error:
             self._server.failed(error, f"in a request of {self._peer}")
             details = b""
@@ -1629,7 +1587,7 @@ class _Session:
         self._steps.clear()
         return _field(1, self._world.specs.packed)
 
-    def _step(self, given: Dict[int, Any], asked: bytes) -> bytes:
+    def _step(self, given: Dict[int, Any], asked: Any) -> bytes:
         specs = self._world.specs
         for uid in given:
             _require_known(uid, specs.actions, "action")
@@ -1643,7 +1601,7 @@ class _Session:
                     _require_known(uid, specs.observations, "observation")
             fields = [(uid - 1, specs.observations[uid]) for uid in uids]
             if len(self._requested) < 16 and len(asked) < 1 << 12:
-                self._requested[asked] = fields
+                self._requested[bytes(asked)] = fields
         actions: Dict[int, Any] = {}
         if self._state == _RUNNING:
             actions = {uid: specs.actions[uid].read(t, self._budget) for uid, t in given.items()}
@@ -1707,10 +1665,11 @@ class _Session:
     def _extension(self, url: str, contents: Any) -> bytes:
         text = f"no extension {url[:200]!r}; there is {_PROPERTIES}Request"
         _check(url.rpartition("/")[2] == _PROPERTIES + "Request", UNIMPLEMENTED, text)
-        number, request = _chosen(contents, self._budget, (1, 2, 3))
-        _check(number, INVALID_ARGUMENT, "the property request is empty")
-        key, tensor = _contents(("bytes", "bytes"), request, self._budget)
-        asked = number, _text(key), tensor, self._budget
+        parts = _parts((10, 18, 26), contents, self._budget, (10, 18, 26))
+        _check(parts, INVALID_ARGUMENT, "the property request is empty")
+        ((number, blocks),) = parts.items()
+        readers = (_read_text, _read_bytes)
+        asked = (number, *_contents(readers, _joined(blocks), self._budget), self._budget)
         if self._world is None:
             answer = _property(None, *asked)
         else:
@@ -1742,16 +1701,11 @@ def _require_known(uid: int, fields: Dict[int, _Field], role: str) -> None:
 
 
 def _entries(parts: List[Any], budget: _Budget, key_tag: int) -> Iterator[Tuple[Any, Any]]:
-    """Yields keys and tensors of the entries of a map."""
+    """Yields the bytes of keys and tensors of the entries of a map."""
     for part in parts:
         _take(budget, "entries")
-        key, tensors = 0 if key_tag == 8 else b"", []  # type: Any, List[Any]
-        for tag, value in _fields(part, budget):
-            if tag == key_tag:
-                key = value
-            elif tag == 18:
-                tensors.append(value)
-        yield key, _joined(tensors)
+        found = _parts((key_tag, 18), part, budget)
+        yield _joined(found.get(1, [])[-1:]), _joined(found.get(2, []))
 
 
 def _read_settings(parts: List[Any], budget: _Budget) -> Dict[str, Any]:
@@ -1764,20 +1718,30 @@ def _read_settings(parts: List[Any], budget: _Budget) -> Dict[str, Any]:
     return found
 
 
+def _read_actions(parts: List[Any], budget: _Budget) -> Dict[int, Any]:
+    pairs = _entries(parts, budget, 8)
+    return {_read_varint(key or b"\0", 0)[0]: tensor for key, tensor in pairs}
+
+
 def _read_name(parts: List[Any], budget: _Budget) -> str:
-    name = _joined(parts)
-    text = f"a name has {len(name)} bytes; at most {MAX_NAME_BYTES} are allowed"
-    _check(len(name) <= MAX_NAME_BYTES, INVALID_ARGUMENT, text)
-    return _text(name)
+    size = sum(map(len, parts))
+    text = f"a name has {size} bytes; at most {MAX_NAME_BYTES} are allowed"
+    _check(size <= MAX_NAME_BYTES, INVALID_ARGUMENT, text)
+    return _read_text(parts, budget)
 
 
-_READERS: Dict[str, Callable[[List[Any], _Budget], Any]] = {
-    "name": _read_name,
-    "settings": _read_settings,
-    "actions": lambda parts, budget: dict(_entries(parts, budget, 8)),
-    "numbers": lambda parts, budget: b"".join(parts),
-    "bytes": lambda parts, budget: _joined(parts),
+# Requests by number: their names, and how their fields are read.
+_REQUESTS: Dict[int, Tuple[str, Any]] = {
+    1: ("create_world", (_read_settings,)),
+    2: ("join_world", (_read_name, _read_settings)),
+    3: ("step", (_read_actions, _read_bytes)),
+    4: ("reset", (_read_settings,)),
+    5: ("reset_world", (_read_name, _read_settings)),
+    6: ("leave_world", ()),
+    7: ("destroy_world", (_read_name,)),
+    15: ("extension", (_read_name, _read_bytes)),
 }
+_REQUEST_TAGS = {number << 3 | 2 for number in _REQUESTS}
 
 
 def _property(environment: Any, request: int, key: str, tensor: Any, budget: _Budget) -> bytes:
@@ -1871,34 +1835,20 @@ for _length, _character in sorted((ord(each) - 64, i) for i, each in enumerate(_
     _code, _before = _code << (_length - _before), _length
     _CODES[1 << _length | _code] = _character
     _code += 1
-_WALKS: Dict[Tuple[int, int], Tuple[int, bytes]] = {}  # By the code before a byte.
-
-
-def _walk(code: int, byte: int) -> Tuple[int, bytes]:
-    """Returns the begun code after a byte, and the characters that have ended in it."""
-    characters = bytearray()
-    for shift in range(7, -1, -1):
-        code = code << 1 | byte >> shift & 1
-        character = _CODES.get(code)
-        if character is not None:
-            _require(character < 256, _COMPRESSION)
-            characters.append(character)
-            code = 1
-    return code, bytes(characters)
 
 
 def _unhuffman(coded: bytes) -> bytes:
-    decoded, code = [], 1
+    decoded, code = bytearray(), 1
     for byte in coded:
-        walk = _WALKS.get((code, byte))
-        if walk is None:
-            walk = _walk(code, byte)
-            if len(_WALKS) < 1 << 14:
-                _WALKS[code, byte] = walk
-        code = walk[0]
-        decoded.append(walk[1])
+        for shift in range(7, -1, -1):
+            code = code << 1 | byte >> shift & 1
+            character = _CODES.get(code)
+            if character is not None:
+                _require(character < 256, _COMPRESSION)
+                decoded.append(character)
+                code = 1
     _require(code in (1, 3, 7, 15, 31, 63, 127, 255), _COMPRESSION)  # Padding: less than 8 ones.
-    return b"".join(decoded)
+    return bytes(decoded)
 
 
 class _HeaderDecoder:
@@ -2815,16 +2765,20 @@ class Server:
             worlds = list(self.worlds.values())
             self.worlds.clear()
         for world in worlds:
-            with contextlib.suppress(Refusal):  # The thread has ended.
-                closing = world.owner.begin(world.close)
-                self._wait_until(closing.has_begun.is_set, 0.5)
-                if closing.has_begun.is_set():
-                    closing.is_done.wait()
+            self._end_world(world)
         # Those in use are closed when their streams leave them.
         self._wait_until(lambda: all(world.is_over for world in worlds), 3.0)
         self._has_closed = all(world.is_over for world in worlds)
         if self.address.startswith("unix:") and os.path.exists(self.address[5:]):
             os.unlink(self.address[5:])
+
+    def _end_world(self, world: _World) -> None:
+        """Closes a world, unless its thread is busy: then that does so later."""
+        with contextlib.suppress(Refusal):  # The thread has ended.
+            closing = world.owner.begin(world.close)
+            self._wait_until(lambda: closing.running() or closing.done(), 0.5)
+            if closing.running():
+                concurrent.futures.wait([closing])
 
     def __enter__(self) -> "Server":
         return self
