@@ -5,8 +5,10 @@
     python -m tests.benchmarks.versions 562b5870 --free --json found.json
 
 Both versions step an environment that computes nothing, in every way of stepping, in bursts that
-take turns. The columns are the microseconds of a step of the older and the newer version, with the
-10th and 90th percentiles of the bursts, and the ratio of the medians. Everything runs on one
+take turns. The columns are the microseconds of a step of the older and the newer version and the
+ratio of the newer one's to the older one's in the same round: medians over the rounds, with the
+quartiles of the ratio. A ratio within a round holds where a machine becomes slower or faster from
+second to second, and a ratio of two medians does not. Everything runs on one
 processor, and the time is the processor time of client and server together; with `--free` it is the
 time that passes, and every processor may be used.
 """
@@ -15,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
@@ -23,7 +24,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.benchmarks.rounds import Contender, Sample, alternate
+import numpy as np
+
+from tests.benchmarks.rounds import Contender, alternate
 from tests.benchmarks.version_bursts import CASES
 from tests.support.history import package_at
 from tests.support.programs import ROOT
@@ -66,7 +69,7 @@ def _stepping(folder: Path, case: str, free: bool) -> Iterator[Contender]:
             process.kill()  # Does nothing where it has ended; its server ends with it.
 
 
-def measure(folders: Sequence[Path], case: str, rounds: int, free: bool) -> list[Sample]:
+def measure(folders: Sequence[Path], case: str, rounds: int, free: bool) -> list[list[float]]:
     """Steps versions in turns.
 
     Args:
@@ -76,19 +79,21 @@ def measure(folders: Sequence[Path], case: str, rounds: int, free: bool) -> list
       free: whether to measure the time that passes in place of the processor time.
 
     Returns:
-      The seconds of a step of each.
+      For each version, the seconds of a step in each round.
     """
+    seconds: list[list[float]] = [[] for _ in folders]
+
+    def noted(turn: Contender, into: list[float]) -> Contender:
+        def noting() -> float:
+            into.append(turn())
+            return into[-1]
+
+        return noting
+
     with contextlib.ExitStack() as stack:
-        contenders = {
-            str(number): stack.enter_context(_stepping(folder, case, free))
-            for number, folder in enumerate(folders)
-        }
-        return list(alternate(contenders, rounds).values())
-
-
-def _written(sample: Sample) -> str:
-    low, median, high = (each * 1e6 for each in (sample.low, sample.median, sample.high))
-    return f"{median:8.1f} [{low:.1f}, {high:.1f}]"
+        turns = [stack.enter_context(_stepping(folder, case, free)) for folder in folders]
+        alternate({str(k): noted(turn, seconds[k]) for k, turn in enumerate(turns)}, rounds)
+    return seconds
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -120,15 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     above = []
     for case in options.only or CASES:
         older, newer = measure(folders, case, options.rounds, options.free)
-        ratio = newer.median / older.median
+        ratios = [b / a for a, b in zip(older, newer, strict=True)]
+        low, ratio, high = np.percentile(ratios, [25, 50, 75]).tolist()
         is_above = options.most is not None and ratio > options.most
         above += [case] * is_above
         remark = f"  above {options.most}" if is_above else ""
-        print(
-            f"{case:38}{_written(older):26}{_written(newer):26} us {ratio:6.3f}{remark}", flush=True
-        )
-        of_both = {"older": dataclasses.asdict(older), "newer": dataclasses.asdict(newer)}
-        measured[case] = {**of_both, "ratio": ratio}
+        medians = "".join(f"{np.median(each) * 1e6:10.1f}" for each in (older, newer))
+        print(f"{case:38}{medians} us {ratio:6.3f} [{low:.3f}, {high:.3f}]{remark}", flush=True)
+        measured[case] = {"older": older, "newer": newer, "ratio": ratio}
     if options.json is not None:
         options.json.write_text(json.dumps(measured, indent=1))
     return int(bool(above))
