@@ -1,0 +1,98 @@
+"""The infos of rows are stacked as Gymnasium stacks them, whatever they are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.adaptors.gymnasium.extras import encoded_stack
+from dm_env_rpc_client.adaptors.gymnasium.row_infos import StackedInfos
+
+COUNT = 6
+
+
+class _Gymnasium:
+    """One info after the other, by Gymnasium's own function."""
+
+    num_envs = COUNT
+    _add_info: Any = gymnasium.vector.VectorEnv._add_info
+
+    def stacked(self, infos: Sequence[tuple[int, Any]]) -> tuple[str, list[int]]:
+        """Returns the text of all, and the rows whose info cannot be stacked."""
+        stacked: dict[str, Any] = {}
+        failed = []
+        for index, info in infos:
+            try:
+                stacked = self._add_info(stacked, info, index)
+            except Exception:
+                failed.append(index)
+        return encoded_stack(stacked, np.zeros(COUNT, np.bool_), True), failed
+
+
+def _ours(infos: Sequence[tuple[int, Any]]) -> tuple[str, list[int]]:
+    rows = StackedInfos(COUNT, True)
+    for index, info in infos:
+        rows.put(index, info)
+    text, failures = rows.encoded(np.zeros(COUNT, np.bool_))
+    assert rows.encoded(np.zeros(COUNT, np.bool_)) == ("", {})
+    return text, sorted(failures)
+
+
+INT, FLOAT, BOOL = {"a": 3}, {"a": 0.5}, {"a": True}
+
+CASES: dict[str, list[dict[Any, Any]]] = {
+    "integers": [{"a": row, "b": -row} for row in range(COUNT)],
+    "of every type": [{"a": row, "b": row / 3, "c": row > 2} for row in range(COUNT)],
+    "of NumPy": [{"a": np.float32(row / 3), "b": np.int8(row)} for row in range(COUNT)],
+    "truth of NumPy": [{"a": np.bool_(row)} for row in range(COUNT)],
+    "integers after a float": [FLOAT, INT, INT],
+    "floats after an integer": [INT, FLOAT, FLOAT],
+    "truth after an integer": [INT, BOOL, INT],
+    "a text after a number": [INT, {"a": "3"}, INT],
+    "a number after a text": [{"a": "3"}, INT, INT],
+    "large": [{"a": 2**63 - 1}, {"a": -(2**63)}],
+    "too large": [INT, {"a": 2**63}, INT],
+    "too large at first": [{"a": 2**63}, INT, INT],
+    "far too large": [INT, INT, {"a": 2**70}],
+    "not a number": [{"a": float("nan")}, {"a": float("-inf")}, {"a": -0.0}],
+    "none": [{}, {}],
+    "none at first": [{}, INT, INT],
+    "others later": [INT, {"b": 1}, INT, {"a": 1, "b": 2}],
+    "others at first": [{"a": 1, "b": 2}, INT, {"b": 1}],
+    "in another order": [{"a": 1, "b": 2}, {"b": 3, "a": 4}],
+    "a key with the name of a mask": [{"a": 1, "_a": 2}, {"a": 3, "_a": 0}],
+    "a key that is no text": [{1: 2}, {1: 3}],
+    "a last observation": [{"final_obs": 1}, {"final_obs": 2}],
+    "arrays": [{"a": np.arange(3)}, {"a": np.ones(3)}, {"a": np.ones(2)}],
+    "dicts": [{"a": {"b": 1}}, {"a": {"b": 2, "c": "x"}}],
+    "a dict after a number": [INT, {"a": {"b": 1}}, INT],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_infos_are_stacked_as_by_gymnasium(name: str) -> None:
+    infos = list(enumerate(CASES[name]))
+    assert _ours(infos) == _Gymnasium().stacked(infos)
+
+
+def test_random_infos_are_stacked_as_by_gymnasium() -> None:
+    chance = random.Random(0)
+    parts: list[Any] = [0, 1, -7, 2**63, 0.25, True, "x", None, np.float32(2), np.int64(-1)]
+    for _ in range(2000):
+        some = chance.sample(parts, chance.choice([1, 1, 2, 4]))
+        infos: list[tuple[int, dict[str, Any]]] = []
+        for row in range(COUNT):
+            if chance.random() < 0.9:
+                names = chance.choice(["a", "ab", "ab", "ba", "abc"])
+                infos.append((row, {name: chance.choice(some) for name in names}))
+        assert _ours(infos) == _Gymnasium().stacked(infos), infos
+
+
+def test_rows_that_step_together_are_stacked_in_the_order_of_the_rows() -> None:
+    infos = [(row, {"a": kind(row)}) for row, kind in enumerate([int, float, int, int])]
+    assert _ours(infos[::-1]) == _Gymnasium().stacked(infos)
