@@ -21,6 +21,7 @@ import typer.main
 from docutils import nodes
 from docutils.parsers.rst import roles
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc import preserve_defaults
 from sphinx.roles import XRefRole
 
 _DOCS = Path(__file__).parent
@@ -101,8 +102,20 @@ def _with_values(
     for made in getattr(thing, "__dataclass_fields__", {}).values():
         if made.init and made.default_factory is not dataclasses.MISSING:
             signature = signature.replace("<factory>", repr(made.default_factory()), 1)
-    signature = re.sub(r"MappingProxyType\(({.*?})\)", r"\1", signature)
+    signature = re.sub(r"(?:MappingProxyType|mappingproxy)\(({.*?})\)", r"\1", signature)
     return re.sub(r"<function \w+>|lambda ?: \.\.\.", "...", signature), *rest
+
+
+def _keep_given_signatures() -> None:
+    """Has Sphinx look up defaults in the source only of functions that have no `__signature__`.
+
+    One that `system.keywords.takes` has decorated has others than the source spells out.
+    """
+    update = getattr(preserve_defaults, "update_default_value", preserve_defaults.update_defvalue)
+    look_up = update.__globals__["_get_arguments"]
+    update.__globals__["_get_arguments"] = lambda function: (
+        None if hasattr(function, "__signature__") else look_up(function)
+    )
 
 
 def _value(name: str, value: Any) -> str:
@@ -186,6 +199,7 @@ def _with_dashes(app: Sphinx, tree: nodes.document) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    _keep_given_signatures()
     roles.register_local_role("name", _name)  # type: ignore[arg-type]
     app.connect("autodoc-process-signature", _with_values)
     app.connect("autodoc-process-docstring", _without_docstrings_of_modules)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
-from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
+from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.system.keywords import check_keywords, takes
 from dm_env_rpc_client.system.threads import in_thread
-from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.metadata import Metadata
@@ -30,7 +30,9 @@ from dm_env_rpc_client.transports.streams import AsyncStream
 if TYPE_CHECKING:
     import grpc
     import grpc.aio
+    from typing_extensions import Unpack
 
+    from dm_env_rpc_client.client.connect_options import ConnectKeywords
     from dm_env_rpc_client.tensors.limits import Limits
 
 __all__ = [
@@ -198,31 +200,11 @@ class AsyncConnection(BaseConnection):
         await self.close()
 
 
-async def connect_async(
-    address: str,
-    *,
-    timeout: float | None = 10.0,
-    request_timeout: float | None = None,
-    credentials: Credentials | None = None,
-    insecure: bool = False,
-    metadata: Metadata | None = None,
-    token: str | None = None,
-    transport: Transport = "auto",
-    limits: Limits | None = None,
-    record: Record | None = None,
-) -> AsyncConnection:
+@takes(ConnectOptions)
+async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    options = ConnectOptions(
-        timeout=timeout,
-        request_timeout=request_timeout,
-        credentials=credentials,
-        insecure=insecure,
-        metadata=metadata,
-        token=token,
-        transport=transport,
-        limits=limits,
-        record=record,
-    )
+    check_keywords(connect_async, connecting)
+    options = ConnectOptions(**connecting)
     return await open_connection_async(options.endpoint(address), options)
 
 

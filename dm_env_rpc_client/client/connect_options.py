@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union, cast
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.tensors.limits import Limits
@@ -21,7 +21,14 @@ from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording.recorder import Recorder
 
-__all__ = ["CONNECT_SECONDS", "DEFAULT", "ConnectKeywords", "ConnectOptions", "DefaultSeconds"]
+__all__ = [
+    "CONNECT_SECONDS",
+    "DEFAULT",
+    "ConnectKeywords",
+    "ConnectOptions",
+    "DefaultSeconds",
+    "ReachKeywords",
+]
 
 Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
 """A file to record to, or what records to one."""
@@ -35,7 +42,7 @@ CONNECT_SECONDS = DefaultSeconds(10.0)
 """How long connecting may take if nothing is said; a launched server has longer."""
 
 
-class ConnectKeywords(TypedDict, total=False):
+class ReachKeywords(TypedDict, total=False):
     """The keyword arguments of `connect` with which a server that is launched is asked, too."""
 
     credentials: Credentials | None
@@ -44,6 +51,14 @@ class ConnectKeywords(TypedDict, total=False):
     token: str | None
     transport: Transport
     limits: Limits | None
+
+
+class ConnectKeywords(ReachKeywords, total=False):
+    """The keyword arguments of `connect`: the fields of `ConnectOptions`, with their types."""
+
+    timeout: float | None
+    request_timeout: float | None
+    record: Record | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,16 +92,10 @@ class ConnectOptions:
             arguments.path("record", self.record, none="a Recorder, or None")
 
     @property
-    def of_launched(self) -> ConnectKeywords:
+    def of_launched(self) -> ReachKeywords:
         """With what a server that is launched is asked whether it answers; nothing is recorded."""
-        return ConnectKeywords(
-            credentials=self.credentials,
-            insecure=self.insecure,
-            metadata=self.metadata,
-            token=self.token,
-            transport=self.transport,
-            limits=self.limits,
-        )
+        names = ReachKeywords.__annotations__
+        return cast("ReachKeywords", {name: getattr(self, name) for name in names})
 
     @functools.cached_property
     def recorder(self) -> Recorder | None:

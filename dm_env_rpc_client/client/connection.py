@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
-from dm_env_rpc_client.client.connect_options import ConnectOptions, Record
+from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.transports.credentials import Credentials, Tls
+from dm_env_rpc_client.system.keywords import check_keywords, takes
+from dm_env_rpc_client.transports.credentials import Tls
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
@@ -34,7 +35,9 @@ from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 
 if TYPE_CHECKING:
     import grpc
+    from typing_extensions import Unpack
 
+    from dm_env_rpc_client.client.connect_options import ConnectKeywords
     from dm_env_rpc_client.tensors.limits import Limits
 
 __all__ = [
@@ -337,19 +340,8 @@ def _end_unclosed(
         end(connection(), remains, reopen)
 
 
-def connect(
-    address: str,
-    *,
-    timeout: float | None = 10.0,
-    request_timeout: float | None = None,
-    credentials: Credentials | None = None,
-    insecure: bool = False,
-    metadata: Metadata | None = None,
-    token: str | None = None,
-    transport: Transport = "auto",
-    limits: Limits | None = None,
-    record: Record | None = None,
-) -> Connection:
+@takes(ConnectOptions)
+def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
     """Connects to a dm_env_rpc server.
 
     If the server does not listen yet, the attempt is repeated until `timeout`.
@@ -389,17 +381,8 @@ def connect(
         metadata or an invalid token; a file of `credentials` that cannot be read. Nothing was sent.
       RecordingError: the file of `record` cannot be written, or exists.
     """
-    options = ConnectOptions(
-        timeout=timeout,
-        request_timeout=request_timeout,
-        credentials=credentials,
-        insecure=insecure,
-        metadata=metadata,
-        token=token,
-        transport=transport,
-        limits=limits,
-        record=record,
-    )
+    check_keywords(connect, connecting)
+    options = ConnectOptions(**connecting)
     return open_connection(options.endpoint(address), options)
 
 

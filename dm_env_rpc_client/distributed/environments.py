@@ -64,7 +64,7 @@ class RemoteEnvironments:
         num_batches: int | None = None,
         **make_kwargs: Unpack[BatchKeywords],
     ):
-        MakeOptions.of(**make_kwargs)
+        MakeOptions.of(make_kwargs)
         for name, settings in (
             ("create_world_settings", create_world_settings),
             ("join_world_settings", join_world_settings),

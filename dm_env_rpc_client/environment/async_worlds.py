@@ -14,14 +14,14 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
-from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions, Record
+from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connection import Reopen, open_again
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncJoined
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
-from dm_env_rpc_client.environment.make_options import AdaptOptions, MakeOptions
+from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.requested import check_adapting
-from dm_env_rpc_client.environment.restarting import Restart, restart_of
+from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.environment.world_ends import (
     DESTROY_AGAIN_SECONDS,
@@ -36,17 +36,19 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     DmEnvRpcError,
 )
+from dm_env_rpc_client.system.keywords import takes
 from dm_env_rpc_client.system.threads import in_thread
-from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
-from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
-from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.make_options import AsyncAdaptorKeywords, AsyncJoinKeywords
+    from dm_env_rpc_client.environment.make_options import (
+        AsyncAdaptorKeywords,
+        AsyncJoinKeywords,
+        AsyncMakeKeywords,
+    )
 
 __all__ = [
     "AsyncDmEnvAndWorldName",
@@ -158,23 +160,15 @@ async def destroy_world_async(connection: AsyncConnection, world_name: str) -> N
     await connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=checked_name(world_name)))
 
 
+@takes(ConnectOptions, more=True)
 async def make_async(
     address: Address,
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
-    timeout: float | None = CONNECT_SECONDS,
-    request_timeout: float | None = None,
-    credentials: Credentials | None = None,
-    insecure: bool = False,
-    metadata: Metadata | None = None,
-    token: str | None = None,
-    transport: Transport = "auto",
-    limits: Limits | None = None,
     restart: Restart | bool | None = None,
-    record: Record | None = None,
     python: str | os.PathLike[str] | None = None,
-    **adaptor_kwargs: Unpack[AsyncJoinKeywords],
+    **make_kwargs: Unpack[AsyncMakeKeywords],
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
 
@@ -183,23 +177,8 @@ async def make_async(
       connection. If nobody calls it, that happens, with a ResourceWarning, when the environment is
       garbage-collected, or when the interpreter exits.
     """
-    adaptor_class = adaptor_kwargs.pop("adaptor_class", AsyncDmEnvAdaptor)
-    options = MakeOptions(
-        ConnectOptions(
-            timeout=timeout,
-            request_timeout=request_timeout,
-            credentials=credentials,
-            insecure=insecure,
-            metadata=metadata,
-            token=token,
-            transport=transport,
-            limits=limits,
-            record=record,
-        ),
-        AdaptOptions(adaptor_class, adaptor_kwargs),
-        restart_of(restart),
-        python,
-    )
+    make_kwargs.setdefault("adaptor_class", AsyncDmEnvAdaptor)
+    options = MakeOptions.of({**make_kwargs, "restart": restart, "python": python})
     settings = (
         pack_settings(create_world_settings, "create_world_settings"),
         pack_settings(join_world_settings, "join_world_settings"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.client.connect_options import ConnectOptions
+from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
 from dm_env_rpc_client.environment.base_adaptor import BaseAdaptor
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.requested import check_adapting
@@ -21,29 +21,24 @@ from dm_env_rpc_client.environment.restarting import Restart, restart_of
 from dm_env_rpc_client.plain_text import did_you_mean
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from dm_env_rpc_client.client.async_connection import AsyncConnection
-    from dm_env_rpc_client.client.connect_options import Record
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncRejoin
     from dm_env_rpc_client.environment.base_adaptor import Extensions
     from dm_env_rpc_client.environment.dm_env_adaptor import Rejoin
     from dm_env_rpc_client.environment.requested import AutoObservations
-    from dm_env_rpc_client.tensors.limits import Limits
-    from dm_env_rpc_client.transports.credentials import Credentials
-    from dm_env_rpc_client.transports.endpoint import Transport
-    from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
     "AdaptOptions",
     "AdaptorKeywords",
     "AsyncAdaptorKeywords",
     "AsyncJoinKeywords",
+    "AsyncMakeKeywords",
     "BatchKeywords",
     "JoinKeywords",
     "MakeKeywords",
     "MakeOptions",
+    "PassedKeywords",
     "PlayersKeywords",
     "RemoteKeywords",
     "VectorKeywords",
@@ -82,30 +77,29 @@ class AsyncJoinKeywords(AsyncAdaptorKeywords, total=False):
     adaptor_class: type[AsyncDmEnvAdaptor]
 
 
-class MakeKeywords(TypedDict, total=False):
+class MakeKeywords(ConnectKeywords, JoinKeywords, total=False):
+    """Those of `make` but `restart` and `python`, which it spells out."""
+
+
+class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
+    """The same of `make_async`."""
+
+
+class PassedKeywords(ConnectKeywords, total=False):
     """Those of `make` that adaptors for other libraries pass on to it."""
 
-    timeout: float | None
-    request_timeout: float | None
-    credentials: Credentials | None
-    insecure: bool
-    metadata: Metadata | None
-    token: str | None
-    transport: Transport
-    limits: Limits | None
-    record: Record | None
     python: str | os.PathLike[str] | None
     adaptor_class: type[DmEnvAdaptor]
     extensions: Extensions[Connection] | None
 
 
-class PlayersKeywords(MakeKeywords, total=False):
+class PlayersKeywords(PassedKeywords, total=False):
     """The same, with what is observed."""
 
     requested_observations: Sequence[str] | AutoObservations | None
 
 
-class RemoteKeywords(MakeKeywords, total=False):
+class RemoteKeywords(PassedKeywords, total=False):
     """The same, with what starts a lost environment again."""
 
     restart: Restart | bool | None
@@ -183,14 +177,17 @@ class MakeOptions:
         arguments.path("python", self.python, none="None for the interpreter of this process")
 
     @classmethod
-    def of(cls, **make_kwargs: Unpack[BatchKeywords]) -> MakeOptions:
+    def of(cls, make_kwargs: Mapping[str, object]) -> MakeOptions:
         """Returns the same of the keyword arguments of `make`, each of which may be left out.
+
+        Args:
+          make_kwargs: such as `MakeKeywords` or `BatchKeywords`, which type checkers have checked.
 
         Raises:
           SpecError: one is of another type or out of range.
           TypeError: one is none of `make` and of the adaptor.
         """
-        given: dict[str, Any] = {**make_kwargs}
+        given: dict[str, Any] = dict(make_kwargs)
         connecting = {name: given.pop(name) for name in _CONNECT & given.keys()}
         restart, python = restart_of(given.pop("restart", None)), given.pop("python", None)
         adapt = AdaptOptions(given.pop("adaptor_class", DmEnvAdaptor), given)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions, Record
+from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connection import Connection, connect_with
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.made_again import Making
-from dm_env_rpc_client.environment.make_options import AdaptOptions, MakeOptions
+from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.requested import check_adapting
-from dm_env_rpc_client.environment.restarting import Restart, restart_of
+from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.sites import Address, Site
 from dm_env_rpc_client.environment.world_ends import (
     checked_name,
@@ -33,16 +33,17 @@ from dm_env_rpc_client.environment.world_ends import (
     undo,
 )
 from dm_env_rpc_client.errors import ConnectionClosedError
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.system.keywords import takes
 from dm_env_rpc_client.tensors.settings import pack_settings
-from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Transport
-from dm_env_rpc_client.transports.metadata import Metadata
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from dm_env_rpc_client.environment.make_options import AdaptorKeywords, JoinKeywords
+    from dm_env_rpc_client.environment.make_options import (
+        AdaptorKeywords,
+        JoinKeywords,
+        MakeKeywords,
+    )
 
 __all__ = [
     "DmEnvAndWorldName",
@@ -211,23 +212,15 @@ def destroy_world(connection: Connection, world_name: str) -> None:
     connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=checked_name(world_name)))
 
 
+@takes(ConnectOptions, more=True)
 def make(
     address: Address,
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
-    timeout: float | None = CONNECT_SECONDS,
-    request_timeout: float | None = None,
-    credentials: Credentials | None = None,
-    insecure: bool = False,
-    metadata: Metadata | None = None,
-    token: str | None = None,
-    transport: Transport = "auto",
-    limits: Limits | None = None,
     restart: Restart | bool | None = None,
-    record: Record | None = None,
     python: str | os.PathLike[str] | None = None,
-    **adaptor_kwargs: Unpack[JoinKeywords],
+    **make_kwargs: Unpack[MakeKeywords],
 ) -> DmEnvAdaptor:
     """Connects to a server, or launches one, creates a world and joins it.
 
@@ -247,12 +240,12 @@ def make(
       token: sent with the call, for a server that requires one.
       transport: which transport carries the stream.
       limits: what an answer may contain; None for the defaults of `Limits`.
+      record: a file to which all requests and answers are recorded; None for none.
       restart: how often the environment is started again, with the same settings, if its server or
         its connection is lost; None or False for never, True for `Restart()`. See `Restart`.
-      record: a file to which all requests and answers are recorded; None for none.
       python: for `python:MODULE:NAME`, the interpreter that makes the environment, from Python 3.6
         on; see `launch.from_python`. None for that of this process.
-      **adaptor_kwargs: for `join_world` and the adaptor, such as
+      **make_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
     Returns:
@@ -266,23 +259,7 @@ def make(
       LaunchError: the server was not started.
       TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
-    adaptor_class = adaptor_kwargs.pop("adaptor_class", DmEnvAdaptor)
-    options = MakeOptions(
-        ConnectOptions(
-            timeout=timeout,
-            request_timeout=request_timeout,
-            credentials=credentials,
-            insecure=insecure,
-            metadata=metadata,
-            token=token,
-            transport=transport,
-            limits=limits,
-            record=record,
-        ),
-        AdaptOptions(adaptor_class, adaptor_kwargs),
-        restart_of(restart),
-        python,
-    )
+    options = MakeOptions.of({**make_kwargs, "restart": restart, "python": python})
     settings = (
         pack_settings(create_world_settings, "create_world_settings"),
         pack_settings(join_world_settings, "join_world_settings"),

@@ -24,7 +24,7 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
     check_may_listen,
 )
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Buffer, Stream
+from dm_env_rpc_client.transports.streams import Buffer, Stream
 
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
@@ -65,7 +65,7 @@ def proxy(
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
-    endpoint = Endpoint(upstream, credentials, insecure, None, transport, MAX_MESSAGE_BYTES, token)
+    endpoint = Endpoint(upstream, credentials, insecure, transport=transport, token=token)
 
     recorder = Recorder(path, compression=compression)
     try:

@@ -118,7 +118,7 @@ def test_batches_take_every_keyword_that_says_how_to_connect() -> None:
         "record": "file.mcap",
     }
     assert given.keys() == connecting
-    assert vars(MakeOptions.of(**given).connect) == given
+    assert vars(MakeOptions.of(given).connect) == given
 
 
 def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> None:

@@ -6,6 +6,7 @@ Servers to launch and addresses are such that a test fails if anything is starte
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_a_value_that_is_large_or_has_no_repr_is_shown_in_short() -> None:
     [(True, Restart()), (False, None), (None, None), (Restart(2), Restart(2))],
 )
 def test_true_is_a_restart(given: Any, meant: Restart | None) -> None:
-    assert MakeOptions.of(restart=given).restart == meant
+    assert MakeOptions.of({"restart": given}).restart == meant
 
 
 @pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
@@ -193,6 +194,6 @@ def test_a_mistake_leaves_no_file(tmp_path: Path) -> None:
 
 def test_each_argument_has_a_row() -> None:
     rows = {wrong.name for wrong in WRONG}
-    others = {"return", "address", "addresses", "adaptor_kwargs", "make_kwargs"}
+    others = {"self", "address", "addresses", "make_kwargs"}
     for function in (rpc.make, rpc.connect, rpc.BatchedEnvironment.__init__):
-        assert function.__annotations__.keys() - others <= rows, function
+        assert inspect.signature(function).parameters.keys() - others <= rows, function

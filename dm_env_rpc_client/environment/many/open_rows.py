@@ -108,7 +108,7 @@ def open_worlds(
       SpecError: the arguments are invalid, or the specs of the environments differ.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
-    options = MakeOptions.of(**make_kwargs)
+    options = MakeOptions.of(make_kwargs)
     num_batches = checked_batches(num_batches)
     places = spread(addresses, num_envs)
     count = len(places)

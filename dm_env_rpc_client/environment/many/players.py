@@ -68,7 +68,7 @@ class Players:
         create_world_settings: Mapping[str, Any],
         **make_kwargs: Unpack[PlayersKeywords],
     ):
-        self._options = options = MakeOptions.of(**make_kwargs)
+        self._options = options = MakeOptions.of(make_kwargs)
         self._site = open_site(address, options)
         self._group = self._site.target
         self._selector = ConnectionSelector()

@@ -1,0 +1,57 @@
+"""Functions whose keyword arguments are the fields of a dataclass.
+
+Such a function is written with `**keywords: Unpack[...]`, whose TypedDict type checkers read, so
+that no signature repeats the dataclass. `inspect.signature`, `help` and notebooks would show two
+stars; therefore the function gets the signature of the dataclass as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from dm_env_rpc_client.plain_text import did_you_mean
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Function]:
+    """Returns a decorator that shows the fields of a dataclass as keyword arguments.
+
+    The decorator sets `__signature__` and returns the function itself. Arguments that the function
+    spells out stay in its signature, keywords behind those of the dataclass.
+
+    Args:
+      options: the dataclass.
+      more: whether the function takes further keywords, so that its `**` stays.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        own = inspect.signature(function)
+        names = own.parameters
+        fields = inspect.signature(options).parameters.values()
+        shown = [*names.values(), *(field for field in fields if field.name not in names)]
+        if not more:
+            shown = [each for each in shown if each.kind is not each.VAR_KEYWORD]
+        shown.sort(key=lambda each: (each.kind, each.name in names))
+        function.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def check_keywords(function: Callable[..., Any], given: Iterable[str]) -> None:
+    """Raises TypeError, as Python does, if a function has no such keyword, with a hint.
+
+    Args:
+      function: one that `takes` has decorated.
+      given: the names of the keyword arguments that it got.
+    """
+    known = inspect.signature(function).parameters
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise TypeError(
+                f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
+            )

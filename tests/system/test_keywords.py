@@ -1,0 +1,80 @@
+"""Functions whose keyword arguments are the fields of a dataclass."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import connect, connect_async, make, make_async
+from dm_env_rpc_client.client.connect_options import ConnectKeywords, ConnectOptions
+from dm_env_rpc_client.system.keywords import check_keywords, takes
+
+
+@dataclasses.dataclass(kw_only=True)
+class Options:
+    size: int
+    color: str = "red"
+
+
+@takes(Options)
+def draw(color: str, *, name: str = "", **options: Any) -> dict[str, Any]:
+    check_keywords(draw, options)
+    return {"color": color, "name": name, **options}
+
+
+def test_the_signature_has_the_fields_before_own_keywords_and_own_arguments_as_they_are() -> None:
+    shown = inspect.signature(draw)
+    assert str(shown) == "(color: 'str', *, size: 'int', name: 'str' = '') -> 'dict[str, Any]'"
+
+
+def test_further_keywords_are_shown_if_they_are_taken() -> None:
+    @takes(Options, more=True)
+    def paint(**options: Any) -> None: ...
+
+    shown = inspect.signature(paint)
+    assert str(shown) == "(*, size: 'int', color: 'str' = 'red', **options: 'Any') -> 'None'"
+
+
+def test_a_function_stays_the_one_that_is_called_and_pickled() -> None:
+    assert draw("blue", size=3) == {"color": "blue", "name": "", "size": 3}
+    assert pickle.loads(pickle.dumps(draw)) is draw
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sise", r"draw\(\) got an unexpected keyword argument 'sise'; did you mean 'size'\?$"),
+        ("depth", r"draw\(\) got an unexpected keyword argument 'depth'$"),
+    ],
+)
+def test_a_misspelt_keyword_is_refused_by_the_name_of_the_function(name: str, text: str) -> None:
+    wrong: Any = {name: 3}
+    with pytest.raises(TypeError, match=text):
+        draw("blue", **wrong)
+
+
+async def _refused_async(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"connect_async\(\) .*; did you mean 'timeout'\?"):
+        await connect_async("localhost:1", **wrong)
+
+
+def test_connecting_refuses_a_misspelt_keyword_with_a_hint() -> None:
+    wrong: Any = {"timeuot": 1.0}
+    with pytest.raises(TypeError, match=r"connect\(\) .*'timeuot'; did you mean 'timeout'\?"):
+        connect("localhost:1", **wrong)
+    asyncio.run(_refused_async(wrong))
+
+
+def test_typed_keywords_are_those_of_the_dataclass() -> None:
+    fields = {field.name: field.type for field in dataclasses.fields(ConnectOptions)}
+    typed: dict[str, Any] = ConnectKeywords.__annotations__
+    assert {name: hint.__forward_arg__ for name, hint in typed.items()} == fields
+    for function in (connect, connect_async, make, make_async):
+        shown = inspect.signature(function).parameters
+        assert {name: shown[name].annotation for name in fields} == fields
+        assert all(shown[name].default == getattr(ConnectOptions(), name) for name in fields)
