@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import dm_env
 import numpy as np
@@ -23,11 +23,11 @@ from dm_env_rpc_client.server.batch_checks import (
     check_specs,
     settings_of_rows,
 )
-from dm_env_rpc_client.server.batch_rows import EnvironmentRows, named
 from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError, environments_own, in_request
+from dm_env_rpc_client.server.rows import EnvironmentRows, Rows, named
 from dm_env_rpc_client.server.turns import Turns, Waits
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
 from dm_env_rpc_client.server.worlds.spec_checks import Specs, specs_of
@@ -35,53 +35,6 @@ from dm_env_rpc_client.tensors import nesting
 
 OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 """What every client of a server may read, so that it knows that there are batches."""
-
-
-class Rows(Protocol):
-    """The arrays of a batch, with what begins and steps one environment and fills its row.
-
-    An environment that has arrays of its own kind offers `batch_rows(count, mode)`.
-
-    Attributes:
-      mode: the name of the autoreset mode.
-      has_begun: the rows that have a value, bool [N].
-      action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
-      observation_spec: the same, as a mapping.
-      reward_spec: the same.
-      discount_spec: the same.
-    """
-
-    mode: str
-    has_begun: npt.NDArray[np.bool_]
-    action_spec: Any
-    observation_spec: Any
-    reward_spec: Any
-    discount_spec: Any
-
-    def properties(
-        self, environments: Sequence[dm_env.Environment]
-    ) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions of the values of properties of their own, by key."""
-
-    def fits(self, environment: Any) -> bool:
-        """Whether an environment is one of these rows; if not, others are made for it."""
-
-    def actions(self, action: Any) -> Any:
-        """Returns actions [N, ...] in the form in which `step` takes them."""
-
-    def begin(self, index: int, environment: dm_env.Environment) -> None:
-        """Begins a sequence. What this raises leaves the row as it was."""
-
-    def step(self, index: int, environment: dm_env.Environment, actions: Any) -> None:
-        """Takes a step, or begins a sequence if none is running; as `begin`."""
-
-    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
-        """Returns the TimeStep of all rows, whose arrays may be overwritten by the next one.
-
-        Args:
-          kind: its type.
-          failures: what rows have raised. What rows raise while it is made is added.
-        """
 
 
 class Batch(dm_env.Environment):
@@ -164,9 +117,7 @@ class Batch(dm_env.Environment):
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
         """Adds properties with which clients call and set what is allowed, if rows have any."""
-        offer = getattr(self._rows, "offer_calls", None)
-        if offer is not None:
-            offer(properties, self._environments, callable_names, settable_names)
+        self._rows.offer_calls(properties, self._environments, callable_names, settable_names)
 
     @property
     def default_actions(self) -> Mapping[str, Any]:

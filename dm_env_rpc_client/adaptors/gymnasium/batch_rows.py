@@ -1,4 +1,4 @@
-"""The rows of a batch of Gymnasium environments, at a server; see `server.batch.Rows`."""
+"""The rows of a batch of Gymnasium environments, at a server."""
 
 from __future__ import annotations
 
@@ -12,31 +12,26 @@ import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
+from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, OWN, STACKED
+from dm_env_rpc_client.adaptors.gymnasium.extras import OWN, STACKED
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, explain
-from dm_env_rpc_client.adaptors.gymnasium.row_infos import OwnInfos, RowInfos, StackedInfos
+from dm_env_rpc_client.adaptors.gymnasium.row_infos import OwnInfos, StackedInfos
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
     encoded_frames,
-    row_specs,
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.batch_rows import columns, named
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError, environment_error
+from dm_env_rpc_client.server.rows import Rows
 from dm_env_rpc_client.tensors import structures
-from dm_env_rpc_client.tensors.columns import Column
-
-__all__ = ["GymnasiumRows"]
 
 
 class Row(Protocol):
-    """What is needed of a `GymnasiumEnvironment`."""
+    """What is needed of a `GymnasiumEnvironment` beside its specs."""
 
     gymnasium: gymnasium.Env[Any, Any]
     action_space: spaces.Space[Any]
@@ -51,42 +46,32 @@ class Row(Protocol):
 
 _OBSERVATION = "observation"
 
-_FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
+_FIRST, _MID, _LAST = dm_env.StepType
 
 
-class GymnasiumRows:
+class GymnasiumRows(Rows):
     """Steps environments as `gymnasium.vector.SyncVectorEnv` does, each of which may fail alone.
 
     Args:
       environment: has the spaces of all rows.
       count: the number of rows.
       mode: the name of an `AutoresetMode`; NEXT_STEP in place of one that Gymnasium does not have.
-
-    Attributes:
-      As of `server.batch.Rows`.
     """
 
+    _infos: StackedInfos | OwnInfos | None
+
     def __init__(self, environment: Row, count: int, mode: str):
-        self.num_envs = count
         self._mode = getattr(AutoresetMode, mode, AutoresetMode.NEXT_STEP)
         self.mode = self._mode.name
-        self.has_begun = np.zeros(count, np.bool_)
         self._action_space = environment.action_space
         self._space = space = environment.observation_space
         self._form = form = environment.infos
-        # None if the client has asked for none.
-        self._infos: RowInfos | None = None
+        infos: StackedInfos | OwnInfos | None = None
         if form:
-            self._infos = OwnInfos() if form == OWN else StackedInfos(count, form == STACKED)
-        self.action_spec = batch_elements.to_spec(environment.action_space, count, "action")
-        spec = batch_elements.to_spec(space, count, _OBSERVATION)
-        self.observation_spec, self.reward_spec, self.discount_spec = row_specs(
-            spec, count, bool(form), has_row_errors=True
-        )
+            infos = OwnInfos() if form == OWN else StackedInfos(count, form == STACKED)
         single = elements.to_spec(space, _OBSERVATION)
-        self._columns: list[Column] = []
         names = iter([leaf.name for leaf in structures.leaves(single)])
-        self._observation = columns(single, count, names, self._columns)
+        super().__init__(environment, count, single, names, infos)
         self._flatten = structures.flattener(single, _OBSERVATION)
         # The most frequent case, without the walk over a structure for each row.
         is_box = isinstance(space, spaces.Box)
@@ -101,14 +86,6 @@ class GymnasiumRows:
             limits = np.iinfo(np.dtype(space.dtype))
             self._array = self._observation
             self._integers = range(int(limits.min), int(limits.max) + 1)
-        self._reward = np.zeros(count)
-        self._discount = np.ones(count)
-        self._step_type = np.full(count, _FIRST)
-        # Whether an episode was terminated and truncated.
-        self._both = np.zeros(count, np.bool_)
-        self._is_running = [False] * count
-        # The rows in the middle of an episode, whose discount and kind do not change in a step.
-        self._is_mid = [False] * count
         self._calls = ServedCalls()
 
     def properties(
@@ -166,21 +143,19 @@ class GymnasiumRows:
 
     def begin(self, index: int, environment: Row) -> None:
         """Begins an episode with the seed and options that the environment was configured with."""
-        # If this fails, the next step begins an episode.
-        self._is_running[index] = self._is_mid[index] = False
+        self._kinds[index] = _LAST  # If this fails, the next step begins an episode.
         observation, info = environment.begin()
         self._put(index, observation)
         if info and self._infos is not None:
             self._infos.put(index, info)
         self._reward[index], self._discount[index] = 0.0, 1.0
-        self._step_type[index] = _FIRST
-        self._both[index] = self._is_mid[index] = False
-        self._is_running[index] = self.has_begun[index] = True
+        self._step_type[index] = self._kinds[index] = _FIRST
+        self._both[index], self.has_begun[index] = False, True
 
     def step(self, index: int, environment: Row, actions: Any) -> None:
         """Takes a step; if no episode is running, begins one or, with DISABLED, raises an error."""
-        was_mid = self._is_mid[index]
-        if not was_mid and not self._is_running[index]:
+        was = self._kinds[index]
+        if was is _LAST:
             if self._mode is AutoresetMode.DISABLED:
                 raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
             self.begin(index, environment)
@@ -200,7 +175,7 @@ class GymnasiumRows:
             raise
         is_last = bool(terminated or truncated)
         if is_last:  # Also if one of the values does not fit.
-            self._is_running[index] = self._is_mid[index] = False
+            self._kinds[index] = _LAST
         if not isinstance(reward, float):
             reward = as_reward(environment.gymnasium, reward)
         if is_last and self._mode is AutoresetMode.SAME_STEP:
@@ -209,7 +184,7 @@ class GymnasiumRows:
             final = None if infos is None else infos.final(self._element(structure), info)
             observation, info = environment.begin()
             self._put(index, observation)
-            self._is_running[index] = True
+            self._kinds[index] = _FIRST
             if infos is not None:
                 infos.put_final(index, final)
         elif (
@@ -223,23 +198,12 @@ class GymnasiumRows:
         if info and self._infos is not None:
             self._infos.put(index, info)
         self._reward[index] = reward
-        if is_last or not was_mid:
+        if is_last or was is not _MID:
             self._discount[index] = 0.0 if terminated else 1.0
             self._step_type[index] = _LAST if is_last else _MID
             self._both[index] = bool(terminated and truncated)
-            self._is_mid[index] = not is_last
-
-    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
-        """Returns the TimeStep of all rows, whose arrays the next one overwrites."""
-        if self._infos is None:
-            observation: dict[str, Any] = {**named(self._observation, _OBSERVATION, ())}
-        else:
-            extras, unsent = self._infos.encoded(self._both)
-            failures.update(unsent)
-            observation = {_OBSERVATION: self._observation, EXTRAS: extras}
-        observation[batches.STEP_TYPE] = self._step_type
-        observation[batches.ROW_ERRORS] = batches.row_errors_text(failures) if failures else ""
-        return dm_env.TimeStep(kind, self._reward, self._discount, observation)
+            if not is_last:
+                self._kinds[index] = _MID
 
     def _put(self, index: int, observation: Any) -> None:
         """Puts an observation into a row; RuntimeError if it does not fit."""

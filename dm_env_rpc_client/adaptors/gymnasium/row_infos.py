@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.adaptors.gymnasium.extras import (
+    EXTRAS,
     FINAL_INFO,
     FINAL_OBSERVATION,
     INFO,
@@ -19,9 +20,10 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import (
     encoded_stack,
 )
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.rows import Infos
 from dm_env_rpc_client.system.wrong_returns import described
 
-__all__ = ["OwnInfos", "RowInfos", "StackedInfos"]
+__all__ = ["OwnInfos", "StackedInfos"]
 
 _INDEX = operator.itemgetter(0)
 
@@ -29,45 +31,18 @@ _NUMBERS = (int, float, np.number)
 """Gymnasium stacks these, and the subclass bool of int, in arrays of their type."""
 
 
-class RowInfos(Protocol):
-    """The infos of rows between their steps and the answer.
+class StackedInfos(Infos):
+    """Infos stacked as Gymnasium stacks them.
 
     Rows may step at the same time, each in a thread. What the environments keep and change later
     changes nothing here.
-    """
-
-    def put(self, index: int, info: Any) -> None:
-        """Takes the info of a row."""
-
-    def final(self, observation: Any, info: Any) -> Any:
-        """Returns what `put_final` takes.
-
-        Args:
-          observation: the last one of an episode, as a client gets it.
-          info: that of the same step.
-        """
-
-    def put_final(self, index: int, final: Any) -> None:
-        """Takes how an episode of a row has ended, before the info of the next one."""
-
-    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Returns the text of what comes with the observations, and begins anew.
-
-        Args:
-          both: the rows whose episode was terminated and truncated.
-
-        Returns:
-          The text, and the errors of rows whose infos cannot be sent.
-        """
-
-
-class StackedInfos:
-    """Infos stacked as Gymnasium stacks them.
 
     Args:
       count: the number of rows.
       is_exact: whether the client knows all types.
     """
+
+    name = EXTRAS
 
     def __init__(self, count: int, is_exact: bool):
         self.num_envs = count
@@ -80,15 +55,20 @@ class StackedInfos:
         self._infos.append((index, values.snapshot(info)))
 
     def final(self, observation: Any, info: Any) -> Any:
-        """Returns what `put_final` takes."""
+        """Returns what `put_final` takes.
+
+        Args:
+          observation: the last one of an episode, as a client gets it.
+          info: that of the same step.
+        """
         return {FINAL_OBSERVATION: values.snapshot(observation), FINAL_INFO: values.snapshot(info)}
 
     def put_final(self, index: int, final: Any) -> None:
-        """Takes how an episode of a row has ended."""
+        """Takes how an episode of a row has ended, before the info of the next one."""
         self._infos.append((index, final))
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Returns the text; see `RowInfos`."""
+        """Returns the text; see `Infos`."""
         if not self._infos and not both.any():  # As in most steps of most environments.
             return "", {}
         of_rows, self._infos = sorted(self._infos, key=_INDEX), []
@@ -145,8 +125,10 @@ class StackedInfos:
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
 
 
-class OwnInfos:
-    """Infos of which each row has its own, whatever those of the others are."""
+class OwnInfos(Infos):
+    """Infos of which each row has its own, whatever those of the others are; see `StackedInfos`."""
+
+    name = EXTRAS
 
     def __init__(self) -> None:
         # JSON values, which have none of the objects that the environments keep.
@@ -178,7 +160,7 @@ class OwnInfos:
             self._infos[index] = final
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Returns the text; see `RowInfos`."""
+        """Returns the text; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         try:

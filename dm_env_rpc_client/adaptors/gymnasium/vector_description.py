@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from dm_env import specs
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, INFOS
-from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server import batch_rows
+from dm_env_rpc_client.adaptors.gymnasium.extras import INFOS
 from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
@@ -22,15 +19,12 @@ __all__ = [
     "checked_mode",
     "describe_vector",
     "encoded_frames",
-    "row_specs",
 ]
 
 VECTOR_DESCRIPTION = "gymnasium.vector"
 """The property with the spaces of one row and the metadata, as JSON."""
 
 _FRAME = "gymnasium.frame"
-
-_OBSERVATION = "observation"
 
 
 def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
@@ -81,30 +75,6 @@ def describe_vector(
         INFOS: list(forms),
     }
     return bounded_json.encode(description, VECTOR_DESCRIPTION).decode("ascii")
-
-
-def row_specs(
-    observation: Any, count: int, has_extras: bool, has_row_errors: bool
-) -> tuple[dict[str, Any], specs.Array, specs.Array]:
-    """Returns the specs of the observation, the reward and the discount of a batch.
-
-    Args:
-      observation: the spec of the observation alone, or a structure of specs.
-      count: the number of rows, N.
-      has_extras: whether the observation has infos.
-      has_row_errors: whether it has what rows have raised.
-    """
-    own: dict[str, Any] = {
-        batches.STEP_TYPE: specs.BoundedArray((count,), np.uint8, 0, 2, batches.STEP_TYPE)
-    }
-    if has_row_errors:
-        own[batches.ROW_ERRORS] = specs.StringArray((), name=batches.ROW_ERRORS)
-    if has_extras:
-        own = {_OBSERVATION: observation, EXTRAS: specs.StringArray((), name=EXTRAS), **own}
-    else:
-        own = {**batch_rows.named(observation, _OBSERVATION, tuple(own)), **own}
-    reward = specs.Array((count,), np.float64, "reward")
-    return own, reward, specs.BoundedArray((count,), np.float64, 0.0, 1.0, "discount")
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:

@@ -28,15 +28,15 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
     encoded_frames,
-    row_specs,
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.batch_rows import named
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError, environment_error
+from dm_env_rpc_client.server.rows import named, observation_specs
 from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
 __all__ = ["GymnasiumVectorEnvironment", "autoreset_mode_of"]
 
@@ -244,15 +244,18 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def observation_spec(self) -> Any:
         """Returns the specs of observations, [N, ...], with the type of each row's step."""
-        return self._row_specs()[0]
+        # Anew each time: infos may have been asked for.
+        spec = batch_elements.to_spec(self._observation_space, self.num_envs, OBSERVATION)
+        infos = EXTRAS if self._infos else None
+        return observation_specs(spec, self.num_envs, infos, has_row_errors=False)
 
     def reward_spec(self) -> specs.Array:
         """Returns the spec of the reward, float64 [N]."""
-        return self._row_specs()[1]
+        return batch_spec(super().reward_spec(), self.num_envs)
 
     def discount_spec(self) -> specs.Array:
         """Returns the spec of the discount, float64 [N]."""
-        return self._row_specs()[2]
+        return batch_spec(super().discount_spec(), self.num_envs)
 
     def sample_action(self) -> Any:
         """Returns actions sampled by the environment's own action space."""
@@ -265,11 +268,6 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
     def close(self) -> None:
         """Closes the environment."""
         self._environment.close()
-
-    def _row_specs(self) -> tuple[dict[str, Any], specs.Array, specs.Array]:
-        # Anew each time: infos may have been asked for.
-        spec = batch_elements.to_spec(self._observation_space, self.num_envs, OBSERVATION)
-        return row_specs(spec, self.num_envs, bool(self._infos), has_row_errors=False)
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
         try:

@@ -1,9 +1,9 @@
-"""The rows of a batch of dm_env environments: their arrays, and what fills a row."""
+"""The rows of a batch: their arrays, and what steps one environment and fills its row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import dm_env
 import numpy as np
@@ -12,6 +12,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, check_taken
 from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
@@ -23,61 +24,148 @@ from dm_env_rpc_client.tensors.structures import leaves
 
 _FIRST, _MID, _LAST = dm_env.StepType
 
-_TAKEN = (batches.STEP_TYPE, batches.ROW_ERRORS)
+
+class Infos(Protocol):
+    """What rows say beside their arrays, between their steps and the answer of all.
+
+    Attributes:
+      name: of the observation with its text.
+    """
+
+    name: str
+
+    def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
+        """Returns the text, and the errors of rows whose infos cannot be sent; begins anew.
+
+        Args:
+          both: the rows whose sequence was terminated and truncated.
+        """
 
 
-class EnvironmentRows:
-    """The arrays of a batch of dm_env environments; see `batch.Rows`.
+class Rows:
+    """The arrays of a batch.
+
+    An environment whose rows are of a kind of their own offers `batch_rows(count, mode)`.
+
+    Args:
+      environment: has the specs of the actions, the reward and the discount of all rows.
+      count: the number of rows.
+      observation_spec: that of one row.
+      names: by which errors name the observations.
+      infos: what rows say beside their arrays; None for nothing.
+
+    Attributes:
+      mode: the name of the autoreset mode.
+      num_envs: the number of rows.
+      has_begun: the rows that have a value, bool [N].
+      action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
+      observation_spec: the same, as a mapping.
+      reward_spec: the same.
+      discount_spec: the same.
+    """
+
+    mode = "NEXT_STEP"
+
+    def __init__(
+        self,
+        environment: Any,
+        count: int,
+        observation_spec: Any,
+        names: Iterator[str],
+        infos: Infos | None = None,
+    ):
+        self.num_envs = count
+        self.has_begun = np.zeros(count, np.bool_)
+        self.action_spec = batched(environment.action_spec(), count)
+        self.reward_spec = batched(environment.reward_spec(), count)
+        self.discount_spec = batched(environment.discount_spec(), count)
+        self.observation_spec = observation_specs(
+            batched(observation_spec, count), count, None if infos is None else infos.name
+        )
+        # Where the sequence of each row is: LAST where none is running.
+        self._kinds: list[dm_env.StepType] = [_LAST] * count
+        # The arrays are written in place, so that the structures are made once. The columns are in
+        # the order of the leaves of a row.
+        self._columns: list[Column] = []
+        self._observation = columns(observation_spec, count, names, self._columns)
+        self._reward: Any = np.zeros(count)
+        self._discount: Any = np.ones(count)
+        self._step_type = np.zeros(count, np.uint8)
+        # Whether a sequence was terminated and truncated.
+        self._both = np.zeros(count, np.bool_)
+        self._infos = infos
+        self._values = (
+            {"observation": self._observation}
+            if infos is not None
+            else named(self._observation, "observation", ())
+        )
+
+    def properties(
+        self, environments: Sequence[dm_env.Environment]
+    ) -> Mapping[str, Callable[[], Any]]:
+        """Returns functions of the values of properties of their own, by key."""
+        return {}
+
+    def offer_calls(
+        self,
+        properties: Properties,
+        environments: Sequence[dm_env.Environment],
+        callable_names: Sequence[str],
+        settable_names: Sequence[str],
+    ) -> None:
+        """Adds properties with which clients call and set what is allowed in the rows, if any."""
+
+    def fits(self, environment: Any) -> bool:
+        """Whether an environment is one of these rows; if not, others are made for it."""
+        return True
+
+    def actions(self, action: Any) -> Any:
+        """Returns actions [N, ...] in the form in which `step` takes them."""
+        raise NotImplementedError
+
+    def begin(self, index: int, environment: Any) -> None:
+        """Begins a sequence. What this raises leaves the row as it was."""
+        raise NotImplementedError
+
+    def step(self, index: int, environment: Any, actions: Any) -> None:
+        """Takes a step, or begins a sequence if none is running; as `begin`."""
+        raise NotImplementedError
+
+    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
+        """Returns the TimeStep of all rows, whose arrays may be overwritten by the next one.
+
+        Args:
+          kind: its type.
+          failures: what rows have raised. What rows raise while it is made is added.
+        """
+        observation: dict[Any, Any] = {**self._values}
+        if self._infos is not None:
+            observation[self._infos.name], unsent = self._infos.encoded(self._both)
+            failures.update(unsent)
+        observation[batches.STEP_TYPE] = self._step_type
+        observation[batches.ROW_ERRORS] = batches.row_errors_text(failures) if failures else ""
+        return dm_env.TimeStep(kind, self._reward, self._discount, observation)
+
+
+class EnvironmentRows(Rows):
+    """The rows of a batch of dm_env environments.
 
     Args:
       environment: has the specs of all rows.
       count: the number of rows.
     """
 
-    mode = "NEXT_STEP"
-
     def __init__(self, environment: dm_env.Environment, count: int):
-        self.has_begun = np.zeros(count, np.bool_)
         self._single = FlatSpecs.of(environment, getattr(environment, "default_actions", {}))
-        self.action_spec = batched(environment.action_spec(), count)
+        # In the order in which `FlatSpecs.values` has the values of a row.
+        names = iter(self._single.observation_names)
+        super().__init__(environment, count, environment.observation_spec(), names)
+        self._reward = columns(environment.reward_spec(), count, names, self._columns)
+        self._sends_discount = self._single.sends_discount
+        if self._sends_discount:
+            self._discount = columns(environment.discount_spec(), count, names, self._columns)
         self._flatten_action = structures.flattener(self.action_spec, "action")
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
-        self._observation_spec = batched(environment.observation_spec(), count)
-        self.reward_spec = batched(environment.reward_spec(), count)
-        self.discount_spec = batched(environment.discount_spec(), count)
-        # What the last step of each row was: LAST where no sequence is running.
-        self._kinds: list[dm_env.StepType] = [_LAST] * count
-        # Written in place, so that the structures are made once.
-        self._sends_discount = self._single.sends_discount
-        names = iter(self._single.observation_names)
-        # In the order in which `FlatSpecs.values` has the values of a row.
-        self._columns: list[Column] = []
-        observation, self._reward = (
-            columns(spec, count, names, self._columns)
-            for spec in (environment.observation_spec(), environment.reward_spec())
-        )
-        if self._sends_discount:
-            spec = environment.discount_spec()
-            self._discount = columns(spec, count, names, self._columns)
-        else:
-            self._discount = np.ones(count)
-        self._values = named(observation, "observation", _TAKEN)
-        self._step_type = np.zeros(count, np.uint8)
-        self.observation_spec = {
-            **named(self._observation_spec, "observation", _TAKEN),
-            batches.STEP_TYPE: specs.BoundedArray((count,), np.uint8, 0, 2, batches.STEP_TYPE),
-            batches.ROW_ERRORS: specs.StringArray((), name=batches.ROW_ERRORS),
-        }
-
-    def properties(
-        self, environments: Sequence[dm_env.Environment]
-    ) -> Mapping[str, Callable[[], Any]]:
-        """Returns none."""
-        return {}
-
-    def fits(self, environment: dm_env.Environment) -> bool:
-        """Returns True: what rows send is in their specs."""
-        return True
 
     def actions(self, action: Any) -> list[Any]:
         """Returns the arrays [N, ...] of actions, in the order of their names.
@@ -142,15 +230,6 @@ class EnvironmentRows:
             self._discount[index] = kind is not _LAST if discount is None else discount
         self._step_type[index] = self._kinds[index] = kind
 
-    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
-        """Returns the TimeStep of all rows, whose arrays the next `put` overwrites."""
-        observation = {
-            **self._values,
-            batches.STEP_TYPE: self._step_type,
-            batches.ROW_ERRORS: batches.row_errors_text(failures) if failures else "",
-        }
-        return dm_env.TimeStep(kind, self._reward, self._discount, observation)
-
 
 def _fit(values: list[Any], columns: Sequence[Column]) -> None:
     for place, (column, value) in enumerate(zip(columns, values, strict=True)):
@@ -191,6 +270,30 @@ def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]
 
     arrays = list(map(column, leaves(structure)))
     return structures.nester(structure)(iter(arrays))
+
+
+def observation_specs(
+    observation: Any, count: int, infos: str | None, has_row_errors: bool = True
+) -> dict[str, Any]:
+    """Returns the specs of the observations of a batch.
+
+    Args:
+      observation: those of the rows, [N, ...] each.
+      count: the number of rows, N.
+      infos: the name of what rows say beside their arrays, which puts these one level down.
+      has_row_errors: whether a row may fail alone.
+
+    Raises:
+      SpecError: an observation of the rows has a name of the batch.
+    """
+    own: dict[str, Any] = {
+        batches.STEP_TYPE: specs.BoundedArray((count,), np.uint8, 0, 2, batches.STEP_TYPE)
+    }
+    if has_row_errors:
+        own[batches.ROW_ERRORS] = specs.StringArray((), name=batches.ROW_ERRORS)
+    if infos is not None:
+        return {"observation": observation, infos: specs.StringArray((), name=infos), **own}
+    return {**named(observation, "observation", tuple(own)), **own}
 
 
 def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, Any]:
