@@ -6,23 +6,15 @@ What its names mean for a client is written down in the guide "Serve a batch".
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import dm_env
 import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.batch_checks import (
-    MAX_ROWS,
-    Settings,
-    are_equal,
-    check_num_envs,
-    check_size,
-    check_specs,
-    settings_of_rows,
-)
 from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
@@ -30,8 +22,19 @@ from dm_env_rpc_client.server.request_errors import RequestError, environments_o
 from dm_env_rpc_client.server.rows import EnvironmentRows, Rows, named
 from dm_env_rpc_client.server.turns import Turns, Waits
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
-from dm_env_rpc_client.server.worlds.spec_checks import Specs, specs_of
-from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.server.worlds.spec_checks import METHODS, Specs, specs_of
+from dm_env_rpc_client.tensors import nesting, structures
+from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.structures import leaves
+
+Settings: TypeAlias = Mapping[str, Any]
+"""By flat name."""
+
+MAX_ROWS = 16_384
+"""The most environments of one batch: each takes memory and a place in every message."""
+
+MAX_BYTES = DEFAULT.message_bytes
+"""What the observations of all rows may take: what a client takes in one message by default."""
 
 OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 """What every client of a server may read, so that it knows that there are batches."""
@@ -84,7 +87,7 @@ class Batch(dm_env.Environment):
             )
         prefix = batches.ROWS + nesting.SEPARATOR
         has_row_settings = any(name.startswith(prefix) for name in own)
-        self._settings = settings_of_rows(own, self.num_envs)
+        self._settings = _settings_of_rows(own, self.num_envs)
         self._turns = Turns(self.num_envs, waits)
         self._environments: list[dm_env.Environment] = []
         # Those that settings have replaced, and that are to be closed.
@@ -96,7 +99,7 @@ class Batch(dm_env.Environment):
                     self._specs, self._rows = self._new_rows(self._environments[0])
                 else:
                     environment = self._environments[index]
-                    check_specs(environment, index, self._specs, has_row_settings)
+                    _check_specs(environment, index, self._specs, has_row_settings)
         except BaseException:
             self._close_all(self._environments)
             self._turns.close()
@@ -143,7 +146,7 @@ class Batch(dm_env.Environment):
         if mask is not None:
             mask = batches.checked_reset_mask(mask, self.num_envs)
         try:
-            of_rows = settings_of_rows(flat, self.num_envs)
+            of_rows = _settings_of_rows(flat, self.num_envs)
         except RequestError as error:
             raise ValueError(str(error)) from error
         made: dict[int, dm_env.Environment] = {}
@@ -281,7 +284,7 @@ class Batch(dm_env.Environment):
     def _new_rows(self, environment: dm_env.Environment) -> tuple[Specs, Rows]:
         found = specs_of(environment)
         with in_request():
-            check_size(found, self.num_envs)
+            _check_size(found, self.num_envs)
         FlatSpecs(*found, {})  # What cannot be served without rows either is no fault of a request.
         with in_request():
             # Clients, and readers of recordings, take an action of this name for a mask.
@@ -304,11 +307,11 @@ class Batch(dm_env.Environment):
         """
         after = self._specs, self._rows
         if len(changed) == self.num_envs and not (
-            are_equal(specs_of(changed[0]), self._specs) and self._rows.fits(changed[0])
+            _are_equal(specs_of(changed[0]), self._specs) and self._rows.fits(changed[0])
         ):
             after = self._new_rows(changed[0])
         for index, environment in changed.items():
-            check_specs(environment, index, after[0], True)
+            _check_specs(environment, index, after[0], True)
             if not after[1].fits(environment):
                 raise RequestError.invalid(
                     f"row {index} of the batch would send its infos in another form than the other "
@@ -320,3 +323,85 @@ class Batch(dm_env.Environment):
 def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
     """Returns the rows of a mask; all if there is none."""
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
+
+
+def check_num_envs(count: Any) -> int:
+    """Returns the number of rows that a client asks for; RequestError if it cannot be had."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise RequestError.invalid(
+            f"setting {batches.NUM_ENVS!r}: expected an integer, got {count!r}"
+        )
+    if not 1 <= count <= MAX_ROWS:
+        raise RequestError.invalid(
+            f"setting {batches.NUM_ENVS!r} is {count}; a batch has 1 to {MAX_ROWS} environments"
+        )
+    return int(count)
+
+
+def _settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
+    """Returns the settings of each row.
+
+    Args:
+      settings: by flat name; those that begin with `rows.` have a value for each row.
+      count: the number of rows.
+
+    Raises:
+      RequestError: one has not as many values as there are rows.
+    """
+    prefix = batches.ROWS + nesting.SEPARATOR
+    shared = {name: value for name, value in settings.items() if not name.startswith(prefix)}
+    of_rows: list[dict[str, Any]] = [dict(shared) for _ in range(count)]
+    for name, values in settings.items():
+        if not name.startswith(prefix):
+            continue
+        array = np.asarray(values)
+        if array.ndim == 0 or len(array) != count:
+            raise RequestError.invalid(
+                f"setting {name!r} has the shape {list(array.shape)}; expected [{count}, ...], a "
+                "value for each row"
+            )
+        for own, value in zip(of_rows, array, strict=True):
+            # As settings of a single environment: int, float, bool and str of Python.
+            single = value.item() if isinstance(value, np.generic) else value
+            own[name.removeprefix(prefix)] = single
+    return of_rows
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether two structures have the same specs under the same keys, in the same order."""
+    return structures.leaves_with_path(one) == structures.leaves_with_path(other)
+
+
+def _check_specs(
+    environment: dm_env.Environment, index: int, expected: Specs, has_settings: bool
+) -> None:
+    """Raises an error if the environment of a row has other specs than those expected.
+
+    Args:
+      environment: of the row.
+      index: the row.
+      expected: the specs of the other rows.
+      has_settings: whether a request has settings for single rows, which may be the reason.
+    """
+    for kind, own, other in zip(METHODS, expected, specs_of(environment), strict=True):
+        if not _are_equal(own, other):
+            text = (
+                f"row {index} of the batch has another {kind}() than row 0: {other} instead of "
+                f"{own}; the environments of one batch have the same"
+            )
+            raise RequestError.invalid(text) if has_settings else RuntimeError(text)
+
+
+def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
+    """Raises an error if the rows of specs would be too large, before they are made."""
+    # What only the length of a str adds is not known.
+    size = count * sum(
+        math.prod(map(int, spec.shape)) * spec.dtype.itemsize
+        for spec in leaves(all_specs[1:])
+        if spec is not None
+    )
+    if size > MAX_BYTES:
+        raise RequestError.invalid(
+            f"the observations of {count} rows would take {size} bytes; a batch may have "
+            f"{MAX_BYTES}; ask for fewer rows"
+        )

@@ -13,8 +13,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
-from dm_env_rpc_client.server.batch import Batch
-from dm_env_rpc_client.server.batch_checks import check_num_envs
+from dm_env_rpc_client.server.batch import Batch, check_num_envs
 from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Waits

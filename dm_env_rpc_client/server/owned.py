@@ -12,7 +12,6 @@ from typing import Any
 
 import dm_env
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.server.properties.of_environment import properties_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
@@ -174,17 +173,8 @@ class OwnedProperties(Properties):
         self._owned = properties
         self._owner = owner
 
-    def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        return self._owner.call(self._owned.read, key)
-
-    def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        self._owner.call(self._owned.write, key, tensor)
-
-    def list(self, key: str) -> list[properties_pb2.PropertySpec]:
-        return self._owner.call(self._owned.list, key)
-
-    def knows(self, key: str) -> bool:
-        return self._owner.call(self._owned.knows, key)
-
-    def _keys(self) -> Sequence[str]:
-        return self._owner.call(self._owned._keys)
+    read = _forwarded("read")
+    write = _forwarded("write")
+    list = _forwarded("list")
+    knows = _forwarded("knows")
+    _keys = _forwarded("_keys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, check_taken
 from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
 from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting, structures
-from dm_env_rpc_client.tensors.batch_specs import batch_spec
+from dm_env_rpc_client.tensors.batch_specs import VARIABLE, batch_spec
 from dm_env_rpc_client.tensors.columns import Column
 from dm_env_rpc_client.tensors.structures import leaves
 
@@ -241,11 +242,25 @@ def _fit(values: list[Any], columns: Sequence[Column]) -> None:
 
 
 def batched(structure: Any, count: int) -> Any:
-    """Returns a structure of the specs of one row as that of `count` rows."""
+    """Returns a structure of the specs of one row as that of `count` rows.
+
+    Raises:
+      SpecError: a spec is of variable length.
+    """
     if structure is None:
         return None
+
+    def batched_spec(path: Sequence[Any], spec: specs.Array) -> specs.Array:
+        if isinstance(spec, VARIABLE):
+            name = nesting.SEPARATOR.join(map(str, path)) or spec.name
+            raise SpecError(
+                f"{name!r} is of variable length, and rows of a batch have one shape; open a "
+                "world for each environment instead"
+            )
+        return batch_spec(spec, count)
+
     # Its keys may be of types that cannot be sorted, as dm-tree would sort them.
-    rows = (batch_spec(spec, count) for spec in leaves(structure))
+    rows = itertools.starmap(batched_spec, structures.leaves_with_path(structure))
     return structures.nester(structure)(rows)
 
 

@@ -15,7 +15,7 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
+from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
 from dm_env_rpc_client.adaptors.gymnasium.lent_arrays import LentArrays
 from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
@@ -201,7 +201,7 @@ class ProxyActionBatch:
     def by_name(self, actions: Any, count: int) -> dict[str, Any]:
         """Returns actions by flat name, [count, ...] each; see `ActionBatch.by_name`."""
         try:
-            value = batch_elements.to_structure(self.single_space, actions, count, "action")
+            value = elements.to_structure(self.single_space, actions, "action", count)
         except (TypeError, KeyError, IndexError) as error:
             raise SpecError(f"expected {count} actions in one batch: {error!r}") from error
         named = elements.by_name(value)

@@ -14,6 +14,9 @@ A key of a Dict in which there is a period or a percent sign, or which is empty,
 URLs (`a.b` is `a%2Eb`), and so are the observations `reward` and `discount` (`%72eward`), because
 periods separate the levels of a name and these two names are those of the reward and the discount.
 A Dict with two keys of one name, such as 1 and "1", has no spec.
+
+A batch of N elements, an element of `batch_space(space, N)`, has the structure and the names of
+one; its arrays, and its strings, are stacked along a new first axis.
 """
 
 from __future__ import annotations
@@ -81,36 +84,53 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
     return specs.StringArray((), name=name)
 
 
-def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
-    """Returns an element of a space as a value of its spec.
+def to_structure(
+    space: spaces.Space[Any], element: Any, name: str, count: int | None = None
+) -> Any:
+    """Returns an element of a space, or a batch of elements, as a value of its spec.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
       element: the element. Whether it is within its bounds is not checked.
       name: what it is called in errors.
+      count: the number of elements of a batch; None for one element.
 
     Raises:
       SpecError: it has another structure, or the dtype of its spec cannot represent it.
     """
     if isinstance(space, spaces.Dict):
-        if not isinstance(element, Mapping) or element.keys() != space.spaces.keys():
-            found = list(element) if isinstance(element, Mapping) else type(element).__name__
+        is_mapping = isinstance(element, Mapping)
+        # A batch may be an array whose fields have the names of the keys.
+        if element.keys() != space.spaces.keys() if is_mapping else count is None:
+            found = list(element) if is_mapping else type(element).__name__
             raise SpecError(f"{name!r}: expected a mapping with keys {list(space)}, got {found}")
         return {
-            escaped(key): to_structure(part, element[key], f"{name}.{key}")
+            escaped(key): to_structure(part, element[key], f"{name}.{key}", count)
             for key, part in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
-        if not isinstance(element, tuple | list) or len(element) != len(space.spaces):
+        is_sequence = count is not None or isinstance(element, tuple | list)
+        if not is_sequence or len(element) != len(space.spaces):
+            given = element if count is None else len(element)
             raise SpecError(
-                f"{name!r}: expected a tuple of {len(space.spaces)} values, got {element!r}"
+                f"{name!r}: expected a tuple of {len(space.spaces)} values, got {given!r}"
             )
         return tuple(
-            to_structure(part, item, f"{name}.{index}")
-            for index, (part, item) in enumerate(zip(space.spaces, element, strict=True))
+            to_structure(part, element[index], f"{name}.{index}", count)
+            for index, part in enumerate(space.spaces)
         )
     if isinstance(space, ARRAYS):
-        return as_array(space, element, name)
+        array = as_array(space, element, name)
+        if count is not None and array.shape[:1] != (count,):
+            raise SpecError(f"{name!r}: expected {count} rows, got the shape {list(array.shape)}")
+        return array
+    if count is not None:
+        if len(element) != count:
+            raise SpecError(f"{name!r}: expected {count} rows, got {len(element)}")
+        rows = np.empty(count, object)
+        for index, row in enumerate(element):
+            rows[index] = to_structure(space, row, name)
+        return rows
     if isinstance(space, spaces.Text):
         if not isinstance(element, str):
             raise SpecError(f"{name!r}: expected a str, got {described(element)}")
@@ -124,9 +144,13 @@ def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
 
 
 def from_structure(
-    space: spaces.Space[Any], value: Any, name: str, as_sampled: bool = False
+    space: spaces.Space[Any],
+    value: Any,
+    name: str,
+    as_sampled: bool = False,
+    of_rows: bool = False,
 ) -> Any:
-    """Returns the element of a space that a value of its spec stands for.
+    """Returns the element of a space, or the batch of elements, that a value stands for.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
@@ -135,26 +159,29 @@ def from_structure(
       name: what it is called in errors.
       as_sampled: whether an element of a Discrete is a NumPy scalar, as `sample` of the space
         returns it, for an environment's `step`; otherwise it is an int.
+      of_rows: whether it is a batch.
 
     Raises:
       ProtocolError: the JSON of an element is invalid.
     """
-    if isinstance(space, spaces.Discrete):
+    if isinstance(space, spaces.Discrete) and not of_rows:
         return np.dtype(space.dtype).type(value) if as_sampled else int(value)
     if isinstance(space, ARRAYS):
         return np.asarray(value, space.dtype)
     if isinstance(space, spaces.Dict):
         return {
-            key: from_structure(each, part(value, escaped(key)), name, as_sampled)
+            key: from_structure(each, part(value, escaped(key)), name, as_sampled, of_rows)
             for key, each in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
         return tuple(
-            from_structure(each, part(value, index), name, as_sampled)
+            from_structure(each, part(value, index), name, as_sampled, of_rows)
             for index, each in enumerate(space.spaces)
         )
     if isinstance(space, spaces.Text):
-        return str(value)
+        return tuple(map(str, value)) if of_rows else str(value)
+    if of_rows:
+        return tuple(values.decode(str(text), name) for text in value)
     if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         if space.stack:
             return np.asarray(value, space.feature_space.dtype)

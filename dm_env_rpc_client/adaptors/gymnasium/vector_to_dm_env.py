@@ -15,11 +15,10 @@ import dm_env
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from dm_env import specs
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from dm_env_rpc_client.adaptors.gymnasium import batch_elements, space_json
+from dm_env_rpc_client.adaptors.gymnasium import elements, space_json
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
 from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, OWN, STACKED, encoded_stack
 from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
@@ -33,10 +32,9 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError, environment_error
-from dm_env_rpc_client.server.rows import named, observation_specs
+from dm_env_rpc_client.server.rows import batched, named, observation_specs
 from dm_env_rpc_client.system.wrong_returns import described
 from dm_env_rpc_client.tensors import casting
-from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
 __all__ = ["GymnasiumVectorEnvironment", "autoreset_mode_of"]
 
@@ -216,7 +214,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""
         try:
-            actions = batch_elements.from_structure(self._action_space, action, "action")
+            actions = elements.from_structure(self._action_space, action, "action", of_rows=True)
         except ProtocolError as error:  # JSON, as of a Graph.
             raise RequestError.invalid(str(error)) from error
         try:
@@ -238,24 +236,24 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def action_spec(self) -> Any:
         """Returns the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
-        spec = batch_elements.to_spec(self._action_space, self.num_envs, "action")
+        spec = batched(elements.to_spec(self._action_space, "action"), self.num_envs)
         named(spec, "action", (batches.STEP_MASK,))  # Which clients would take for the mask.
         return spec
 
     def observation_spec(self) -> Any:
         """Returns the specs of observations, [N, ...], with the type of each row's step."""
         # Anew each time: infos may have been asked for.
-        spec = batch_elements.to_spec(self._observation_space, self.num_envs, OBSERVATION)
+        spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None
         return observation_specs(spec, self.num_envs, infos, has_row_errors=False)
 
-    def reward_spec(self) -> specs.Array:
+    def reward_spec(self) -> Any:
         """Returns the spec of the reward, float64 [N]."""
-        return batch_spec(super().reward_spec(), self.num_envs)
+        return batched(super().reward_spec(), self.num_envs)
 
-    def discount_spec(self) -> specs.Array:
+    def discount_spec(self) -> Any:
         """Returns the spec of the discount, float64 [N]."""
-        return batch_spec(super().discount_spec(), self.num_envs)
+        return batched(super().discount_spec(), self.num_envs)
 
     def sample_action(self) -> Any:
         """Returns actions sampled by the environment's own action space."""
@@ -263,7 +261,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         space = self._environment.single_action_space
         out: Any = create_empty_array(space, self.num_envs)
         batch = concatenate(space, samples, out)
-        return batch_elements.to_structure(self._action_space, batch, self.num_envs, "action")
+        return elements.to_structure(self._action_space, batch, "action", self.num_envs)
 
     def close(self) -> None:
         """Closes the environment."""
@@ -271,8 +269,8 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
         try:
-            value = batch_elements.to_structure(
-                self._observation_space, observation, self.num_envs, OBSERVATION
+            value = elements.to_structure(
+                self._observation_space, observation, OBSERVATION, self.num_envs
             )
         except SpecError as error:
             raise environment_error(error, "space") from error

@@ -11,7 +11,7 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium import batch_elements
+from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.adaptors.gymnasium.episode_rows import Array, EpisodeRows
 from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, RowInfo
 from dm_env_rpc_client.adaptors.gymnasium.lent_arrays import LentArrays
@@ -149,7 +149,7 @@ class WorldRows(EpisodeRows):
         """Returns the observations of some environments; None for all."""
         flat: dict[str, Any] = self._arrays.rows(ids)
         value = nesting.nest(flat, nesting.SEPARATOR).get(OBSERVATION, {})
-        return batch_elements.from_structure(self._space, value, "observation")
+        return elements.from_structure(self._space, value, "observation", of_rows=True)
 
     def infos(self, ids: Array | None) -> dict[str, Any]:
         """Takes the stacked infos that have come since the last time, of some rows or all."""
