@@ -7,7 +7,8 @@ pipe before it closes it, and the thread compares the id of its parent process t
 `CHECK_SECONDS`.
 
 `start` makes such a child, and `Parent.from_start` is its counterpart in the child's program.
-A child of `multiprocessing` has a lifeline already, which `Parent.from_multiprocessing` takes.
+A child of `multiprocessing`, see `spawned.py`, has a lifeline already, which
+`Parent.from_multiprocessing` takes.
 A command that knows nothing of lifelines runs under a supervisor, see `start_supervised`: this
 file as a program, which is why it imports nothing but the standard library. What a supervisor
 would do at its end is done by its `Guard` if it is killed.
@@ -128,6 +129,18 @@ def let_go(process: subprocess.Popen[bytes]) -> bool:
     with contextlib.suppress(OSError):
         lifeline.close()
     return is_own
+
+
+def how_it_ended(code: int) -> str:
+    """Returns how a process ended, for a message.
+
+    Args:
+      code: its exit code; negative if a signal ended it.
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
 def is_stopped(pid: int) -> bool:

@@ -27,9 +27,9 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.server import Properties, Server, serve
-from dm_env_rpc_client.server.processes import worker_process
 from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.processes.worker import Worker
+from dm_env_rpc_client.system import spawned
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.server.worker_processes import elsewhere, workers_of
 from tests.support.environments import Echo
@@ -56,7 +56,7 @@ class InThread:
         self._thread = threading.Thread(target=self._run)
 
     def start(self) -> None:
-        options, control, questions, *rest = self._args
+        _, control, (options, questions, *rest) = self._args
         # The other copies are closed, as they are in the parent of a process.
         pipes = (MessagePipe.of(os.dup(pipe.fileno())) for pipe in (control, questions))
         self._control, self._asks = pipes
@@ -95,7 +95,7 @@ def level() -> list[int]:
 def server(monkeypatch: pytest.MonkeyPatch, level: list[int]) -> Iterator[Server]:
     in_threads = SimpleNamespace(Process=InThread)
     multiprocessing = SimpleNamespace(get_context=lambda method: in_threads)
-    monkeypatch.setattr(worker_process, "multiprocessing", multiprocessing)
+    monkeypatch.setattr(spawned, "multiprocessing", multiprocessing)
     properties = Properties()
     properties.add("level", lambda: level[0], lambda value: level.__setitem__(0, value))
     properties.add("failing", lambda: 1 / 0)

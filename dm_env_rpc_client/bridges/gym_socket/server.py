@@ -200,7 +200,7 @@ class Server:
         self, stream: TcpStream, factory: server_session.EnvironmentFactory
     ) -> None:
         try:
-            child = session_runner.start_process(stream, factory, self._options)
+            child = session_runner.SessionProcess(stream, factory, self._options)
         except Exception as error:
             session_runner.refuse(stream, f"could not start a process: {type(error).__name__}")
             raise

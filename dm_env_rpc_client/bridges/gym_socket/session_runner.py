@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing.process
 import signal
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec
@@ -22,6 +20,8 @@ from dm_env_rpc_client.bridges.gym_socket.tcp import TcpStream
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.spawned import SpawnedChild
 
 T = TypeVar("T")
 
@@ -98,20 +98,24 @@ def _send(stream: TcpStream, data: bytes, timeout: float | None) -> bool:
 
 
 class SessionProcess:
-    """A process that hosts a session.
+    """A process that hosts a session; the caller keeps its copy of the socket open.
 
     Args:
-      process: the process, which runs.
-      closed: the end of a pipe at which the process says that its environment is closed.
+      stream: the connection, from which the handshake has been read.
+      factory: makes the environment.
+      options: how to serve.
+
+    Raises:
+      Exception: the process could not be started.
     """
 
-    def __init__(self, process: multiprocessing.process.BaseProcess, closed: Connection):
-        self._process = process
-        self._closed = closed
+    def __init__(self, stream: TcpStream, factory: EnvironmentFactory, options: Options):
+        arguments = stream.socket, stream.peer, bytes(stream.unread), factory, options
+        self._child = SpawnedChild(_host_here, *arguments, name="gym-socket session")
 
     def kill(self) -> None:
         """Kills the process, if it still runs."""
-        self._process.kill()
+        self._child.kill()
 
     def join(self) -> None:
         """Waits until the process has ended.
@@ -119,52 +123,32 @@ class SessionProcess:
         Raises:
           RuntimeError: it failed, or ended before its environment was closed.
         """
-        with self._closed:
-            self._process.join()
-            code = self._process.exitcode
+        with contextlib.closing(self._child.pipe):
+            code = self._child.wait()
             # What is killed when its environment is closed only takes long to exit.
             if code and not (code == -signal.SIGKILL and self._has_closed()):
-                raise RuntimeError(f"a session's process ended with exit code {code}")
+                raise RuntimeError(f"a session's process {children.how_it_ended(code)}")
 
     def _has_closed(self) -> bool:
         try:
             # A process that the environment has started may keep the other end open.
-            return self._closed.poll() and bool(self._closed.recv_bytes())
-        except EOFError:
+            return self._child.pipe.wait(0) and bool(self._child.pipe.receive().message)
+        except (EOFError, OSError):
             return False
 
 
-def start_process(
-    stream: TcpStream, factory: EnvironmentFactory, options: Options
-) -> SessionProcess:
-    """Starts a process that hosts a session; the caller keeps its copy of the socket open.
-
-    Raises:
-      Exception: the process could not be started.
-    """
-    # A forked child would inherit locks that other threads of this process hold.
-    context = multiprocessing.get_context("spawn")
-    heard, told = context.Pipe(duplex=False)
-    arguments = (stream.socket, stream.peer, bytes(stream.unread), factory, options, told)
-    process = context.Process(target=_host_here, args=arguments, daemon=True)
-    with told:
-        process.start()
-    return SessionProcess(process, heard)
-
-
 def _host_here(
+    told: MessagePipe,
     connected: Any,
     peer: str,
     unread: bytes,
     factory: EnvironmentFactory,
     options: Options,
-    closed: Connection,
 ) -> None:
-    children.leave_signals_to_parent()
     stream = TcpStream(connected, peer, unread)
     # If the server is killed, this process ends too.
     parent = children.Parent.from_multiprocessing()
     children.exit_with(parent, children.GRACE_SECONDS, stream.shutdown)
     host(stream, factory, options)
     with contextlib.suppress(OSError):
-        closed.send_bytes(b"closed")
+        told.send(b"closed")

@@ -43,8 +43,8 @@ _EXIT_SECONDS = 5.0
 
 
 def run(
-    options: bytes,
     control: MessagePipe,
+    options: bytes,
     questions: MessagePipe,
     board: Board,
     index: int,
@@ -54,15 +54,14 @@ def run(
     """Serves until the server's own process says to stop, or ends.
 
     Args:
-      options: pickled ServeOptions.
       control: to the server's own process.
+      options: pickled ServeOptions.
       questions: to its properties.
       board: what all processes see of one another.
       index: which worker this is.
       serial: its number among all that there ever were.
       levels: of loggers, by name.
     """
-    children.leave_signals_to_parent()
     # multiprocessing ends it with its parent, but environments may have processes of their own.
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     try:

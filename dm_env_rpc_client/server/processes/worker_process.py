@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import threading
@@ -18,6 +17,7 @@ from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.spawned import SpawnedChild
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -73,7 +73,6 @@ class WorkerProcess:
         self._levels = _levels()
         self._stopped_looks = 0
         self._killed_because = ""
-        self.control, others = MessagePipe.pair()
         answers, questions = MessagePipe.pair()
         threading.Thread(
             target=answer_questions,
@@ -81,22 +80,12 @@ class WorkerProcess:
             name=f"dm_env_rpc answers worker {index}",
             daemon=True,
         ).start()
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=in_worker.run,
-            args=(options, others, questions, board, index, serial, self._levels),
-            name=f"dm_env_rpc worker {serial}",
-            daemon=True,
-        )
-        try:
-            self._process.start()
-        except BaseException:
-            self.control.close()
-            raise
-        finally:
-            others.close()
-            questions.close()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
+        arguments = options, questions, board, index, serial, self._levels
+        with contextlib.closing(questions):
+            self._process = SpawnedChild(
+                in_worker.run, *arguments, name=f"dm_env_rpc worker {serial}"
+            )
+        self.control, self.pid = self._process.pipe, self._process.pid
 
     @property
     def is_clean(self) -> bool:
@@ -106,7 +95,7 @@ class WorkerProcess:
     @property
     def is_alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.is_alive()
+        return self._process.is_alive
 
     def check_begun(self) -> None:
         """Waits until it serves.
@@ -157,21 +146,11 @@ class WorkerProcess:
 
     def reap(self) -> None:
         """Waits until the process has ended, kills it if it does not, and says how it ended."""
-        process = self._process
-        process.join(_END_SECONDS)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        code = process.exitcode
-        ended = f"ended with exit code {code}"
+        ended = children.how_it_ended(self._process.wait(_END_SECONDS))
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"
-        elif code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                ended = f"was ended by {signal.Signals(-code).name}"
         self.ended = ended
-        self.control.close()
-        process.close()
+        self._process.close()
 
 
 def _levels() -> Mapping[str, int]:

@@ -1,0 +1,80 @@
+"""Children that run a function of this program, spawned by multiprocessing.
+
+A forked child would inherit locks that other threads of this process hold, and CUDA fails in it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+
+
+class SpawnedChild:
+    """A child, which is started. One thread waits for it.
+
+    Signals to the group of both are left to this process, see `children.leave_signals_to_parent`.
+
+    Args:
+      run: what the child does: called with its end of the pipe, and the arguments.
+      *arguments: for `run`; pickled.
+      name: of the process.
+
+    Attributes:
+      pid: the id of the process.
+      pipe: this end of a pipe to the child.
+
+    Raises:
+      Exception: an argument cannot be pickled, or there can be no more processes.
+    """
+
+    def __init__(self, run: Callable[..., object], *arguments: Any, name: str):
+        self.pipe, others = MessagePipe.pair()
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_run, args=(run, others, arguments), name=name, daemon=True
+        )
+        try:
+            self._process.start()
+        except BaseException:
+            self.pipe.close()
+            raise
+        finally:
+            others.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        """Kills the process, if it still runs."""
+        self._process.kill()
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Waits until the process has ended, and returns its exit code, as `subprocess` does.
+
+        Args:
+          seconds: how long it may take, before it is killed; None for no limit.
+        """
+        self._process.join(seconds)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        code = self._process.exitcode
+        assert code is not None
+        return code
+
+    def close(self) -> None:
+        """Closes the pipe and frees the process, which has ended; it has no other use then."""
+        self.pipe.close()
+        self._process.close()
+
+
+def _run(run: Callable[..., object], pipe: MessagePipe, arguments: tuple[Any, ...]) -> None:
+    children.leave_signals_to_parent()
+    run(pipe, *arguments)
