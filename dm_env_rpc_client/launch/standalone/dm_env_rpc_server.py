@@ -1164,8 +1164,7 @@ class _Gymnasium:
         except (AttributeError, LookupError, TypeError):
             if type(found) is tuple and len(found) in (4, 5):
                 raise
-            name = type(getattr(self._env, "unwrapped", self._env)).__name__
-            text = f"step of {name} returned {_described(found)}"
+            text = f"step of {self._name()} returned {_described(found)}"
             expected = "(observation, reward, terminated, truncated, info)"
             raise TypeError(f"{text}; expected {expected}, as of Gymnasium") from None
         if len(found) == 4 and is_truncated:
@@ -1173,9 +1172,11 @@ class _Gymnasium:
         step_type = LAST if is_terminated or is_truncated else MID
         observed = self._observed(observation, info, is_terminated and is_truncated)
         if type(reward) is not float:
-            name = type(getattr(self._env, "unwrapped", self._env)).__name__
-            reward = _reward_of(reward, f"step of {name}")
+            reward = _reward_of(reward, f"step of {self._name()}")
         return TimeStep(step_type, reward, 0.0 if is_terminated else 1.0, observed)
+
+    def _name(self) -> str:
+        return type(getattr(self._env, "unwrapped", self._env)).__name__
 
     def _observed(self, observation: Any, info: Any, is_truncated_too: bool) -> Any:
         value = _to_wire(self._env.observation_space, observation)
@@ -2191,10 +2192,14 @@ class _Connection:
                     continue
                 part = data[at : at + room]
                 at += len(part)
-                self._window -= len(part)
-                stream.window -= len(part)
-                self._outbound += _frame(_DATA, 0, stream.number, part)
+                self._put(stream, part)
             self._flush()
+
+    def _put(self, stream: _Stream, part: Any) -> None:
+        """Sends content, for which both windows have room."""
+        self._window -= len(part)
+        stream.window -= len(part)
+        self._outbound += _frame(_DATA, 0, stream.number, part)
 
     def _greet(self, stream: _Stream) -> None:
         if not stream.has_headers:
@@ -2278,9 +2283,7 @@ class _Connection:
                 return
             except _Violation as violation:
                 if not violation.stream:
-                    last = _number(self.last_stream) + _number(violation.code)
-                    self._outbound += _frame(_GOAWAY, 0, 0, last)
-                    self._flush()
+                    self._send_goaway(violation.code)
                     raise OSError(str(violation)) from None
                 self._reset_stream(violation.stream, violation.code)
 
@@ -2434,10 +2437,8 @@ class _Connection:
             if is_known or stream.path.endswith("Watch"):
                 answer = struct.pack(">BI", 0, 2) + (b"\x08\x01" if is_known else b"\x08\x03")
                 _require(len(answer) <= min(self._window, stream.window), _CALM, stream.number)
-                self._window -= len(answer)
-                stream.window -= len(answer)
                 self._greet(stream)
-                self._outbound += _frame(_DATA, 0, stream.number, answer)
+                self._put(stream, answer)
             if stream.path.endswith("Check"):
                 text = "" if is_known else "no such service"
                 self._finish(stream, 0 if is_known else NOT_FOUND, text)
@@ -2576,9 +2577,12 @@ class _Connection:
         """Tells the client that no new streams are taken."""
         with self.lock:
             self.is_ending = True
-            last = _number(self.last_stream) + _number(0)
-            self._outbound += _frame(_GOAWAY, 0, 0, last)
-            self._flush()
+            self._send_goaway(0)
+
+    def _send_goaway(self, code: int) -> None:
+        last = _number(self.last_stream) + _number(code)
+        self._outbound += _frame(_GOAWAY, 0, 0, last)
+        self._flush()
 
     def _linger(self) -> None:
         """Has the client read why its connection ends, before that is lost by a reset."""
