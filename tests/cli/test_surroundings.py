@@ -162,7 +162,7 @@ MOMENTS = [
     pytest.param("/environment/worlds.py:make", marks=pytest.mark.slow),
     "/client/connection.py:connect_with",
     pytest.param("/cli/stepping/policies.py:make_policy", marks=pytest.mark.slow),
-    pytest.param("/cli/stepping/run.py:_run_episode", marks=pytest.mark.slow),
+    pytest.param("/cli/stepping/episodes.py:__iter__", marks=pytest.mark.slow),
     "/environment/dm_env_adaptor.py:step",
     pytest.param("/cli/stepping/run.py:_summarize", marks=pytest.mark.slow),
     "/cli/consoles.py:print_json",

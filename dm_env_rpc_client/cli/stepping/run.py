@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +15,6 @@ from dm_env_rpc_client.cli.stepping.watch import CUT_OFF, Watch, on_stderr
 
 if TYPE_CHECKING:
     import dm_env
-
-    from dm_env_rpc_client.cli.stepping.policies import Policy
 
 EXAMPLES = examples(
     "dm-env-rpc run                           # Catch, an example game",
@@ -54,7 +51,7 @@ def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = Fa
     """
     from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    from dm_env_rpc_client.cli.stepping.batch_episodes import BatchEpisodes
+    from dm_env_rpc_client.cli.stepping.episodes import Episodes
     from dm_env_rpc_client.cli.stepping.policies import make_policy
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
@@ -78,12 +75,7 @@ def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = Fa
                 return timestep
 
             num_envs = num_envs_of(env)
-            ending: Iterable[dict[str, Any]]
-            if num_envs is None:
-                ending = (_run_episode(env, act, max_steps, watch, step) for _ in range(episodes))
-            else:
-                ending = BatchEpisodes(env, num_envs, act, episodes, max_steps, watch, step)
-            for episode in ending:
+            for episode in Episodes(env, num_envs, act, episodes, max_steps, watch, step):
                 done.append(episode)
                 bar.advance(task)
     summary = {
@@ -94,28 +86,6 @@ def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = Fa
         **_summarize(done, latencies, num_envs or 1),
     }
     (print_json if as_json else _print)(summary)
-
-
-def _run_episode(
-    env: dm_env.Environment,
-    act: Policy,
-    max_steps: int,
-    watch: Watch,
-    step: Callable[[Any], dm_env.TimeStep],
-) -> dict[str, Any]:
-    import numpy as np
-
-    with watch.step():
-        timestep = env.reset()
-    episode_return = 0.0
-    for length in range(1, max_steps + 1):
-        timestep = step(act(timestep))
-        # A reward may be an array; the table shows its sum.
-        episode_return += float(np.sum(timestep.reward)) if timestep.reward is not None else 0.0
-        if timestep.last():
-            ended = "interrupted" if np.any(timestep.discount) else "terminated"
-            return {"return": episode_return, "length": length, "ended": ended}
-    return {"return": episode_return, "length": max_steps, "ended": CUT_OFF}
 
 
 def _summarize(

@@ -1,4 +1,4 @@
-"""Episodes of the rows of a batched world, for `dm-env-rpc run`."""
+"""Episodes of a world, or of all rows of a batched one, for `dm-env-rpc run`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 
-class BatchEpisodes:
-    """Runs episodes in all rows at once.
+class Episodes:
+    """Runs episodes, in a batched world in all rows at once.
 
     Each row runs as many as the others, give or take one: of those that end first, more would be
-    short.
+    short. A world that is no batch has one row.
 
     Args:
       env: the world.
+      num_envs: the number of its rows; None if it is no batch.
       act: the policy; its actions are those of all rows.
       count: the number of episodes of all rows.
       max_steps: the number of steps after which an episode is cut off.
@@ -36,7 +37,7 @@ class BatchEpisodes:
     def __init__(
         self,
         env: DmEnvAdaptor,
-        num_envs: int,
+        num_envs: int | None,
         act: Policy,
         count: int,
         max_steps: int,
@@ -48,11 +49,12 @@ class BatchEpisodes:
         self._max_steps = max_steps
         self._watch = watch
         self._step = step
-        rows = np.arange(num_envs)
-        self._wanted = count // num_envs + (rows < count % num_envs)
-        self._returns = np.zeros(num_envs)
-        self._lengths = np.zeros(num_envs, int)
-        self._takes_mask = True
+        self._is_batch = num_envs is not None
+        rows = np.arange(num_envs or 1)
+        self._wanted = count // len(rows) + (rows < count % len(rows))
+        self._returns = np.zeros(len(rows))
+        self._lengths = np.zeros(len(rows), int)
+        self._takes_mask = self._is_batch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields each episode when it has ended."""
@@ -60,7 +62,9 @@ class BatchEpisodes:
         while self._wanted.any():
             timestep = self._step(self._act(timestep))
             self._check(timestep)
-            kinds = timestep.observation[batches.STEP_TYPE]
+            kinds = np.atleast_1d(
+                timestep.observation[batches.STEP_TYPE] if self._is_batch else timestep.step_type
+            )
             stepped = kinds != dm_env.StepType.FIRST
             rewards = np.asarray(0.0 if timestep.reward is None else timestep.reward)
             sums = rewards.reshape(len(kinds), -1).sum(axis=1) if rewards.ndim else rewards
@@ -77,10 +81,12 @@ class BatchEpisodes:
                 timestep = self._begin(ended, is_cut, timestep)
 
     def _episode(self, row: int, timestep: dm_env.TimeStep, is_cut: bool) -> dict[str, Any]:
-        discount = None if timestep.discount is None else timestep.discount[row]
+        discount = timestep.discount
+        if self._is_batch and discount is not None:
+            discount = discount[row]
         ended = "interrupted" if discount is None or np.any(discount) else "terminated"
         return {
-            "row": row,
+            **({"row": row} if self._is_batch else {}),
             "return": float(self._returns[row]),
             "length": int(self._lengths[row]),
             "ended": CUT_OFF if is_cut else ended,
@@ -96,19 +102,21 @@ class BatchEpisodes:
             except DmEnvRpcError:
                 # A vector environment that begins them itself.
                 self._takes_mask = False
-        if not is_cut.any():
+        if self._is_batch and not is_cut.any():
             return last
         self._returns[:] = self._lengths[:] = 0
         return self._reset(None)
 
     def _reset(self, mask: npt.NDArray[np.bool_] | None) -> dm_env.TimeStep:
         with self._watch.step():
-            timestep = self._env.reset({} if mask is None else {batches.RESET_MASK: mask})
+            timestep = self._env.reset(None if mask is None else {batches.RESET_MASK: mask})
         self._check(timestep)
         return timestep
 
     def _check(self, timestep: dm_env.TimeStep) -> None:
         """Raises EnvironmentsFailedError if rows have raised something."""
+        if not self._is_batch:
+            return
         errors = timestep.observation.get(batches.ROW_ERRORS, "")
         found = batches.row_errors(errors, len(self._lengths))
         if found:
