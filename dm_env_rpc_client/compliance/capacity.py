@@ -6,7 +6,6 @@ The documents leave it to the server ("Protocol overview"), so what it has no ro
 from __future__ import annotations
 
 import contextlib
-from typing import NamedTuple
 
 from google.rpc import status_pb2
 
@@ -22,20 +21,12 @@ _COUNTED_SECONDS = 5.0
 """How long a server may take to answer a further client; some never answer it."""
 
 
-class Connections(NamedTuple):
-    """The connections that a server answers on at the same time.
+def count_connections(address: str, options: Options, facts: Facts) -> Facts:
+    """Finds out how many connections the server answers on, up to as many as checks take.
 
-    Attributes:
-      most: how many there are; 0 if the server has room for as many as the checks take.
-      answers_leave: whether it answers a LeaveWorld on a new connection.
+    Returns:
+      The facts with `connections`, which is 0 if there are as many, and `answers_leave`.
     """
-
-    most: int
-    answers_leave: bool
-
-
-def count_connections(address: str, options: Options) -> Connections:
-    """Finds out how many connections the server answers on, up to as many as checks take."""
     answering: list[Probe] = []
     timeout = min(options.timeout, _COUNTED_SECONDS)
     # Two agents in worlds of their own, with companions, is the most that a check takes.
@@ -55,32 +46,23 @@ def count_connections(address: str, options: Options) -> Connections:
             if answering and not answering[0].is_answered():
                 break
             answering.append(probe)
-    if options.connections or len(answering) == wanted:
-        return Connections(options.connections, bool(answering))
-    return Connections(len(answering), bool(answering))
+    is_known = options.connections or len(answering) == wanted
+    return facts._replace(
+        connections=options.connections if is_known else len(answering),
+        answers_leave=bool(answering),
+    )
 
 
-class Joins(NamedTuple):
-    """The clients that can join beside another one, and why further ones cannot.
+def count_joins(address: str, options: Options, facts: Facts) -> Facts:
+    """Finds out whether a second client can join: the world of the first, or one of its own.
 
-    Attributes:
-      one_client: why a second client cannot do anything; "" if it can.
-      one_agent: why it cannot join the world of the first; "" if it can, or if that is not known.
-      one_joined: why it cannot join a world of its own; "" as above.
+    Returns:
+      The facts with why it cannot: `one_client`, `one_agent` or `one_joined`.
     """
-
-    one_client: str = ""
-    one_agent: str = ""
-    one_joined: str = ""
-
-
-def count_joins(address: str, options: Options, facts: Facts) -> Joins:
-    """Finds out whether a second client can join: the world of the first, or one of its own."""
-    told = facts.one_agent
     has_room = facts.lack(Takes(connections=2), options.companions) is None
     # If the options promise several agents, they are checked, not counted.
     if options.several_agents or not has_room:
-        return Joins(one_agent=told)
+        return facts
     one_agent = one_joined = ""
     # If it is a violation that this fails, a check will find it.
     with (
@@ -92,13 +74,13 @@ def count_joins(address: str, options: Options, facts: Facts) -> Joins:
         name, other = trial.join().world_name, trial.connect()
         beside = _refusals(trial, other)
         if len(set(alone)) > 1 and len(set(beside)) == 1 and beside[0] is not None:
-            return Joins(one_client=beside[0][1] or "without a reason", one_agent=told)
+            return facts._replace(one_client=beside[0][1] or "without a reason")
         other = trial.usable(other)
         one_agent = _refusal(trial, other, name)
         if one_agent:
             other = trial.usable(other)
             one_joined = _refusal(trial, other, trial.create_another_world(other))
-    return Joins(one_agent=told or one_agent, one_joined=one_joined)
+    return facts._replace(one_agent=facts.one_agent or one_agent, one_joined=one_joined)
 
 
 def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:

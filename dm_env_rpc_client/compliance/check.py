@@ -25,11 +25,12 @@ class Check:
       leniency: why a violation is a warning: what keeps a client that follows the documents from
         noticing it. "" if a violation is an error.
       needs: the checks without which this one says nothing; it is skipped if one of them finds
-        something.
+        something, or one that they need.
       explained_by: the checks of the same rule in a simpler form; if one of them finds something,
         a violation is not reported a second time.
       otherwise: what is true of the server if the statement does not hold, as the reason with
         which the checks that need it are skipped.
+      tells: the attribute of `Facts` that is True once the check has passed; "" for none.
       takes: the clients that it takes; it is skipped on servers that do not take that many.
       function: the test; raises ViolationError if the statement does not hold, and
         NotOfferedError if the server does not have the tested feature.
@@ -42,6 +43,7 @@ class Check:
     needs: tuple[Check, ...] = ()
     explained_by: tuple[Check, ...] = ()
     otherwise: str = ""
+    tells: str = ""
     takes: Takes = ONE
     function: Callable[[Trial], None] = _no_test
 

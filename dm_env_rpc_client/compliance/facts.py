@@ -41,6 +41,7 @@ class Facts(NamedTuple):
       refuses_unknown_actions: whether a step in a sequence refuses unknown actions.
       refuses_empty_requests: whether a request without a payload gets an error, as one of another
         dialect does.
+      answers_leave: whether it answers a LeaveWorld on a new connection.
     """
 
     connections: int = 0
@@ -53,6 +54,7 @@ class Facts(NamedTuple):
     ignores_first_actions: bool = False
     refuses_unknown_actions: bool = False
     refuses_empty_requests: bool = False
+    answers_leave: bool = False
 
     def lack(self, takes: Takes, companions: int) -> str | None:
         """Returns why there is no room for the clients of a check; None if there is.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -171,24 +172,23 @@ class Options:
         from dm_env_rpc_client.errors import SpecError
         from dm_env_rpc_client.tensors.settings import pack_settings
 
+        checked: dict[Kind, Callable[..., Any]] = {
+            Kind.SECONDS: arguments.seconds,
+            Kind.SWITCH: arguments.flag,
+            Kind.NAMES: arguments.names,
+            Kind.POLICY: arguments.text,
+            Kind.FILE: functools.partial(arguments.path, none="None"),
+        }
         for field, flag in FLAGS.items():
             value = getattr(self, field)
-            if flag.kind is Kind.SETTINGS:
+            if flag.kind in checked:
+                checked[flag.kind](field, value)
+            elif flag.kind is Kind.SETTINGS:
                 pack_settings(value, field)
             elif flag.kind is Kind.COUNT:
                 arguments.count(field, value, least=flag.minimum)
-            elif flag.kind is Kind.SECONDS:
-                arguments.seconds(field, value)
             elif flag.kind is Kind.YES_OR_NO and value not in (True, False, None):
                 raise SpecError(f"{field} must be yes or no, got {value!r}")
-            elif flag.kind is Kind.SWITCH:
-                arguments.flag(field, value)
-            elif flag.kind is Kind.NAMES:
-                arguments.names(field, value)
-            elif flag.kind is Kind.POLICY:
-                arguments.text(field, value)
-            elif flag.kind is Kind.FILE:
-                arguments.path(field, value, none="None")
         unknown = set(self.required_create_settings) - set(self.create_settings)
         if unknown:
             raise SpecError(

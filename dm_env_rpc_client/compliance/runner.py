@@ -8,12 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from dm_env_rpc_client.compliance.capacity import (
-    Connections,
-    Joins,
-    count_connections,
-    count_joins,
-)
+from dm_env_rpc_client.compliance.capacity import count_connections, count_joins
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import foundations
 from dm_env_rpc_client.compliance.facts import Facts
@@ -54,9 +49,8 @@ class Suite:
         self._gone: Check | None = None
         # The last check whose request was not answered although the server could still be used.
         self._suspect: Check | None = None
-        self._connections = Connections(options.connections, answers_leave=False)
         told = "the options say so" if options.several_agents is False else ""
-        self._joins = Joins(one_agent=told)
+        self._facts = Facts(options.connections, one_agent=told)
 
     def results(self, check: Check, asked_later: Collection[str] = ()) -> Iterator[Result]:
         """Runs a check, unless it has run already, and what it needs.
@@ -88,28 +82,11 @@ class Suite:
                 continue
             result = self._result(check)
             if check is foundations.the_server_can_be_checked and not result.is_finding:
-                self._connections = count_connections(self._address, self._options)
-            if check is FOUNDATIONS[-1]:
-                self._count_joins()
-
-    def _facts(self) -> Facts:
-        """Returns what is known by now."""
-        return Facts(
-            self._connections.most,
-            self._joins.one_client,
-            self._joins.one_agent,
-            self._joins.one_joined,
-            takes_resets=self._holds(foundations.a_reset_is_taken),
-            survives_errors=self._holds(foundations.the_stream_survives_errors),
-            errors_are_no_ops=self._holds(foundations.an_error_changes_no_state),
-            ignores_first_actions=self._holds(foundations.the_first_step_ignores_its_actions),
-            refuses_unknown_actions=self._holds(foundations.unknown_actions_are_refused),
-            refuses_empty_requests=self._holds(foundations.a_request_without_payload_is_refused),
-        )
-
-    def _holds(self, check: Check) -> bool:
-        result = self._results.get(check.name)
-        return result is not None and result.outcome is Outcome.PASSED
+                self._facts = count_connections(self._address, self._options, self._facts)
+            if check is FOUNDATIONS[-1] and self._gone is None:
+                joined = self._results[foundations.a_world_can_be_joined.name]
+                if joined.outcome is Outcome.PASSED:
+                    self._facts = count_joins(self._address, self._options, self._facts)
 
     def _result(self, check: Check) -> Result:
         """Returns the result of a check, which runs once, and not if it is blocked."""
@@ -132,7 +109,7 @@ class Suite:
             return _is_gone_since(self._gone)
         if found:
             return f"{found[0].otherwise or found[0].clause} ({found[0].name})"
-        return self._facts().lack(check.takes, self._options.companions)
+        return self._facts.lack(check.takes, self._options.companions)
 
     def _findings(self, check: Check) -> list[Check]:
         """Returns the checks whose findings block a check, in the order in which they ran."""
@@ -164,7 +141,7 @@ class Suite:
         return dataclasses.replace(result, seconds=time.monotonic() - started)
 
     def _outcome(self, check: Check) -> Result:
-        trial = Trial(self._address, self._options, self._facts())
+        trial = Trial(self._address, self._options, self._facts)
         try:
             with trial:
                 check.function(trial)
@@ -180,6 +157,9 @@ class Suite:
             lost = ViolationError("a connection", "", str(error), is_unanswered=True)
             return self._finding(check, lost, trial.was_answered)
         self._suspect = None
+        if check.tells:
+            told: dict[str, Any] = {check.tells: True}
+            self._facts = self._facts._replace(**told)
         return _result(check, Outcome.PASSED)
 
     def _is_reported_by_another(self, check: Check, violation: ViolationError) -> bool:
@@ -254,15 +234,11 @@ class Suite:
             with contextlib.closing(
                 Probe(self._address, timeout, self._options.security())
             ) as probe:
-                if self._connections.answers_leave and not probe.is_answered():
+                if self._facts.answers_leave and not probe.is_answered():
                     return "no answer on a new connection"
         except DmEnvRpcClientError as error:
             return f"no connection: {error}"
         return None
-
-    def _count_joins(self) -> None:
-        if self._gone is None and self._holds(foundations.a_world_can_be_joined):
-            self._joins = count_joins(self._address, self._options, self._facts())
 
 
 def _is_gone_since(check: Check) -> str:

@@ -8,27 +8,21 @@ from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import (
     actions,
     foundations,
-    joining,
     observations,
     properties,
     sequences,
-    spec_sanity,
     streaming,
     world_independence,
-    world_lifetimes,
-    world_resets,
+    worlds,
 )
 
 _MODULES = (
     foundations,
-    world_lifetimes,
+    worlds,
     world_independence,
-    joining,
-    spec_sanity,
     observations,
     actions,
     sequences,
-    world_resets,
     streaming,
     properties,
 )

@@ -185,13 +185,12 @@ class Trial:
         Raises:
           NotOfferedError: the world cannot be joined again.
         """
-        for is_last in _attempts():
-            answer = probe.ask(self.join_request(world_name), "a JoinWorldResponse")
-            if isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
-                return probe, answer
-            if not is_last:
-                probe = self.usable(probe)
-        raise NotOfferedError(f"the world cannot be joined again after an error: {answer.message}")
+        probe, answer = self._ask_to_join(probe, world_name, is_patient=True)
+        if isinstance(answer, status_pb2.Status):
+            raise NotOfferedError(
+                f"the world cannot be joined again after an error: {answer.message}"
+            )
+        return probe, answer
 
     def create_world(self, probe: Probe) -> str:
         """Creates a world and returns its name; or returns `world_name` of the options.
@@ -268,8 +267,20 @@ class Trial:
         is_patient = probe is None
         probe = probe or self.connect()
         name = self.create_world(probe) if world_name is None else world_name
+        probe, answer = self._ask_to_join(probe, name, is_patient)
+        if isinstance(answer, status_pb2.Status):
+            raise probe.violation("a JoinWorldResponse", answer)
+        self._accompany(name)
+        return ProbeAgent(probe, answer, name, self.options, self.facts)
+
+    def _ask_to_join(self, probe: Probe, name: str, is_patient: bool) -> tuple[Probe, Any]:
+        """Joins; if patient, again and again until others have left.
+
+        Returns:
+          The connection, which may be another one, and the answer.
+        """
         # What a connection has created may end with it.
-        can_reconnect = is_patient and name not in probe.created
+        can_reconnect = name not in probe.created
         for is_last in _attempts():
             answer = probe.ask(self.join_request(name), "a JoinWorldResponse")
             if is_last or not is_patient or not isinstance(answer, status_pb2.Status):
@@ -278,10 +289,7 @@ class Trial:
                 probe = self.usable(probe)
             elif not self.facts.survives_errors:
                 break
-        if isinstance(answer, status_pb2.Status):
-            raise probe.violation("a JoinWorldResponse", answer)
-        self._accompany(name)
-        return ProbeAgent(probe, answer, name, self.options, self.facts)
+        return probe, answer
 
     def run(self) -> ProbeAgent:
         """Joins a new world, or that of the options, and returns the agent in a sequence."""

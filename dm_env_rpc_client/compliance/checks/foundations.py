@@ -110,6 +110,7 @@ def a_failed_request_is_answered(trial: Trial) -> None:
     "The first step of a sequence ignores its actions, whatever they are.",
     leniency="a client has no reason to send actions that do not exist",
     needs=(a_world_can_be_joined,),
+    tells="ignores_first_actions",
 )
 def the_first_step_ignores_its_actions(trial: Trial) -> None:
     """Begins a sequence with an unknown action.
@@ -145,6 +146,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
     leniency=_UNKNOWN_IS_A_MISTAKE,
     needs=(a_failed_request_is_answered,),
     otherwise="unknown actions are not refused",
+    tells="refuses_unknown_actions",
 )
 def unknown_actions_are_refused(trial: Trial) -> None:
     """Sends an unknown UID in a sequence, alone and beside valid ones.
@@ -164,6 +166,7 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     leniency="a server may close the stream after an error that it takes for a fatal one",
     needs=(a_failed_request_is_answered,),
     otherwise="errors end the stream",
+    tells="survives_errors",
 )
 def the_stream_survives_errors(trial: Trial) -> None:
     """Causes errors before a join and after one, each on a connection of its own.
@@ -194,6 +197,7 @@ def the_stream_survives_errors(trial: Trial) -> None:
     "ResetRequest/Response",
     "A Reset is carried out; a server without it answers with the code UNIMPLEMENTED.",
     otherwise="a Reset is refused",
+    tells="takes_resets",
 )
 def a_reset_is_taken(trial: Trial) -> None:
     """Resets with the settings of the options before the first sequence.
@@ -257,6 +261,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
         unknown_actions_are_refused,
     ),
     otherwise="errors are no no-ops",
+    tells="errors_are_no_ops",
 )
 def an_error_changes_no_state(trial: Trial) -> None:
     """Fails in each state; the state shows in whether actions are ignored afterwards.
@@ -282,6 +287,7 @@ def an_error_changes_no_state(trial: Trial) -> None:
     "A request that fails for any reason is answered with an error.",
     leniency="a client sends no request without a payload",
     needs=(a_failed_request_is_answered,),
+    tells="refuses_empty_requests",
 )
 def a_request_without_payload_is_refused(trial: Trial) -> None:
     """Sends an empty envelope.

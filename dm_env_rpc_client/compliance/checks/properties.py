@@ -218,7 +218,7 @@ def readable_properties_can_be_read(trial: Trial) -> None:
 @_of_properties(
     "A property that is not readable has no value to read.",
     leniency=_FOLLOWS_ATTRIBUTES,
-    needs=(properties_can_be_listed, a_failed_request_is_answered),
+    needs=(properties_can_be_listed,),
 )
 def unreadable_properties_are_refused(trial: Trial) -> None:
     """Reads each one.
@@ -252,7 +252,7 @@ def writable_properties_can_be_written(trial: Trial) -> None:
 @_of_properties(
     "A property that is not writable cannot be written.",
     leniency=_FOLLOWS_ATTRIBUTES,
-    needs=(readable_properties_can_be_read, a_failed_request_is_answered),
+    needs=(readable_properties_can_be_read,),
 )
 def unwritable_properties_are_refused(trial: Trial) -> None:
     """Writes to each one the value that was read.
@@ -269,7 +269,7 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
 @_of_properties(
     "A property that does not exist is refused.",
     leniency="a client finds out by a list which properties there are",
-    needs=(properties_can_be_listed, a_failed_request_is_answered),
+    needs=(properties_can_be_listed,),
 )
 def unknown_properties_are_refused(trial: Trial) -> None:
     """Reads, writes and lists an unknown key.

@@ -15,15 +15,14 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     one_answer_for_each_request,
     the_stream_survives_errors,
 )
-from dm_env_rpc_client.compliance.checks.joining import step_and_reset_need_a_join
 from dm_env_rpc_client.compliance.checks.observations import (
     nothing_is_returned_unless_requested,
-    what_is_requested_is_returned,
 )
 from dm_env_rpc_client.compliance.checks.sequences import (
     states_follow_each_other,
     the_last_step_returns_observations,
 )
+from dm_env_rpc_client.compliance.checks.worlds import step_and_reset_need_a_join
 from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
@@ -38,11 +37,7 @@ _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 @_of_streaming(
     "Requests sent without waiting are answered in their order.",
-    needs=(
-        nothing_is_returned_unless_requested,
-        what_is_requested_is_returned,
-        the_last_step_returns_observations,
-    ),
+    needs=(nothing_is_returned_unless_requested, the_last_step_returns_observations),
 )
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
     """Requests different observations in each of many steps and compares the answers.
