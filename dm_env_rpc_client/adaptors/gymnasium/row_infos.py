@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ __all__ = ["OwnInfos", "RowInfos", "StackedInfos"]
 _INDEX = operator.itemgetter(0)
 
 _NUMBERS = (int, float, np.number)
-"""Gymnasium stacks these, and the subclass bool of int, in arrays of their type."""
+"""Gymnasium stacks numbers of these types in arrays of their type; bool is a subclass of int."""
 
 
 class RowInfos(Protocol):
@@ -93,8 +94,8 @@ class StackedInfos:
             return "", {}
         of_rows, self._infos = sorted(self._infos, key=_INDEX), []
         try:
-            infos, others = self._stacked_alike(of_rows)
-        except Exception:  # It is found again, with its row.
+            infos, others = self._stack_numbers(of_rows)
+        except Exception:  # The loop below meets the same error, and knows its row.
             infos, others = {}, of_rows
         failures: dict[int, Exception] = {}
         for index, info in others:
@@ -105,39 +106,41 @@ class StackedInfos:
                     failures[index] = error
         return encoded_stack(infos, both, self._is_exact), failures
 
-    def _stacked_alike(
+    def _stack_numbers(
         self, of_rows: Sequence[tuple[int, Any]]
     ) -> tuple[dict[str, Any], Sequence[tuple[int, Any]]]:
-        """Stacks the infos with the keys of the first one, if each key has numbers of one type.
+        """Stacks the infos that have the keys of the first one, by one assignment for each key.
 
-        One assignment for each key takes half as long as one for each row and key, see
-        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`.
+        That takes half as long as one assignment for each row and key (see
+        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`). It stacks nothing unless each
+        key has numbers of one type, and each row one info.
 
         Returns:
-          What was stacked, and the infos that remain to be stacked, in their order.
+          The stacked infos, and the others in their order.
         """
-        first = of_rows[0][1]
-        if type(first) is not dict or FINAL_OBSERVATION in first:
-            return {}, of_rows
-        names = list(first)
-        rows, alike, others = [], [], []
+        names = list(of_rows[0][1]) if of_rows and type(of_rows[0][1]) is dict else []
+        rows: list[int] = []
+        alike: list[dict[Any, Any]] = []
+        others: list[tuple[int, Any]] = []
         for row in of_rows:
-            info = row[1]
-            if type(info) is dict and list(info) == names:
+            if type(row[1]) is dict and list(row[1]) == names:
                 rows.append(row[0])
-                alike.append(info.values())
+                alike.append(row[1])
             else:
                 others.append(row)
-        columns = list(zip(*alike, strict=True))
-        for column in columns:
-            kind = type(column[0])
-            if not issubclass(kind, _NUMBERS) or {*map(type, column)} != {kind}:
-                return {}, of_rows
-        infos = self._add_info({}, first, rows[0])
+        columns = list(zip(*map(dict.values, alike), strict=True))
+        if (
+            # The name of a key's mask contains the key as text, which equal keys may not share.
+            {*map(type, itertools.chain.from_iterable(alike))} != {str}
+            or any({*map(type, column)} - {type(column[0])} for column in columns)
+            or not all(issubclass(type(column[0]), _NUMBERS) for column in columns)
+            # The end of an episode is stacked before the info of the next one.
+            or len({index for index, _ in of_rows}) < len(of_rows)
+        ):
+            return {}, of_rows
+        infos = self._add_info({}, alike[0], rows[0])
         for name, column in zip(names, columns, strict=True):
-            array = infos[name]
-            # The dtype is named since NumPy would find another one for large integers.
-            array[rows] = np.array(column, array.dtype)
+            infos[name][rows] = column
             infos[f"_{name}"][rows] = True
         return infos, others
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -27,10 +28,11 @@ class _Gymnasium:
         stacked: dict[str, Any] = {}
         failed = []
         for index, info in infos:
-            try:
-                stacked = self._add_info(stacked, info, index)
-            except Exception:
-                failed.append(index)
+            if index not in failed:
+                try:
+                    stacked = self._add_info(stacked, info, index)
+                except Exception:
+                    failed.append(index)
         return encoded_stack(stacked, np.zeros(COUNT, np.bool_), True), failed
 
 
@@ -41,6 +43,12 @@ def _ours(infos: Sequence[tuple[int, Any]]) -> tuple[str, list[int]]:
     text, failures = rows.encoded(np.zeros(COUNT, np.bool_))
     assert rows.encoded(np.zeros(COUNT, np.bool_)) == ("", {})
     return text, sorted(failures)
+
+
+class Key(str, enum.Enum):
+    """Equal to a text, and written in another way."""
+
+    A = "a"
 
 
 INT, FLOAT, BOOL = {"a": 3}, {"a": 0.5}, {"a": True}
@@ -67,8 +75,13 @@ CASES: dict[str, list[dict[Any, Any]]] = {
     "in another order": [{"a": 1, "b": 2}, {"b": 3, "a": 4}],
     "a key with the name of a mask": [{"a": 1, "_a": 2}, {"a": 3, "_a": 0}],
     "a key that is no text": [{1: 2}, {1: 3}],
+    "keys that are equal and no text": [{1: 2}, {True: 3}, {1.0: 4}],
+    "a key that is equal and has another text": [INT, {Key.A: 4}, INT],
     "a last observation": [{"final_obs": 1}, {"final_obs": 2}],
     "arrays": [{"a": np.arange(3)}, {"a": np.ones(3)}, {"a": np.ones(2)}],
+    "a list": [{"a": [1]}],
+    "lists": [{"a": [1]}, {"a": [2, 3]}],
+    "a list after a number": [INT, {"a": [1]}, INT],
     "dicts": [{"a": {"b": 1}}, {"a": {"b": 2, "c": "x"}}],
     "a dict after a number": [INT, {"a": {"b": 1}}, INT],
 }
@@ -94,5 +107,26 @@ def test_random_infos_are_stacked_as_by_gymnasium() -> None:
 
 
 def test_rows_that_step_together_are_stacked_in_the_order_of_the_rows() -> None:
-    infos = [(row, {"a": kind(row)}) for row, kind in enumerate([int, float, int, int])]
+    # The first row decides the dtype.
+    infos = list(enumerate([FLOAT, INT, INT]))
     assert _ours(infos[::-1]) == _Gymnasium().stacked(infos)
+
+
+def test_how_an_episode_ended_comes_before_the_info_of_the_next() -> None:
+    rows = StackedInfos(COUNT, True)
+    for row in range(COUNT):
+        if row in (1, 2):  # The final info of row 2 does not fit that of row 1.
+            rows.put_final(row, rows.final(np.zeros(2), {"a": np.zeros(row)}))
+        rows.put(row, INT)
+    text, failures = rows.encoded(np.zeros(COUNT, np.bool_))
+    infos: list[tuple[int, Any]] = [(row, INT) for row in range(COUNT)]
+    for row in (2, 1):
+        final = {"final_obs": np.zeros(2), "final_info": {"a": np.zeros(row)}}
+        infos.insert(row, (row, final))
+    assert (text, sorted(failures)) == _Gymnasium().stacked(infos)
+    assert list(failures) == [2]
+
+
+def test_rows_without_infos_say_which_episodes_were_terminated_and_truncated() -> None:
+    both = np.arange(COUNT) == 1
+    assert StackedInfos(COUNT, True).encoded(both) == (encoded_stack({}, both, True), {})
