@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["Contender", "Sample", "alternate", "timed"]
+__all__ = ["Contender", "Sample", "alternate", "take_turns", "timed"]
 
 Contender = Callable[[], float]
 """Takes its turn in one round, and returns the seconds of one operation in it."""
@@ -65,17 +65,20 @@ class Sample:
         return Sample(self.median * factor, self.low * factor, self.high * factor)
 
 
-def alternate(
+def take_turns(
     contenders: Mapping[str, Contender],
     rounds: int,
     progress: Callable[[int], object] = lambda done: None,
-) -> dict[str, Sample]:
+) -> dict[str, list[float]]:
     """Has the contenders take turns, in a random order in each round.
 
     Args:
       contenders: by name.
       rounds: how many turns each has.
       progress: is told the number of rounds that are done.
+
+    Returns:
+      What each contender returned in each round.
     """
     order = list(contenders)
     shuffle = random.Random(0).shuffle
@@ -85,4 +88,14 @@ def alternate(
         for name in order:
             seconds[name].append(contenders[name]())
         progress(number + 1)
-    return {name: Sample.of(of_one) for name, of_one in seconds.items()}
+    return seconds
+
+
+def alternate(
+    contenders: Mapping[str, Contender],
+    rounds: int,
+    progress: Callable[[int], object] = lambda done: None,
+) -> dict[str, Sample]:
+    """Returns the samples of `take_turns`, whose arguments it has."""
+    of_each = take_turns(contenders, rounds, progress)
+    return {name: Sample.of(seconds) for name, seconds in of_each.items()}

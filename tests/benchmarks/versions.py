@@ -5,12 +5,14 @@
     python -m tests.benchmarks.versions 562b5870 --free --json found.json
 
 Both versions step an environment that computes nothing, in every way of stepping, in bursts that
-take turns. The columns are the microseconds of a step of the older and the newer version and the
-ratio of the newer one's to the older one's in the same round: medians over the rounds, with the
-quartiles of the ratio. A ratio within a round holds where a machine becomes slower or faster from
-second to second, and a ratio of two medians does not. Everything runs on one
-processor, and the time is the processor time of client and server together; with `--free` it is the
-time that passes, and every processor may be used.
+take turns. The columns are the medians over the rounds: the microseconds of a step of the older and
+the newer version, and the ratio of both in the same round, with its quartiles. Ratios are taken
+within rounds because the speed of a machine may change from one second to the next. It also differs
+between two starts of the same program, by 5 to 20 % of a step: repeat the command before you trust
+a difference of that size.
+
+Everything runs on one processor, and the time is the processor time of client and server together;
+with `--free`, every processor may be used, and the time is the time that passes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.rounds import Contender, take_turns
 from tests.benchmarks.version_bursts import CASES
 from tests.support.history import package_at
 from tests.support.programs import ROOT
@@ -81,19 +83,12 @@ def measure(folders: Sequence[Path], case: str, rounds: int, free: bool) -> list
     Returns:
       For each version, the seconds of a step in each round.
     """
-    seconds: list[list[float]] = [[] for _ in folders]
-
-    def noted(turn: Contender, into: list[float]) -> Contender:
-        def noting() -> float:
-            into.append(turn())
-            return into[-1]
-
-        return noting
-
     with contextlib.ExitStack() as stack:
-        turns = [stack.enter_context(_stepping(folder, case, free)) for folder in folders]
-        alternate({str(k): noted(turn, seconds[k]) for k, turn in enumerate(turns)}, rounds)
-    return seconds
+        contenders = {
+            str(number): stack.enter_context(_stepping(folder, case, free))
+            for number, folder in enumerate(folders)
+        }
+        return list(take_turns(contenders, rounds).values())
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -105,9 +100,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("older", help="a commit")
     parser.add_argument("newer", nargs="?", help="a commit; default: the working tree")
     parser.add_argument("--only", action="append", choices=CASES, help="repeatable")
-    parser.add_argument("--rounds", type=int, default=40, help="bursts of each version; 40")
-    parser.add_argument("--free", action="store_true", help="use all processors; time that passes")
-    parser.add_argument("--most", type=float, help="the bound of a ratio")
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="bursts of each version; default: 40"
+    )
+    parser.add_argument(
+        "--free", action="store_true", help="use all processors, and measure the time that passes"
+    )
+    parser.add_argument("--most", type=float, help="exit with 1 if a ratio is above this bound")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     return parser.parse_args(arguments)
 

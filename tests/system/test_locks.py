@@ -139,11 +139,11 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def _uncovered_jumps(source: str, name: str) -> list[str]:
     """Returns the ends of loops within a `try` or `with` that its handlers do not cover.
 
-    CPython leaves the jump back of some loops out of its exception tables: 3.13 that of
-    `while condition`, 3.14 that of a loop whose last statement is an `if`. If an interrupt is
-    raised at that jump, no `except` or `finally` runs, and a lock stays locked. A loop of
-    `while True` and `break` that ends in another statement has no such jump, and a loop in a
-    function of its own is covered by the `try` around the call.
+    CPython leaves the jump back of some loops out of its exception tables: in 3.13 that of
+    `while condition`, in 3.14 that of a loop whose last statement is an `if`. If an interrupt is
+    raised at that jump, no `except` or `finally` runs, and a lock stays locked. `while True` has no
+    such jump unless its body ends with an `if`. A loop in a function of its own needs none: the
+    `try` around the call covers it.
     """
     found = []
     for code in _codes(compile(source, name, "exec")):
@@ -159,6 +159,8 @@ def _uncovered_jumps(source: str, name: str) -> list[str]:
 
         for place, jump in enumerate(instructions):
             if jump.opname == "JUMP_BACKWARD":
+                # The last ones of a body may be outside, too: three were too few for two loops that
+                # ended with an `if`.
                 before = (each.offset for each in instructions[max(0, place - 5) : place])
                 at = jump.offset
                 around = set().union(*map(of, before)) & of(jump.argval)
