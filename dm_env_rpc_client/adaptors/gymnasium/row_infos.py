@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,10 @@ _INDEX = operator.itemgetter(0)
 
 _NUMBERS = (int, float, np.number)
 """Gymnasium stacks numbers of these types in arrays of their type; bool is a subclass of int."""
+
+
+_MANY = 24
+"""With this number of infos or more, one assignment for each key is faster than one for each."""
 
 
 class RowInfos(Protocol):
@@ -93,10 +98,12 @@ class StackedInfos:
         if not self._infos and not both.any():  # As in most steps of most environments.
             return "", {}
         of_rows, self._infos = sorted(self._infos, key=_INDEX), []
-        try:
-            infos, others = self._stack_numbers(of_rows)
-        except Exception:  # The loop below meets the same error, and knows its row.
-            infos, others = {}, of_rows
+        infos: dict[str, Any] = {}
+        others: Sequence[tuple[int, Any]] = of_rows
+        if len(of_rows) >= _MANY:
+            # If it fails, the loop below fails in the same way, and knows the row.
+            with contextlib.suppress(Exception):
+                infos, others = self._stack_numbers(of_rows)
         failures: dict[int, Exception] = {}
         for index, info in others:
             if index not in failures:
@@ -111,14 +118,14 @@ class StackedInfos:
     ) -> tuple[dict[str, Any], Sequence[tuple[int, Any]]]:
         """Stacks the infos that have the keys of the first one, by one assignment for each key.
 
-        That takes half as long as one assignment for each row and key (see
-        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`). It stacks nothing unless each
-        key has numbers of one type, and each row one info.
+        For 64 rows this takes half as long as one assignment for each row and key; see
+        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. It stacks nothing unless each
+        key has numbers of one type and no row has several infos.
 
         Returns:
           The stacked infos, and the others in their order.
         """
-        names = list(of_rows[0][1]) if of_rows and type(of_rows[0][1]) is dict else []
+        names = list(of_rows[0][1])
         rows: list[int] = []
         alike: list[dict[Any, Any]] = []
         others: list[tuple[int, Any]] = []
@@ -135,7 +142,7 @@ class StackedInfos:
             or any({*map(type, column)} - {type(column[0])} for column in columns)
             or not all(issubclass(type(column[0]), _NUMBERS) for column in columns)
             # The end of an episode is stacked before the info of the next one.
-            or len({index for index, _ in of_rows}) < len(of_rows)
+            or (others and len({index for index, _ in of_rows}) < len(of_rows))
         ):
             return {}, of_rows
         infos = self._add_info({}, alike[0], rows[0])

@@ -11,10 +11,16 @@ import gymnasium
 import numpy as np
 import pytest
 
+from dm_env_rpc_client.adaptors.gymnasium import row_infos
 from dm_env_rpc_client.adaptors.gymnasium.extras import encoded_stack
 from dm_env_rpc_client.adaptors.gymnasium.row_infos import StackedInfos
 
 COUNT = 6
+
+
+@pytest.fixture(autouse=True, params=["one by one", "by key"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_infos, "_MANY", 1000 if request.param == "one by one" else 1)
 
 
 class _Gymnasium:
