@@ -386,7 +386,7 @@ def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
 
 
 def test_rows_are_exported_to_minari(path: Path, export_minari: Callable[..., int]) -> None:
-    import minari
+    minari = pytest.importorskip("minari")
 
     with recorded(path, Catch, ROWS) as env:
         env.unroll({"paddle": np.random.default_rng(1).integers(0, 3, (35, 3))})

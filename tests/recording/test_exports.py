@@ -17,7 +17,7 @@ from tests.support.environments import Constant
 
 
 def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) -> None:
-    import minari
+    minari = pytest.importorskip("minari")
 
     with serve(Catch) as server:
         play(server.address, 12, record=path)
@@ -46,7 +46,7 @@ NUMBERS = {
 
 
 def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[..., int]) -> None:
-    import minari
+    minari = pytest.importorskip("minari")
 
     from dm_env_rpc_client.adaptors.gymnasium.spaces import spec_to_space
 

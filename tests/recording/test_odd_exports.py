@@ -139,7 +139,7 @@ def recorded_twice(path: Path, odd: Odd, place: str) -> None:
 def test_values_of_every_kind_in_minari(
     name: str, place: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
 ) -> None:
-    import minari
+    minari = pytest.importorskip("minari")
 
     odd = ODD[name]
     recorded_twice(path, odd, place)
@@ -263,7 +263,7 @@ def test_rewards_that_are_no_numbers(
 def test_an_action_may_have_the_name_of_the_reward(
     path: Path, export_minari: Callable[..., int]
 ) -> None:
-    import minari
+    minari = pytest.importorskip("minari")
 
     write(path, session(reward=1.0, action="reward"))
     assert export_minari(path, "named-v0") == 1

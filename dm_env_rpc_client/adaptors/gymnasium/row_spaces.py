@@ -93,7 +93,7 @@ class _Structure:
         return nesting.unflatten_dict(flat, nesting.SEPARATOR)
 
 
-class SpecSpaces:
+class SpecSpaces(RowSpaces):
     """The spaces of specs; see `RowSpaces`.
 
     Args:
@@ -147,7 +147,7 @@ class SpecSpaces:
         return self._observations.structured(found)
 
 
-class OwnSpaces:
+class OwnSpaces(RowSpaces):
     """The spaces that Gymnasium environments at servers have; see `RowSpaces`.
 
     Args:
