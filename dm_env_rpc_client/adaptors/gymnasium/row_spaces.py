@@ -127,8 +127,10 @@ class SpecSpaces(RowSpaces):
     def empty(self, count: int) -> Arrays:
         found = {name: empty(spec, count) for name, spec in self.specs.observations.items()}
         for name, space in self._observations.leaves.items():
-            if _is_array(space):  # Of the dtype of the space, so that it stays the same array.
-                found[name] = found[name].astype(space.dtype)
+            # Of the dtype of the space, so that it stays the same array. Nothing is written into
+            # it, so that it takes no memory before there are values.
+            if _is_array(space) and found[name].dtype != space.dtype:
+                found[name] = np.zeros(found[name].shape, space.dtype)
         return found
 
     def observation(self, flat: Mapping[str, Any]) -> Any:
