@@ -26,7 +26,6 @@ __all__ = [
     "AUTORESET_MODE",
     "AUTORESET_MODES",
     "MAX_NUM_ENVS",
-    "NUM_BATCHES",
     "NUM_ENVS",
     "OF_BATCH",
     "RESET_MASK",
@@ -77,11 +76,9 @@ OF_BATCH = (STEP_TYPE, ROW_ERRORS)
 """The observations that a batch has and its rows do not."""
 
 MAX_NUM_ENVS = "batch.max_num_envs"
-"""The property of a server that makes batches: how many rows one may have."""
-
-NUM_BATCHES = "batch.num_batches"
-"""The property of such a server: in how many batches clients have their rows by default. A server
-with several processes says that number, since the rows of one batch are in one of them."""
+"""The property of a server that makes batches: how many rows one may have. Of a server with several
+processes it is an array of two numbers. The second one is in how many batches clients have their
+rows by default, since the rows of one batch are in one process."""
 
 WORLD_NUM_ENVS = "batch.num_envs"
 """The property of a batched world: the number of its rows."""

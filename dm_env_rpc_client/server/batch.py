@@ -36,14 +36,15 @@ MAX_ROWS = 16_384
 MAX_BYTES = DEFAULT.message_bytes
 """What the observations of all rows may take: what a client takes in one message by default."""
 
-OF_BATCHES = (batches.MAX_NUM_ENVS, batches.NUM_BATCHES)
-"""The properties that every client of a server may read, so that it knows of batches."""
-
 
 def properties_of_batches(processes: int | None) -> Properties:
-    """Returns `OF_BATCHES` of a server with so many processes; None for its own alone."""
-    getters = {batches.MAX_NUM_ENVS: lambda: MAX_ROWS, batches.NUM_BATCHES: lambda: processes or 1}
-    return Properties.of_getters(getters)
+    """Returns what every client of a server may read, so that it knows that there are batches.
+
+    Args:
+      processes: the number of its processes; None for its own alone.
+    """
+    most = MAX_ROWS if processes is None else np.array([MAX_ROWS, processes])
+    return Properties.of_getters({batches.MAX_NUM_ENVS: lambda: most})
 
 
 class Batch(dm_env.Environment):

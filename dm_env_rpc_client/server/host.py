@@ -8,9 +8,10 @@ from typing import Any
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
+from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.activity import Activity, Counts
-from dm_env_rpc_client.server.batch import OF_BATCHES, properties_of_batches
+from dm_env_rpc_client.server.batch import properties_of_batches
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.options import Handler, ServeOptions
 from dm_env_rpc_client.server.properties.offered import Properties, answer_property_request
@@ -130,7 +131,7 @@ def _answer_property(
     layers = [universal]
     key = request.read_property.key
     # Neither of these is listed, as they are of no environment.
-    if key in OF_BATCHES and not universal.knows(key):
+    if key == MAX_NUM_ENVS and not universal.knows(key):
         layers = [of_batches]
     if key.startswith(WAITING_FOR) and not universal.knows(key):
         asked_for = worlds.get(key.removeprefix(WAITING_FOR))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import click.testing
 import pytest
 
 from tests.constraints import ROOT
@@ -20,9 +19,10 @@ SCHEMAS = {
 def test_files_conform_to_their_schemas(schema: str) -> None:
     # Here, since it takes seconds to import, in each process of a run.
     main = pytest.importorskip("check_jsonschema").main
+    testing = pytest.importorskip("click.testing")
     files = [str(ROOT / name) for name in SCHEMAS[schema]]
     command = ["--builtin-schema", f"vendor.{schema}", *files]
-    checked = click.testing.CliRunner().invoke(main, command)
+    checked = testing.CliRunner().invoke(main, command)
     assert checked.exit_code == 0, checked.output
 
 

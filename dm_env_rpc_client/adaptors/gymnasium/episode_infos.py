@@ -91,19 +91,27 @@ class EpisodeInfos:
             found[row] = info._replace(info={**found[row].info, **info.info})
         return found
 
-    def stack(self, ids: Array | None) -> dict[str, Any]:
+    def stack(self, ids: Array | None, are_spread: bool = False) -> dict[str, Any]:
         """Takes the infos of some rows, or of all, stacked.
+
+        Args:
+          ids: the rows; None for all.
+          are_spread: whether each has the place of its index, among all rows.
 
         Raises:
           EnvironmentsFailedError: Gymnasium cannot put the info of one beside those of the others.
         """
+        count = len(self._addresses)
         infos = self._taken(ids) if self._stacks else {}
+        if are_spread and ids is not None and infos:
+            stacked, infos = infos, {}
+            put_together(infos, stacked, np.arange(len(ids)), ids, count)
         if not self._own:
             return infos
-        rows = range(len(self._addresses)) if ids is None else ids.tolist()
-        self.num_envs = len(rows)
+        rows = range(count) if ids is None else ids.tolist()
+        self.num_envs = count if are_spread else len(rows)
         failures: dict[int, Exception] = {}
-        for place, row in enumerate(rows):
+        for place, row in zip(rows if are_spread else range(len(rows)), rows, strict=True):
             own = self._own.pop(row, None)
             if own is None:
                 continue
@@ -173,6 +181,8 @@ def put_together(
             continue
         if key not in target:
             shape = (count, *value.shape[1:])
-            is_numeric = value.dtype.kind in "biuf"
-            target[key] = np.zeros(shape, value.dtype) if is_numeric else np.full(shape, None)
+            is_object = value.dtype.kind == "O"
+            target[key] = np.full(shape, None) if is_object else np.zeros(shape, value.dtype)
+        elif value.dtype.kind in "SU":  # Another length of texts is another dtype.
+            target[key] = target[key].astype(np.result_type(target[key], value), copy=False)
         target[key][places] = value[source]

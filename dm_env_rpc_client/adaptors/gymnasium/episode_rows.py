@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium.episode_infos import EpisodeInfos, put_together
+from dm_env_rpc_client.adaptors.gymnasium.episode_infos import EpisodeInfos
 from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, RowInfo, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import info_of, is_terminated
 from dm_env_rpc_client.adaptors.gymnasium.row_spaces import RowSpaces
@@ -251,11 +251,7 @@ class EpisodeRows(Rows):
 
         They are in the rows of their indices. Errors are those of `infos`.
         """
-        infos: dict[str, Any] = {}
-        if self._has_infos:
-            own = self._infos.stack(np.array(ids))
-            put_together(infos, own, np.arange(len(ids)), np.array(ids), self.count)
-        return infos
+        return self._infos.stack(np.array(ids), are_spread=True) if self._has_infos else {}
 
     def each_info(self) -> list[RowInfo]:
         """Takes the infos of the last step of each environment, or of its reset."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -235,40 +235,37 @@ def _ask(sites: PoolSites, index: int) -> tuple[int, int]:
     """
     group = sites.of[index].target
     try:
-        connection, pending = group.open_with(_question(batches.MAX_NUM_ENVS), _ASK_SECONDS)
+        connection, pending = group.open_with(_question(), _ASK_SECONDS)
     except DmEnvRpcClientError as error:
         raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
     try:
-        most = _number(connection, lambda: pending)
-        usual = most and _number(
-            connection,
-            lambda: connection.start(_question(batches.NUM_BATCHES), None, _ASK_SECONDS),
-        )
+        most, *usual = _numbers(connection, pending)
     except BaseException:
         connection.close()
         raise
     group.give_back(connection)
-    return most, max(1, usual)
+    return most, max([1, *usual])
 
 
-def _question(key: str) -> any_pb2.Any:
+def _question() -> any_pb2.Any:
     request = properties_pb2.PropertyRequest()
-    request.read_property.key = key
+    request.read_property.key = batches.MAX_NUM_ENVS
     packed = any_pb2.Any()
     packed.Pack(request)
     return packed
 
 
-def _number(connection: Connection, asked: Callable[[], Any]) -> int:
-    """Returns the number that a server answers; 0 for any other answer, or none."""
+def _numbers(connection: Connection, pending: Any) -> list[int]:
+    """Returns the numbers that a server answers, one or two; 0 for any other answer, or none."""
     response = properties_pb2.PropertyResponse()
     try:
-        answer = connection.wait(asked())
+        answer = connection.wait(pending)
         if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
-            return 0
-        number = unpack_tensor(response.read_property.value)
-        return max(0, int(number)) if isinstance(number, np.integer | int) else 0
+            return [0]
+        found = np.asarray(unpack_tensor(response.read_property.value))
+        is_known = found.dtype.kind in "iu" and found.shape in ((), (2,))
+        return [max(0, int(number)) for number in found.ravel()] if is_known else [0]
     # A server without this extension answers with an error, with nothing, or ends the stream.
     except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
         _log.debug("%s says nothing of batches: %s", connection.address, error)
-        return 0
+        return [0]
