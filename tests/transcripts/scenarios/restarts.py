@@ -13,6 +13,8 @@ import numpy as np
 import dm_env_rpc_client as d
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.server import serve
+from tests.support.scripted import settles
 from tests.transcripts.environments import Counter, Informed, players
 from tests.transcripts.scenarios.batches import moves
 from tests.transcripts.scenarios.gymnasium_ways import REMOTE, move
@@ -85,11 +87,15 @@ def in_gymnasium(scene: Scene) -> None:
 
 
 def in_pettingzoo(scene: Scene) -> None:
-    env = RemoteParallelEnv(scene.serve(players), restart=RESTART)
-    with contextlib.closing(env):
+    with (
+        serve(players) as server,
+        contextlib.closing(RemoteParallelEnv(scene.tap(server.address), restart=RESTART)) as env,
+    ):
         env.reset(seed=1)
         env.step(dict.fromkeys(env.agents, 1))
         scene.cut()
+        # Otherwise its world may have to be destroyed more than once.
+        assert settles(lambda: server.agent_count == 0)
         scene.see("lost", env.step(dict.fromkeys(env.agents, 1)))
         scene.see("reset", env.reset(seed=2))
         scene.see("step", env.step(dict.fromkeys(env.agents, 1)))
