@@ -33,6 +33,7 @@ shutil.copytree(_DOCS.parent / "notebooks", _DOCS / "notebooks", dirs_exist_ok=T
 
 import dm_env_rpc_client  # noqa: E402
 from dm_env_rpc_client.cli.app import app as command_line  # noqa: E402
+from dm_env_rpc_client.tensors.limits import Limits  # noqa: E402
 
 project = "dm_env_rpc_client"
 author = copyright = "the dm_env_rpc_client authors"
@@ -102,6 +103,7 @@ def _with_values(
     for made in getattr(thing, "__dataclass_fields__", {}).values():
         if made.init and made.default_factory is not dataclasses.MISSING:
             signature = signature.replace("<factory>", repr(made.default_factory()), 1)
+    signature = signature.replace(repr(Limits()), "Limits()")
     signature = re.sub(r"(?:MappingProxyType|mappingproxy)\(({.*?})\)", r"\1", signature)
     return re.sub(r"<function \w+>|lambda ?: \.\.\.", "...", signature), *rest
 
