@@ -179,7 +179,8 @@ def from_structure(
             for index, each in enumerate(space.spaces)
         )
     if of_rows:
-        return tuple(from_structure(space, row, name, as_sampled) for row in value)
+        # As Gymnasium puts samples of the space together.
+        return tuple(from_structure(space, row, name, as_sampled=True) for row in value)
     if isinstance(space, spaces.Text):
         return str(value)
     if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):

@@ -342,8 +342,10 @@ class BatchWorlds(RowWorlds):
         except Exception as error:
             self._failures.update(dict.fromkeys(rows, error))
         else:
-            self._arrived.update(dict.fromkeys(row for row in rows if row not in ended))
-            begins += ended
+            if ended:
+                begins += ended
+                rows = [row for row in rows if row not in ended]
+            self._arrived.update(dict.fromkeys(rows))
         return bool(begins) and self._begin(number, begins)
 
     def _begin(self, number: int, rows: list[int]) -> bool:
