@@ -19,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from dm_env_rpc_client import arguments
@@ -213,8 +213,6 @@ def _ask(image: str, *arguments: str) -> tuple[int, str, str]:
 
 def _pull(image: str, progress: Progress | None) -> None:
     _log.info("pulling the image %s", image)
-    layers: dict[str, bool] = {}
-    line = ""
     with subprocess.Popen(
         docker("pull", image), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, errors="replace", start_new_session=True,
@@ -222,17 +220,25 @@ def _pull(image: str, progress: Progress | None) -> None:
     ) as pulling:  # fmt: skip
         assert pulling.stdout is not None
         try:
-            for line in pulling.stdout:
-                layer, _, status = line.strip().partition(": ")
-                if status and re.fullmatch(r"[0-9a-f]{12}", layer):
-                    layers[layer] = status in ("Pull complete", "Already exists")
-                if progress is not None:
-                    progress(status or layer, sum(layers.values()), len(layers))
+            last = _follow(pulling.stdout, progress)
         except BaseException:
             os.killpg(pulling.pid, signal.SIGKILL)
             raise
     if pulling.returncode:
-        raise LaunchError(f"has no image: {line.strip()}", image, None, "")
+        raise LaunchError(f"has no image: {last}", image, None, "")
+
+
+def _follow(lines: Iterable[str], progress: Progress | None) -> str:
+    """Reports how many layers are there, by what Docker prints; returns its last line."""
+    layers: dict[str, bool] = {}
+    line = ""
+    for line in lines:
+        layer, _, status = line.strip().partition(": ")
+        if status and re.fullmatch(r"[0-9a-f]{12}", layer):
+            layers[layer] = status in ("Pull complete", "Already exists")
+        if progress is not None:
+            progress(status or layer, sum(layers.values()), len(layers))
+    return line.strip()
 
 
 def _inner_port(image: str, port: int | None, exposed: Sequence[str]) -> int:

@@ -42,13 +42,16 @@ _THREE = struct.Struct("ddd")
 # In another process, since a thread would also be late where the package keeps the interpreter.
 _SLEEPER = """
 import mmap, os, struct, sys, time
-three, period = struct.Struct("ddd"), float(sys.argv[2])
+one, period = struct.Struct("d"), float(sys.argv[2])
 with open(sys.argv[1], "r+b") as file:
-    told = mmap.mmap(file.fileno(), three.size)
+    told = mmap.mmap(file.fileno(), 3 * one.size)
 late, parent = 0.0, int(sys.argv[3])
 while os.getppid() == parent:
     due = time.monotonic() + period
-    three.pack_into(told, 0, due, late, due)
+    # From the last to the first, since it is read from the first to the last. Written at once, they
+    # come in an order that nothing promises.
+    for place, value in ((2, due), (1, late), (0, due)):
+        one.pack_into(told, place * one.size, value)
     time.sleep(period)  # How late it ends is what is measured.
     late += time.monotonic() - due
 """
@@ -77,7 +80,7 @@ def _read(told: mmap.mmap) -> tuple[float, float]:
     """Returns when the sleeper is to wake next, and how late it has been in all.
 
     While it writes, there are zeros in between, or a part of what it told before. The time when
-    it wakes is written first and last, and is always another one.
+    it wakes is written before and after the other, and is always another one.
     """
     while True:
         due, late, again = _THREE.unpack_from(told)

@@ -125,5 +125,5 @@ class Registry:
             for name in [name for name, one in self._worlds.items() if one is share]:
                 del self._worlds[name]
                 self._lost[name] = None
-            while len(self._lost) > _MOST_LOST:
-                del self._lost[next(iter(self._lost))]
+            for name in list(self._lost)[:-_MOST_LOST]:
+                del self._lost[name]

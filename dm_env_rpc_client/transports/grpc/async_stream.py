@@ -93,7 +93,9 @@ class AsyncGrpcStream(AsyncStream):
 
     async def _write_all(self) -> None:
         try:
-            while self._outbound:
+            while True:
+                if not self._outbound:
+                    break
                 message = self._outbound.popleft()
                 await (self._call.done_writing() if message is None else self._call.write(message))
         except (grpc.RpcError, asyncio.InvalidStateError):

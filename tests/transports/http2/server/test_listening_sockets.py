@@ -21,6 +21,7 @@ from dm_env_rpc_client.transports.net import listening
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.services import CHECK, WATCH
 from tests.support.certificates import Authority, Issued
+from tests.support.ports import HeldPort
 from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, frame, reset
@@ -109,8 +110,11 @@ def test_a_port_that_had_to_be_given_up_is_not_listened_on(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program takes the port on ::1 just after it was bound on 127.0.0.1."""
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
-        taken = other.getsockname()[1]
+    with (
+        HeldPort() as held,  # So that no other test listens on 127.0.0.1 there.
+        socket.create_server(("::1", held.number), family=socket.AF_INET6),
+    ):
+        taken = held.number
         ports = iter([taken])
         found = listening._free_port
         monkeypatch.setattr(listening, "_free_port", lambda all_: next(ports, None) or found(all_))
