@@ -165,7 +165,11 @@ def from_structure(
       ProtocolError: the JSON of an element is invalid.
     """
     if isinstance(space, spaces.Discrete) and not of_rows:
-        return np.dtype(space.dtype).type(value) if as_sampled else int(value)
+        if not as_sampled:
+            return int(value)
+        # The type is called with a scalar, if at all: with an array it takes ten times as long.
+        scalar, kind = value[()] if type(value) is np.ndarray else value, np.dtype(space.dtype).type
+        return scalar if type(scalar) is kind else kind(scalar)
     if isinstance(space, ARRAYS):
         return np.asarray(value, space.dtype)
     if isinstance(space, spaces.Dict):

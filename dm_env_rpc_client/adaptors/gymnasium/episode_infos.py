@@ -78,8 +78,9 @@ class EpisodeInfos:
 
     def forget(self, rows: Collection[int]) -> None:
         """Drops the infos of some rows."""
-        for row in rows:
-            self._own.pop(row, None)
+        if self._own:
+            for row in rows:
+                self._own.pop(row, None)
         if self._stacks:
             self._taken(np.array(list(rows)))
 

@@ -140,8 +140,11 @@ class BatchWorlds(RowWorlds):
         for world in self._worlds:
             world.under_way = world.rows
         answers = self._answers(rows)
-        with self._failing(sent):
+        try:  # `_failing`, without a context in each step.
             self.pool.step(sent, answers)
+        except BaseException as error:
+            if not self._is_of_rows(error, sent):
+                raise
         self._arrived.clear()
         return self._raise()
 
@@ -296,20 +299,21 @@ class BatchWorlds(RowWorlds):
         """
         try:
             yield
-        except EnvironmentsFailedError as error:
-            for number, failure in error.failures.items():
-                self._failures.update(dict.fromkeys(self._worlds[number].under_way, failure))
-            self._settle()
         except BaseException as error:
-            self._settle()
-            if isinstance(error, SpecError):
-                self._blame(sent)
-            raise
+            if not self._is_of_rows(error, sent):
+                raise
 
-    def _settle(self) -> None:
+    def _is_of_rows(self, error: BaseException, sent: Mapping[int, Actions]) -> bool:
+        """Whether an error says which worlds have failed; their rows are noted."""
+        failures = error.failures if isinstance(error, EnvironmentsFailedError) else {}
+        for number, failure in failures.items():
+            self._failures.update(dict.fromkeys(self._worlds[number].under_way, failure))
         for number, world in enumerate(self._worlds):
             if number not in self.pool.in_turn:
                 world.under_way = []
+        if isinstance(error, SpecError):
+            self._blame(sent)
+        return isinstance(error, EnvironmentsFailedError)
 
     def _raise(self) -> None:
         failures, self._failures = self._failures, {}
@@ -331,10 +335,11 @@ class BatchWorlds(RowWorlds):
         begins = [row for row in rows if row in world.unseen] if world.unseen else []
         try:
             failed = self._take(world, rows, timestep)
-            rows = [row for row in rows if row not in failed and row not in begins]
-            for row in begins:
-                failed.pop(row, None)
-            self._failures.update(failed)
+            if failed or begins:
+                rows = [row for row in rows if row not in failed and row not in begins]
+                for row in begins:
+                    failed.pop(row, None)
+                self._failures.update(failed)
             if len(rows) == len(world.rows):
                 ended = all_rows.put_rows(world.at, None, timestep)
             else:
@@ -367,7 +372,11 @@ class BatchWorlds(RowWorlds):
         if not world.has_begun:
             world.has_begun = True
             world.unseen = {*world.rows} - {*rows}
-        world.is_running = (kinds != _LAST) | self.follows_at_once
+        # Mostly there is none, and then an array need not be computed.
+        if _LAST in kinds.tobytes() and not self.follows_at_once:
+            world.is_running = kinds != _LAST
+        else:
+            world.is_running.fill(True)
         if world.unseen:
             world.is_running[world.places(world.unseen)] = False
         text = timestep.observation.get(batches.ROW_ERRORS, "")
