@@ -52,6 +52,9 @@ __all__ = [
 
 _TAKEN = ("reward", "discount")
 
+_HALF: np.dtype[Any] = np.dtype(np.float16)
+_SINGLE: np.dtype[Any] = np.dtype(np.float32)
+
 ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 """The spaces whose elements are arrays of one shape."""
 
@@ -168,7 +171,8 @@ def from_structure(
         if not as_sampled:
             return int(value)
         # The type is called with a scalar, if at all: with an array it takes ten times as long.
-        scalar, kind = value[()] if type(value) is np.ndarray else value, np.dtype(space.dtype).type
+        kind = np.dtype(space.dtype).type
+        scalar = value[()] if type(value) is np.ndarray else value
         return scalar if type(scalar) is kind else kind(scalar)
     if isinstance(space, ARRAYS):
         return np.asarray(value, space.dtype)
@@ -248,13 +252,14 @@ def _check_keys(space: spaces.Dict, name: str) -> None:
 
 def _wire_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
     dtype = np.dtype(space.dtype)
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
+    return _SINGLE if dtype == _HALF else dtype
 
 
 def _cast(value: Any, dtype: np.dtype[Any], name: str) -> Any:
     if type(value) is np.ndarray and value.dtype == dtype:
         return value
-    return casting.exact_cast(casting.as_array(value, repr(name)), dtype, repr(name))
+    where = repr(name)
+    return casting.exact_cast(casting.as_array(value, where), dtype, where)
 
 
 def _array_spec(space: Any, name: str) -> specs.Array:
