@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,9 @@ class BaseConnection:
     """
 
     _pipeline: AsyncPipeline | ThreadedPipeline
+    _finalizer: weakref.finalize[..., object]
+    """Ends the connection if nobody closes it."""
+
     _tap: Tap | None = None
     """What records the connection, which has to write all of it before `close` returns."""
 
@@ -111,6 +115,22 @@ class BaseConnection:
           pendings: what `start` returned; None if it is known that an answer is lost.
         """
         self._pipeline.interrupted(error, pendings)
+
+    def release(self, error: BaseException) -> None:
+        """Ends a connection whose use an error has interrupted, without waiting for anything.
+
+        Args:
+          error: the error, with which pending and later requests fail.
+        """
+        self._pipeline.interrupted(error)
+        self._finalizer.detach()
+
+    def _finish(self) -> None:
+        """Tells the server that no more requests follow; none may be started after this.
+
+        Closing the connection then costs no round trip after the last answer. asyncio's pipeline
+        says it when it is closed.
+        """
 
     def __repr__(self) -> str:
         state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"

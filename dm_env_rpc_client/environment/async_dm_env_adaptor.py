@@ -6,17 +6,9 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import dm_env
 
@@ -24,47 +16,24 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection
 from dm_env_rpc_client.environment.ahead import per_step, take
-from dm_env_rpc_client.environment.base_adaptor import (
-    AHEAD,
-    CLEAN_UP_SECONDS,
-    UNROLL_AHEAD,
-    BaseAdaptor,
-    Extensions,
-)
+from dm_env_rpc_client.environment.base_adaptor import AHEAD, UNROLL_AHEAD
+from dm_env_rpc_client.environment.exchanges import adrive
 from dm_env_rpc_client.environment.gymnasium_names import takes_settings
-from dm_env_rpc_client.environment.requested import AutoObservations
-from dm_env_rpc_client.environment.restarting import Restart, Supervision
-from dm_env_rpc_client.errors import (
-    ConnectionClosedError,
-    DmEnvRpcClientError,
-    DmEnvRpcError,
-    SpecError,
-)
+from dm_env_rpc_client.environment.joined_adaptor import JoinedAdaptor
+from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
-from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
-from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["AsyncDmEnvAdaptor", "AsyncJoined"]
+__all__ = ["AsyncDmEnvAdaptor"]
 
 _log = logging.getLogger(__name__)
-
 
 AsyncRejoin: TypeAlias = Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]]
 """Leaves and joins a world again."""
 
 
-class AsyncJoined(NamedTuple):
-    """A connection that has joined a world, for an adaptor."""
-
-    connection: AsyncConnection
-    specs: dm_env_rpc_pb2.ActionObservationSpecs
-    world_name: str
-    rejoin: AsyncRejoin
-
-
-class AsyncDmEnvAdaptor(BaseAdaptor):
+class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
     """Steps a remote environment from an event loop.
 
     `DmEnvAdaptor` with `reset`, `step`, `unroll` and `close` awaited; arguments, results
@@ -83,67 +52,15 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
       unwrap_single: as for `DmEnvAdaptor`.
     """
 
-    _connection: AsyncConnection | None
-    _assigned: AsyncConnection | None = None
-
-    def __init__(
-        self,
-        connection: AsyncConnection,
-        specs: dm_env_rpc_pb2.ActionObservationSpecs,
-        requested_observations: Sequence[str] | AutoObservations | None = None,
-        nested_tensors: bool = True,
-        extensions: Extensions[AsyncConnection] | None = None,
-        rejoin: AsyncRejoin | None = None,
-        unwrap_single: bool = False,
-    ):
-        self._rejoin = rejoin
-        self._join_again: Callable[[], Awaitable[AsyncJoined]] | None = None
-        self._restarting = asyncio.Lock()
-        self._make_extensions = extensions if callable(extensions) else None
-        self._on_leave = contextlib.AsyncExitStack()
+    def _prepare(self) -> None:
+        self._restart_lock = asyncio.Lock()
         self._on_close = contextlib.AsyncExitStack()
-        by_name = extensions(connection) if callable(extensions) else extensions
-        super().__init__(
-            connection, specs, requested_observations, nested_tensors, by_name, unwrap_single
-        )
-
-    @property
-    def connection(self) -> AsyncConnection:
-        """The connection, for extensions; see `DmEnvAdaptor.connection`."""
-        return self._open_connection() if self._assigned is None else self._assigned
-
-    @connection.setter
-    def connection(self, connection: AsyncConnection) -> None:
-        self._assigned = connection
 
     @takes_settings
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
-        connection = await self._ready()
-        packed = pack_settings({} if settings is None else settings)
-        # With pending steps the state is unknown; a superfluous Reset has no effect.
-        if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
-            try:
-                await self._end_sequence(connection, packed)
-            except DmEnvRpcClientError as error:
-                self._lose(error, connection)
-                return await self.reset(settings)
-        if self._supervision is not None:
-            self._supervision.end_sequence()
+        await adrive(self._resetting(settings))
         return await self.step({})
-
-    async def _end_sequence(self, connection: AsyncConnection, packed: Mapping[str, Any]) -> None:
-        try:
-            request = dm_env_rpc_pb2.ResetRequest(settings=packed)
-            await connection.send_with(request, self._interpret_reset)
-        except DmEnvRpcError as refusal:
-            if packed or self._rejoin is None:
-                raise
-            try:
-                specs = await self._rejoin()
-            except DmEnvRpcError as error:
-                raise refusal from error
-            self._adopt(specs)
 
     async def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins a sequence if none is running; see `DmEnvAdaptor.step`."""
@@ -224,78 +141,28 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         steps = self._steps_ahead(prepared, arguments.count("ahead", ahead))
         return timesteps.stack([step async for step in steps])
 
-    def _supervise(
-        self, restart: Restart, join_again: Callable[[], Awaitable[AsyncJoined]]
-    ) -> None:
-        """Has the environment started again if it is lost; see `DmEnvAdaptor._supervise`."""
-        self._supervision = Supervision(restart)
-        self._join_again = join_again
-
-    async def _restart(self) -> None:
-        """Starts the environment again if it is lost; see `DmEnvAdaptor._restart`."""
-        supervision = self._supervision
-        if supervision is None:
-            return
-        async with self._restarting:
-            while True:
-                if supervision.due is None:
-                    break
-                self._open_connection()
-                await asyncio.sleep(supervision.next_pause())
-                try:
-                    await self._move()
-                except (SpecError, ConnectionClosedError):
-                    raise
-                except DmEnvRpcClientError as error:
-                    supervision.failed(error)
-                else:
-                    supervision.check_specs(self._specs_by_kind())
-                    supervision.succeeded(self._where())
-
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
         """Awaits `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""
         self._on_close.push_async_callback(callback)
 
     async def close(self) -> None:
         """Leaves the world; a world that `make_async` created is destroyed. Raises nothing."""
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             return
         try:
-            self._connection = None
-            self._forget_extensions()
-            await _leave(connection)
-        except BaseException:  # It was cancelled, perhaps before the request was sent.
-            await _leave(connection)
-            raise
+            await adrive(self._closing())
         finally:
             try:
-                async with self._on_close, self._on_leave:
-                    pass
+                await self._on_close.aclose()
             except Exception:
                 _log.warning("could not clean up after an environment", exc_info=True)
 
     async def _ready(self) -> AsyncConnection:
         """Returns the connection; a lost environment is started again first."""
         if self._is_lost:
-            await self._restart()
+            async with self._restart_lock:
+                await adrive(self._restarting())
         return self._open_connection()
-
-    async def _move(self) -> None:
-        """Goes over to another connection, to a world like the former."""
-        assert self._join_again is not None
-        connection, specs, self.world_name, self._rejoin = await self._join_again()
-        self._connection = connection
-        self._lifecycle = connection.lifecycle
-        self._adopt(specs)
-        if self._make_extensions is not None:
-            for name, extension in self._make_extensions(connection).items():
-                setattr(self, name, extension)
-
-    def _open_connection(self) -> AsyncConnection:
-        if self._connection is None:
-            raise ConnectionClosedError("the environment is closed")
-        return self._connection
 
     async def __aenter__(self) -> AsyncDmEnvAdaptor:
         return self
@@ -307,13 +174,3 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-async def _leave(connection: AsyncConnection) -> None:
-    """Leaves the world if that is possible; errors are logged."""
-    if connection.is_usable:
-        try:
-            request = dm_env_rpc_pb2.LeaveWorldRequest()
-            await connection.send_with(request, None, CLEAN_UP_SECONDS)
-        except DmEnvRpcClientError as error:
-            _log.warning("could not leave the world: %s", error)

@@ -42,7 +42,6 @@ from dm_env_rpc_client.tensors.spec_manager import SpecManager
 __all__ = [
     "AHEAD",
     "AHEAD_BYTES",
-    "CLEAN_UP_SECONDS",
     "NO_SETTINGS",
     "UNROLL_AHEAD",
     "BaseAdaptor",
@@ -63,9 +62,6 @@ UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
 
 AHEAD_BYTES = 64 << 20
 """The maximum total size of the answers to these steps."""
-
-CLEAN_UP_SECONDS = 1.0
-"""How long the server may take for each request that leaves or destroys a world."""
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 """The default for settings: none."""

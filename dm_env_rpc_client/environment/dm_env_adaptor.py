@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dm_env
 
@@ -17,32 +19,29 @@ from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     UNROLL_AHEAD,
 )
+from dm_env_rpc_client.environment.exchanges import drive
 from dm_env_rpc_client.environment.gymnasium_names import takes_settings
-from dm_env_rpc_client.environment.joined_adaptor import Joined, JoinedAdaptor, Rejoin
+from dm_env_rpc_client.environment.joined_adaptor import Joined, JoinedAdaptor, StartedReset
 from dm_env_rpc_client.environment.requested import AutoObservations
 from dm_env_rpc_client.environment.typed_environment import Environment
-from dm_env_rpc_client.errors import (
-    DmEnvRpcClientError,
-    DmEnvRpcError,
-)
+from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
-from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
-from dm_env_rpc_client.tensors.settings import pack_settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["AutoObservations", "DmEnvAdaptor", "Joined", "Rejoin", "StartedReset"]
 
+_log = logging.getLogger(__name__)
 
-class StartedReset(NamedTuple):
-    """A reset whose answer was not read yet."""
-
-    pending: Pending | None
-    settings: Mapping[str, Any]
+Rejoin: TypeAlias = Callable[[], dm_env_rpc_pb2.ActionObservationSpecs]
+"""Leaves and joins a world again."""
 
 
-class DmEnvAdaptor(JoinedAdaptor, Environment):
+class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     """Steps a remote environment.
 
     Usually made by `make`, `join_world` or `create_and_join_world`.
@@ -75,6 +74,9 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         extension has the name of an attribute.
     """
 
+    def _prepare(self) -> None:
+        self._on_close = contextlib.ExitStack()
+
     @takes_settings
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence.
@@ -92,14 +94,7 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         Raises:
           As `step`.
         """
-        started = self._start_reset(settings)
-        connection = self._connection
-        try:
-            self._finish_reset(started)
-        except BaseException as error:
-            if connection is not None and started.pending is not None:
-                connection.interrupted(error, (started.pending,))
-            raise
+        drive(self._resetting(settings))
         return self.step({})
 
     def _start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
@@ -117,18 +112,7 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         Raises:
           As `reset`; nothing was sent.
         """
-        connection = self._ready()
-        packed = pack_settings({} if settings is None else settings)
-        # With pending steps the state is unknown; a superfluous Reset has no effect.
-        if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
-            request = dm_env_rpc_pb2.ResetRequest(settings=packed)
-            try:
-                pending = connection.start(request, self._interpret_reset)
-            except DmEnvRpcClientError as error:
-                self._lose(error, connection)
-                return self._start_reset(settings)
-            return StartedReset(pending, packed)
-        return StartedReset(None, packed)
+        return drive(self._starting_reset(settings))
 
     def _finish_reset(self, started: StartedReset) -> None:
         """Waits for the answer to `_start_reset`; the next step begins a sequence.
@@ -136,23 +120,7 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
         Raises:
           As `reset`.
         """
-        if started.pending is None:
-            return
-        connection = self._open_connection()
-        try:
-            connection.wait(started.pending)
-        except DmEnvRpcError as refusal:
-            if started.settings or self._rejoin is None:
-                raise
-            try:
-                self._leave_and_rejoin(refusal)
-            except DmEnvRpcClientError as error:
-                self._lose(error, connection)
-        except DmEnvRpcClientError as error:
-            self._lose(error, connection)
-            self._finish_reset(self._start_reset(started.settings))
-        if self._supervision is not None:
-            self._supervision.end_sequence()
+        drive(self._finishing_reset(started))
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins a sequence if none is running.
@@ -403,10 +371,63 @@ class DmEnvAdaptor(JoinedAdaptor, Environment):
             self._interrupted(error)
             raise
 
-    def _leave_and_rejoin(self, refusal: DmEnvRpcError) -> None:
-        assert self._rejoin is not None
+    def _restart(self) -> None:
+        """Starts the environment again if its server or connection is lost; otherwise nothing.
+
+        `step` and `reset` do that themselves.
+
+        Raises:
+          SpecError: it has other specs now.
+          DmEnvRpcClientError: all attempts have failed; what the last one failed with.
+        """
+        drive(self._restarting())
+
+    def _ready(self) -> Connection:
+        """Returns the connection; a lost environment is started again first."""
+        if self._supervision is not None and self._is_lost:
+            self._restart()
+        if self._connection is None:
+            raise ConnectionClosedError("the environment is closed")
+        return self._connection
+
+    def on_restart(self, callback: Callable[[Self], object]) -> None:
+        """Calls `callback` when the environment was started again, before its specs are compared.
+
+        Args:
+          callback: called with the environment, for what has to be asked of it again. What it
+            raises makes the attempt fail.
+        """
+        self._on_restart.append(callback)
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` at the end of `close`; the last added is called first.
+
+        A world that `make` created is destroyed and its connection is closed by then, so the
+        callback may stop the server.
+
+        Args:
+          callback: called without arguments, whatever `close` meets.
+        """
+        self._on_close.callback(callback)
+
+    def close(self) -> None:
+        """Leaves the world; a world that `make` created is destroyed. A second call does nothing.
+
+        Raises nothing, so that an error in the body of a `with` is not replaced; errors are
+        logged. After Ctrl-C it does not wait any longer: a thread destroys the world.
+        """
+        if self._connection is None:
+            return
         try:
-            specs = self._rejoin()
-        except DmEnvRpcError as error:
-            raise refusal from error
-        self._adopt(specs)
+            drive(self._closing())
+        finally:
+            try:
+                self._on_close.close()
+            except Exception:
+                _log.warning("could not clean up after an environment", exc_info=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

@@ -1,11 +1,15 @@
-"""Leaving and destroying worlds in the end, whatever has happened to the connection."""
+"""Leaving and destroying worlds in the end, whatever has happened to the connection.
+
+What an interrupt has left is ended by a thread, over a connection of its own; see `exchanges.py`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from google.rpc import code_pb2
 
@@ -15,9 +19,20 @@ from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.client.connection import Connection, Reopen
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.environment import forgotten
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS
+from dm_env_rpc_client.environment.exchanges import (
+    AnyConnection,
+    Call,
+    Exchange,
+    Sleep,
+    adrive,
+    answer,
+    closing,
+    drive,
+    request,
+)
 from dm_env_rpc_client.environment.sites import Site
 from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     DmEnvRpcClientError,
@@ -29,6 +44,11 @@ from dm_env_rpc_client.protocol.envelopes import encode_request
 from dm_env_rpc_client.tensors.limits import DEFAULT
 
 _log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+CLEAN_UP_SECONDS = 1.0
+"""How long the server may take for each request that leaves or destroys a world."""
 
 DESTROY_AGAIN_SECONDS = 0.02
 """Between two attempts to destroy a world that its agent is still leaving."""
@@ -53,28 +73,193 @@ def may_reopen(cause: type[object]) -> bool:
     return not issubclass(cause, ConnectionLostError | DeadlineExceededError)
 
 
-def leave(connection: Connection) -> None:
-    """Leaves the world that a connection is joined to; errors are those of `Connection.wait`."""
-    connection.wait(connection.start(dm_env_rpc_pb2.LeaveWorldRequest(), None, CLEAN_UP_SECONDS))
-
-
-def destroy(connection: Connection, world_name: str) -> None:
-    """Destroys a world, over a new connection if this one is unusable."""
-    if connection.is_usable:
-        undo("destroy the world", lambda: _send_destroy(connection, world_name))
-    elif may_reopen(type(connection.poisoned_by)):
-        undo("destroy the world", lambda: destroy_anew(connection.reopen, world_name))
-
-
-def destroy_and_close(connection: Connection, world_name: str) -> None:
-    """Destroys a world that the connection is not joined to, as `leave_destroy_and_close`."""
+def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
+    """Cleans up after another error or in `close`; its own errors are logged, not raised."""
     try:
-        destroy(connection, world_name)
-    except BaseException:  # Ctrl-C
-        destroy(connection, world_name)
+        yield from exchange
+    except DmEnvRpcClientError as error:
+        _log.warning("could not %s: %s", what, error)
+
+
+def leave(connection: AnyConnection) -> Exchange[None]:
+    """Leaves the world that a connection is joined to, if that is possible; errors are logged."""
+    if connection.is_usable:
+        try:
+            leaving = request(connection, dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
+            yield from undo("leave the world", leaving)
+        except BaseException as error:
+            connection.interrupted(error)  # The server notices that the agent is gone.
+            raise
+
+
+def leave_after(error: BaseException, connection: AnyConnection) -> Exchange[None]:
+    """`leave` because of an error; after an interrupt by a plain call."""
+    if isinstance(error, Exception):
+        yield from leave(connection)
+    else:
+        connection.interrupted(error)
+
+
+def destroyed_if_failing(
+    connection: AnyConnection, world_name: str, exchange: Exchange[Result]
+) -> Exchange[Result]:
+    """Runs an exchange that uses a new world, and destroys the world if it fails."""
+
+    def guarded() -> Exchange[Result]:
+        try:
+            return (yield from exchange)
+        except Exception:
+            yield from _destroy(connection, world_name)
+            raise
+
+    return _destroyed_if_interrupted(connection, world_name, guarded())
+
+
+def destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
+    """Destroys a world, over a new connection if this one is unusable; errors are logged."""
+    return _destroyed_if_interrupted(connection, world_name, _destroy(connection, world_name))
+
+
+def end_world(connection: AnyConnection, world_name: str) -> Exchange[None]:
+    """Leaves a world, destroys it and closes the connection; errors are logged, not raised.
+
+    All of it takes one round trip. The world is destroyed over a new connection if this one is
+    unusable.
+    """
+    ending = _leave_and_destroy(connection, world_name)
+    return closing(connection, _destroyed_if_interrupted(connection, world_name, ending))
+
+
+def _destroyed_if_interrupted(
+    connection: AnyConnection, world_name: str, exchange: Exchange[Result]
+) -> Exchange[Result]:
+    """Runs an exchange. An interrupt has a thread destroy the world, over a new connection."""
+    try:
+        return (yield from exchange)
+    except Exception:
         raise
-    finally:
-        connection.close()
+    except BaseException as interrupt:
+        connection.interrupted(interrupt)
+        if may_reopen(type(connection.poisoned_by)):
+            forgotten.in_background(_destroying(connection, world_name))
+        raise
+
+
+def _destroying(connection: AnyConnection, world_name: str) -> Callable[[], None]:
+    """Returns what destroys a world in any thread."""
+    destroying = undo("destroy the world", destroy_anew(connection._reopen, world_name))
+    if isinstance(connection, Connection):
+        return lambda: drive(destroying)
+    return lambda: asyncio.run(adrive(destroying))
+
+
+def _leave_and_destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
+    if connection.is_usable:
+        leaving = _leave_and_destroy_at_once(connection, world_name)
+        yield from undo("leave and destroy the world", leaving)
+    if connection.poisoned_by is not None:
+        yield from _destroy(connection, world_name)
+
+
+def _leave_and_destroy_at_once(connection: AnyConnection, world_name: str) -> Exchange[None]:
+    leave = dm_env_rpc_pb2.LeaveWorldRequest()
+    leaving = yield Call(connection.start, leave, None, CLEAN_UP_SECONDS)
+    destroy = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
+    destroying = yield Call(connection.start, destroy, None, CLEAN_UP_SECONDS)
+    connection._finish()
+    yield from undo("leave the world", answer(connection, leaving))
+    if connection.poisoned_by is None:  # Otherwise it was said why.
+        yield from undo("destroy the world", answer(connection, destroying))
+
+
+def _destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
+    if connection.is_usable:
+        yield from undo("destroy the world", _send_destroy(connection, world_name))
+    elif may_reopen(type(connection.poisoned_by)):
+        yield from undo("destroy the world", destroy_anew(connection.reopen, world_name))
+
+
+def destroy_anew(reopen: Callable[[float], Any], world_name: str) -> Exchange[None]:
+    """Destroys a world over a new connection, as soon as the agent of the former one has left.
+
+    Args:
+      reopen: opens the connection, in so many seconds at most.
+      world_name: the world.
+
+    Raises:
+      DmEnvRpcError: the server refuses, also after `CLEAN_UP_SECONDS`. Otherwise as `reopen` and
+        `Connection.send`.
+    """
+    deadline = time.monotonic() + CLEAN_UP_SECONDS
+    fresh = yield Call(reopen, CLEAN_UP_SECONDS)
+    yield from closing(fresh, _destroy_until(deadline, fresh, world_name))
+
+
+def _destroy_until(deadline: float, fresh: AnyConnection, world_name: str) -> Exchange[None]:
+    while True:
+        try:
+            yield from _send_destroy(fresh, world_name)
+            return
+        except DmEnvRpcError as error:
+            if error.code == code_pb2.NOT_FOUND:
+                return
+            # The server may not have noticed yet that the other connection was closed and its agent
+            # has left.
+            if time.monotonic() > deadline:
+                raise
+        yield Sleep(DESTROY_AGAIN_SECONDS)
+
+
+def _send_destroy(connection: AnyConnection, world_name: str) -> Exchange[Any]:
+    message = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
+    return request(connection, message, CLEAN_UP_SECONDS)
+
+
+Unclosed: TypeAlias = Callable[[Any, str], None]
+"""Has the world of a connection ended if nobody closes its environment."""
+
+
+class OwnWorld:
+    """The world that an environment has created, and the connection to it.
+
+    Args:
+      site: the server.
+      connection: the connection.
+      name: the name of the world.
+      unclosed: has it ended if nobody does.
+    """
+
+    def __init__(self, site: Site[Any], connection: AnyConnection, name: str, unclosed: Unclosed):
+        self._unclosed = unclosed
+        self._is_over = False
+        site.use()
+        self.begin(connection, name)
+
+    def begin(self, connection: AnyConnection, name: str) -> None:
+        """Takes over a world that was just created."""
+        self._connection: AnyConnection | None = connection
+        self._name = name
+        self._unclosed(connection, name)
+
+    def end(self) -> Exchange[None]:
+        """Leaves and destroys the world and closes the connection; for the last time."""
+        self._is_over = True
+        yield from self.give_up()
+
+    def check_not_over(self) -> Exchange[None]:
+        """Gives up the world, and raises ConnectionClosedError, if the environment was closed.
+
+        Another thread or coroutine may do that while this one joins.
+        """
+        if self._is_over:
+            yield from self.give_up()
+            raise ConnectionClosedError("the environment was closed while it was restarted")
+
+    def give_up(self) -> Exchange[None]:
+        """Does the same for a world that is lost, or that an attempt to restart has joined."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            yield from end_world(connection, self._name)
 
 
 def end_unclosed(
@@ -90,12 +275,31 @@ def end_unclosed(
         try:
             if connection is None:
                 _destroy_forgotten(world_name, remains, reopen)
-            else:
-                leave_destroy_and_close(connection, world_name)
+            else:  # Nothing destroys the world if Ctrl-C ends this.
+                drive(closing(connection, _leave_and_destroy(connection, world_name)))
         finally:
             site.forget()
 
     (forgotten.in_background if connection is None else forgotten.at_exit)(end)
+
+
+def end_unclosed_async(
+    world_name: str,
+    site: Site[Any],
+    reopen: Reopen,
+    is_exit: bool,
+    cause: type[BaseException] | None,
+) -> None:
+    """Destroys a world whose environment nobody has closed, without the event loop."""
+
+    def end() -> None:
+        try:
+            if cause is None or may_reopen(cause):
+                drive(undo("destroy the world", destroy_anew(reopen, world_name)))
+        finally:
+            site.forget()
+
+    (forgotten.at_exit if is_exit else forgotten.in_background)(end)
 
 
 def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> None:
@@ -108,70 +312,4 @@ def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> Non
         return
     remains.abort()
     if may_reopen(remains.cause):
-        undo("destroy the world", lambda: destroy_anew(reopen, world_name))
-
-
-def leave_destroy_and_close(connection: Connection, world_name: str) -> None:
-    """Leaves a world, destroys it and closes the connection; errors are logged, not raised.
-
-    All of it takes one round trip. The world is destroyed over a new connection if this one is
-    unusable, so that a second call ends what an interrupt has left.
-    """
-    try:
-        if connection.is_usable:
-            undo("leave and destroy the world", lambda: _end_world(connection, world_name))
-        if connection.poisoned_by is not None:
-            destroy(connection, world_name)
-    finally:
-        connection.close()
-
-
-def _end_world(connection: Connection, world_name: str) -> None:
-    leave = dm_env_rpc_pb2.LeaveWorldRequest()
-    leaving = connection.start(leave, None, CLEAN_UP_SECONDS)
-    request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-    destroying = connection.start(request, None, CLEAN_UP_SECONDS)
-    connection._finish()
-    undo("leave the world", lambda: connection.wait(leaving))
-    if connection.poisoned_by is None:  # Otherwise it was said why.
-        undo("destroy the world", lambda: connection.wait(destroying))
-
-
-def destroy_anew(reopen: Reopen, world_name: str) -> None:
-    """Destroys a world over a new connection, as soon as the agent of the former one has left.
-
-    Args:
-      reopen: opens the connection, in so many seconds at most.
-      world_name: the world.
-
-    Raises:
-      DmEnvRpcError: the server refuses, also after `CLEAN_UP_SECONDS`. Otherwise as `reopen` and
-        `Connection.send`.
-    """
-    deadline = time.monotonic() + CLEAN_UP_SECONDS
-    with reopen(CLEAN_UP_SECONDS) as fresh:
-        while True:
-            try:
-                _send_destroy(fresh, world_name)
-                return
-            except DmEnvRpcError as error:
-                if error.code == code_pb2.NOT_FOUND:
-                    return
-                # The server may not have noticed yet that the other connection was closed and
-                # its agent has left.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(DESTROY_AGAIN_SECONDS)
-
-
-def _send_destroy(connection: Connection, world_name: str) -> None:
-    request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-    connection.wait(connection.start(request, None, CLEAN_UP_SECONDS))
-
-
-def undo(what: str, action: Callable[[], None]) -> None:
-    """Cleans up after another error or in `close`; its own errors are logged, not raised."""
-    try:
-        action()
-    except DmEnvRpcClientError as error:
-        _log.warning("could not %s: %s", what, error)
+        drive(undo("destroy the world", destroy_anew(reopen, world_name)))

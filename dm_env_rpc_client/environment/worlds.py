@@ -1,13 +1,12 @@
 """Creating, joining, resetting, leaving and destroying worlds.
 
-`async_worlds.py` is the same for asyncio; `tests/environment/test_same_requests.py` checks that
-both send the same requests.
+Each is written once, as an exchange; the functions for threads drive them here, those for asyncio
+in `async_worlds.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -17,22 +16,29 @@ from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connection import Connection, connect_with
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
+from dm_env_rpc_client.environment.exchanges import (
+    AnyConnection,
+    Blocking,
+    Call,
+    Exchange,
+    closed_if_failing,
+    drive,
+    request,
+)
 from dm_env_rpc_client.environment.made_again import Making
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.requested import check_adapting
 from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.sites import Address, Site
 from dm_env_rpc_client.environment.world_ends import (
+    OwnWorld,
+    Unclosed,
     checked_name,
-    destroy,
-    destroy_and_close,
+    destroyed_if_failing,
     end_unclosed,
-    leave,
-    leave_destroy_and_close,
+    leave_after,
     received_name,
-    undo,
 )
-from dm_env_rpc_client.errors import ConnectionClosedError
 from dm_env_rpc_client.system.keywords import takes
 from dm_env_rpc_client.tensors.settings import pack_settings
 
@@ -56,8 +62,6 @@ __all__ = [
     "make_on",
     "reset_world",
 ]
-
-_log = logging.getLogger(__name__)
 
 
 class DmEnvAndWorldName(NamedTuple):
@@ -83,10 +87,7 @@ def create_world(
       SpecError: a setting cannot be packed; nothing was sent.
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
-    request = dm_env_rpc_pb2.CreateWorldRequest(
-        settings=pack_settings(create_world_settings, "create_world_settings")
-    )
-    return received_name(connection, connection.send(request))
+    return drive(creating(connection, create_world_settings))
 
 
 def join_world(
@@ -114,33 +115,11 @@ def join_world(
       SpecError: a setting cannot be packed, or see `DmEnvAdaptor`.
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
-    check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
-    joined = _join(connection, world_name, join_world_settings)
-    try:
-        adaptor_kwargs.setdefault("rejoin", joined.rejoin)
-        env = adaptor_class(connection, joined.specs, **adaptor_kwargs)
-    except BaseException:
-        if connection.is_usable:
-            undo("leave the world", lambda: leave(connection))
-        raise
-    env.world_name = world_name
-    return env
-
-
-def _join(connection: Connection, world_name: str, settings: Mapping[str, Any]) -> Joined:
-    request = dm_env_rpc_pb2.JoinWorldRequest(
-        world_name=checked_name(world_name),
-        settings=pack_settings(settings, "join_world_settings"),
+    joining_it = joining(
+        drive, connection, world_name, join_world_settings, adaptor_class, adaptor_kwargs
     )
-
-    def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
-        # Part of a reset, so not by `send`, which the program may have replaced.
-        connection.wait(connection.start(dm_env_rpc_pb2.LeaveWorldRequest()))
-        specs: dm_env_rpc_pb2.ActionObservationSpecs
-        specs = connection.wait(connection.start(request)).specs
-        return specs
-
-    return Joined(connection, connection.send(request).specs, world_name, rejoin)
+    env: DmEnvAdaptor = drive(joining_it)
+    return env
 
 
 def create_and_join_world(
@@ -161,15 +140,11 @@ def create_and_join_world(
     Raises:
       As `create_world` and `join_world`.
     """
-    check_adapting(adaptor_kwargs)
-    join_settings = pack_settings(join_world_settings, "join_world_settings")
-    world_name = create_world(connection, create_world_settings)
-    try:
-        env = join_world(connection, world_name, join_settings, **adaptor_kwargs)
-    except BaseException:
-        destroy(connection, world_name)
-        raise
-    return DmEnvAndWorldName(env, world_name)
+    adaptor_kwargs.setdefault("adaptor_class", DmEnvAdaptor)
+    settings = (create_world_settings, join_world_settings)
+    return DmEnvAndWorldName(
+        *drive(creating_and_joining(drive, connection, *settings, adaptor_kwargs))
+    )
 
 
 def reset_world(
@@ -187,11 +162,7 @@ def reset_world(
     Raises:
       As `create_world`.
     """
-    connection.send(
-        dm_env_rpc_pb2.ResetWorldRequest(
-            world_name=checked_name(world_name), settings=pack_settings(settings)
-        )
-    )
+    drive(resetting(connection, world_name, settings))
 
 
 def leave_world(connection: Connection) -> None:
@@ -281,18 +252,9 @@ def make(
     return env
 
 
-Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], tuple[Connection, Any]]
-"""Opens a connection with a first request; returns it, and what its `wait` takes."""
-
-
-def _create(connect: Connect, request: dm_env_rpc_pb2.CreateWorldRequest) -> tuple[Connection, str]:
-    """Opens a connection and creates a world over it, in one round trip if that is possible."""
-    connection, pending = connect(request)
-    try:
-        return connection, received_name(connection, connection.wait(pending))
-    except BaseException:
-        connection.close()
-        raise
+Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], Any]
+"""Opens a connection with a first request. It returns the connection, and what `wait` of the
+connection takes, or None if the request has still to be sent."""
 
 
 def make_on(
@@ -313,25 +275,143 @@ def make_on(
       options: how to adapt, and whether to start it again.
       is_shared: whether other environments use the server.
     """
-    join_settings = pack_settings(join_world_settings)
-    request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
-    connection, world_name = _create(connect, request)
+
+    def if_not_closed(connection: Connection, name: str) -> None:
+        connection.if_not_closed(functools.partial(end_unclosed, name, site))
+
+    settings = (create_world_settings, join_world_settings)
+    env: DmEnvAdaptor
+    env = drive(making(drive, site, connect, *settings, options, if_not_closed, is_shared))
+    return env
+
+
+Run: TypeAlias = Callable[[Exchange[Any]], Any]
+"""A driver: `drive` or `adrive`."""
+
+
+def creating(connection: AnyConnection, settings: Mapping[str, Any]) -> Exchange[str]:
+    """Creates a world; see `create_world`."""
+    message = dm_env_rpc_pb2.CreateWorldRequest(
+        settings=pack_settings(settings, "create_world_settings")
+    )
+    return received_name(connection, (yield Call(connection.send, message)))
+
+
+def joining(
+    run: Run,
+    connection: AnyConnection,
+    world_name: str,
+    settings: Mapping[str, Any],
+    adaptor_class: Callable[..., Any],
+    adaptor_kwargs: Mapping[str, Any],
+) -> Exchange[Any]:
+    """Joins a world; see `join_world`.
+
+    Args:
+      run: what drives it, and what drives joining it again.
+      connection: the connection.
+      world_name: the name of the world.
+      settings: of the JoinWorld.
+      adaptor_class: what adapts the connection.
+      adaptor_kwargs: what that takes.
+    """
+    check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
+    joined = yield from _join(run, connection, world_name, settings)
     try:
-        env = join_world(connection, world_name, join_settings, **options.adapt.keywords)
-    except BaseException:
-        destroy_and_close(connection, world_name)
+        adapting = {"rejoin": joined.rejoin, **adaptor_kwargs}
+        env = adaptor_class(connection, joined.specs, **adapting)
+    except BaseException as error:
+        yield from leave_after(error, connection)
         raise
+    env.world_name = world_name
+    return env
+
+
+def _join(
+    run: Run, connection: AnyConnection, world_name: str, settings: Mapping[str, Any]
+) -> Exchange[Joined]:
+    message = dm_env_rpc_pb2.JoinWorldRequest(
+        world_name=checked_name(world_name),
+        settings=pack_settings(settings, "join_world_settings"),
+    )
+
+    def rejoining() -> Exchange[dm_env_rpc_pb2.ActionObservationSpecs]:
+        yield from request(connection, dm_env_rpc_pb2.LeaveWorldRequest())
+        specs: dm_env_rpc_pb2.ActionObservationSpecs
+        specs = (yield from request(connection, message)).specs
+        return specs
+
+    specs = (yield Call(connection.send, message)).specs
+    return Joined(connection, specs, world_name, lambda: run(rejoining()))
+
+
+def creating_and_joining(
+    run: Run,
+    connection: AnyConnection,
+    create_settings: Mapping[str, Any],
+    join_settings: Mapping[str, Any],
+    join_kwargs: Mapping[str, Any],
+) -> Exchange[tuple[Any, str]]:
+    """Creates a world and joins it; see `create_and_join_world`."""
+    check_adapting(join_kwargs)
+    join_settings = pack_settings(join_settings, "join_world_settings")
+    world_name = yield from creating(connection, create_settings)
+    adapting = dict(join_kwargs)
+    adaptor_class = adapting.pop("adaptor_class")
+    joins = joining(run, connection, world_name, join_settings, adaptor_class, adapting)
+    return (yield from destroyed_if_failing(connection, world_name, joins)), world_name
+
+
+def resetting(
+    connection: AnyConnection, world_name: str, settings: Mapping[str, Any]
+) -> Exchange[None]:
+    """Begins a new sequence for every agent of a world; see `reset_world`."""
+    message = dm_env_rpc_pb2.ResetWorldRequest(
+        world_name=checked_name(world_name), settings=pack_settings(settings)
+    )
+    yield Call(connection.send, message)
+
+
+def making(
+    run: Run,
+    site: Site[Any],
+    connect: Connect,
+    create_settings: Mapping[str, Any],
+    join_settings: Mapping[str, Any],
+    options: MakeOptions,
+    if_not_closed: Unclosed,
+    is_shared: bool = False,
+) -> Exchange[Any]:
+    """Makes an environment, and has it started again if it is lost; see `make_on`.
+
+    Args:
+      run: what drives it, and what drives the environment.
+      site: the server.
+      connect: opens a connection to it.
+      create_settings: as for `make`.
+      join_settings: the same.
+      options: how to adapt, and whether to start it again.
+      if_not_closed: has the world of a connection ended if nobody closes the environment.
+      is_shared: whether other environments use the server.
+    """
+    join_settings = pack_settings(join_settings)
+    message = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_settings))
+    adapting = dict(options.adapt.arguments)
+    connection, name = yield from _create(connect, message)
+    joins = joining(run, connection, name, join_settings, options.adapt.adaptor_class, adapting)
+    joins = destroyed_if_failing(connection, name, joins)
+    env = yield from closed_if_failing(connection, joins)
+    world = OwnWorld(site, connection, name, if_not_closed)
     env._site = site
-    world = _OwnWorld(site, connection, world_name)
     env._end_world = world.end
 
-    def join_again() -> Joined:
-        world.give_up()
-        site.renew(is_shared)
-        connection, name = _create(connect, request)
+    def join_again() -> Exchange[Joined]:
+        yield from world.give_up()
+        yield Blocking(site.renew, is_shared)
+        connection, name = yield from _create(connect, message)
         world.begin(connection, name)
-        joined = _join(connection, name, join_settings)
-        world.check_not_over()
+        joined = yield from _join(run, connection, name, join_settings)
+        yield from world.check_not_over()
         return joined
 
     if options.restart is not None:
@@ -339,43 +419,14 @@ def make_on(
     return env
 
 
-class _OwnWorld:
-    """The world that an environment has created, and the connection to it."""
+def _create(
+    connect: Connect, message: dm_env_rpc_pb2.CreateWorldRequest
+) -> Exchange[tuple[AnyConnection, str]]:
+    """Opens a connection and creates a world over it, in one round trip if that is possible."""
+    connection, pending = yield Call(connect, message)
 
-    def __init__(self, site: Site[Any], connection: Connection, name: str):
-        self._site = site
-        self._is_over = False
-        site.use()
-        self.begin(connection, name)
+    def name() -> Exchange[str]:
+        sent = (yield Call(connection.start, message)) if pending is None else pending
+        return received_name(connection, (yield Call(connection.wait, sent)))
 
-    def begin(self, connection: Connection, name: str) -> None:
-        self._connection: Connection | None = connection
-        self._name = name
-        connection.if_not_closed(functools.partial(end_unclosed, name, self._site))
-
-    def end(self) -> None:
-        """Leaves and destroys the world and closes the connection; for the last time.
-
-        It may be called again after an interrupt.
-        """
-        self._is_over = True
-        self.give_up()
-
-    def check_not_over(self) -> None:
-        """Gives up the world, and raises ConnectionClosedError, if the environment was closed.
-
-        Another thread may do that while this one joins.
-        """
-        if self._is_over:
-            self.give_up()
-            raise ConnectionClosedError("the environment was closed while it was restarted")
-
-    def give_up(self) -> None:
-        """Does the same for a world that is lost, or that an attempt to restart has joined."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                leave_destroy_and_close(connection, self._name)
-            except BaseException:
-                self._connection = connection
-                raise
+    return connection, (yield from closed_if_failing(connection, name()))

@@ -30,7 +30,7 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.environment import async_worlds, world_ends, worlds
+from dm_env_rpc_client.environment import worlds
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server import Server, serve
@@ -382,24 +382,27 @@ def test_closing_a_lost_environment_restarts_nothing(lossy: FaultProxy, env: DmE
 def test_closing_an_environment_that_is_restarted_leaves_no_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    received, create_async = world_ends.received_name, async_worlds.create_world_async
+    received = worlds.received_name
     async_env: Any = None
+    closing: Any = None
 
     def close_and_receive(*arguments: Any) -> Any:
         env.close()  # As another thread may do when a new world has just been created.
         return received(*arguments)
 
-    async def close_and_create_async(*arguments: Any) -> Any:
-        await async_env.close()
-        return await create_async(*arguments)
+    def receive_and_close(*arguments: Any) -> Any:
+        nonlocal closing
+        closing = asyncio.ensure_future(async_env.close())  # While the new world is joined.
+        return received(*arguments)
 
     async def run() -> None:
         nonlocal async_env
         async_env = await make_async(proxy.address, restart=RESTART)
-        monkeypatch.setattr(async_worlds, "create_world_async", close_and_create_async)
+        monkeypatch.setattr(worlds, "received_name", receive_and_close)
         proxy.reset()
         with pytest.raises(ConnectionClosedError, match="closed while it was restarted"):
             await async_env.reset()
+        await closing
 
     with serve(Echo, idle_world_seconds=0.0) as server, FaultProxy(server.address) as proxy:
         env = make(proxy.address, restart=RESTART)

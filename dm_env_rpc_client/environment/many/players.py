@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.exchanges import closing, drive
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.many.pool import NO_ACTION, close_all, failures_of
 from dm_env_rpc_client.environment.many.pool_sites import open_site
 from dm_env_rpc_client.environment.sites import Address
-from dm_env_rpc_client.environment.world_ends import destroy_and_close, destroy_anew, undo
+from dm_env_rpc_client.environment.world_ends import (
+    CLEAN_UP_SECONDS,
+    destroy,
+    destroy_anew,
+    leave,
+    undo,
+)
 from dm_env_rpc_client.environment.worlds import create_world, join_world, reset_world
 from dm_env_rpc_client.errors import (
     AgentsFailedError,
@@ -118,7 +124,7 @@ class Players:
         except BaseException:
             connection.close()
             raise
-        env._on_leave.callback(connection.close)
+        env._end_world = lambda: closing(connection, leave(connection))
         self.environments[agent] = env
         self._numbers[agent] = len(self._numbers)
         return env
@@ -254,12 +260,10 @@ class Players:
         elif self._has_lost and self._control.is_usable:
             with self._control:
                 # The server may not have noticed yet that these agents have left.
-                undo(
-                    "destroy the world",
-                    lambda: destroy_anew(self._control.reopen, self.world_name),
-                )
+                destroying = destroy_anew(self._control.reopen, self.world_name)
+                drive(undo("destroy the world", destroying))
         else:
-            destroy_and_close(self._control, self.world_name)
+            drive(closing(self._control, destroy(self._control, self.world_name)))
 
     def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
         """Prepares the Steps of agents that wait to take part, and wait no longer.

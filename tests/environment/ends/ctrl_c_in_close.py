@@ -12,7 +12,7 @@ import sys
 import warnings
 
 from dm_env_rpc_client import make
-from dm_env_rpc_client.environment import joined_adaptor, world_ends
+from dm_env_rpc_client.environment import world_ends
 from dm_env_rpc_client.server import serve
 from tests.support.alarms import Alarm
 from tests.support.environments import Echo
@@ -23,8 +23,7 @@ def main(count: int) -> None:
     # Environments that are interrupted before they are closed are forgotten.
     warnings.simplefilter("ignore", ResourceWarning)
     # A machine that stalls for a second uses up the time that `close` has.
-    for module in (joined_adaptor, world_ends):
-        vars(module)["CLEAN_UP_SECONDS"] = 30.0
+    vars(world_ends)["CLEAN_UP_SECONDS"] = 30.0
     chance = random.Random(1)
     interrupted = 0
     with serve(Echo, idle_world_seconds=None) as server:

@@ -43,15 +43,13 @@ class Program:
         prelude = """
             import asyncio, logging, os, signal, sys, time
             from dm_env_rpc_client import make, make_async
-            from dm_env_rpc_client.environment import async_worlds, forgotten, world_ends
-            from dm_env_rpc_client.environment import async_dm_env_adaptor, joined_adaptor
+            from dm_env_rpc_client.environment import forgotten, world_ends
             logging.basicConfig()  # Warnings are printed.
             address = sys.argv[1]
         """
         if is_patient:
             prelude += """
-            for module in (async_dm_env_adaptor, async_worlds, joined_adaptor, world_ends):
-                module.CLEAN_UP_SECONDS = 30.0
+            world_ends.CLEAN_UP_SECONDS = 30.0
             forgotten.EXIT_SECONDS = 30.0
         """
         self.process = subprocess.Popen(

@@ -22,13 +22,7 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.environment import (
-    async_dm_env_adaptor,
-    async_worlds,
-    forgotten,
-    joined_adaptor,
-    world_ends,
-)
+from dm_env_rpc_client.environment import forgotten, world_ends
 from dm_env_rpc_client.server import Server
 from tests.environment.ends import ctrl_c_in_close
 from tests.reliability.scorecard import counts
@@ -41,8 +35,7 @@ from tests.support.serving import serving
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine it may take long to end a world."""
-    for module in (async_dm_env_adaptor, async_worlds, joined_adaptor, world_ends):
-        monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 30.0)
+    monkeypatch.setattr(world_ends, "CLEAN_UP_SECONDS", 30.0)
 
 
 server = serving(Echo, idle_world_seconds=None, scope="function", checks_errors=True)

@@ -1,0 +1,181 @@
+"""Exchanges: sequences of requests, written once for threads and for asyncio.
+
+An exchange is a generator. It yields each call that has to be waited for, and a driver makes the
+call: `drive` waits for it, `adrive` awaits it. The driver sends the result to the generator, or
+throws what has ended the wait. Steps are no exchanges: they are sent too often.
+
+What ends a wait decides what may follow. After an `Exception` an exchange may yield requests that
+clean up, each with a timeout, and none over a connection that the error has made unusable. Anything
+else is an interrupt: KeyboardInterrupt, CancelledError, or GeneratorExit, which is raised in the
+generator if the interrupt came between two waits. Then nobody waits any more: the exchange makes
+the connection unusable, releases everything by plain calls, which do not block, and yields nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.system.threads import in_thread
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.client.async_connection import AsyncConnection
+    from dm_env_rpc_client.client.connection import Connection
+
+__all__ = [
+    "AnyConnection",
+    "Blocking",
+    "Call",
+    "Exchange",
+    "Sleep",
+    "adrive",
+    "answer",
+    "closed_if_failing",
+    "closing",
+    "drive",
+    "request",
+]
+
+AnyConnection: TypeAlias = "Connection | AsyncConnection"
+"""What an exchange is held over: one driver takes the first kind, the other the second."""
+
+
+class Call:
+    """A call of a function, whose result asyncio awaits if it can be awaited.
+
+    So it may be a method that both kinds of connections have, or a function of the user.
+    """
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any):
+        self.function = function
+        self.arguments = arguments
+
+    def wait(self) -> Any:
+        """Makes the call."""
+        return self.function(*self.arguments)
+
+    async def awaited(self) -> Any:
+        """Makes the call in an event loop."""
+        result = self.function(*self.arguments)
+        return await result if inspect.isawaitable(result) else result
+
+
+class Blocking(Call):
+    """A call of a function that blocks, which asyncio makes in a thread."""
+
+    async def awaited(self) -> Any:
+        """Makes the call in a thread."""
+        return await in_thread(self.function, *self.arguments)
+
+
+class Sleep(NamedTuple):
+    """A pause."""
+
+    seconds: float
+
+    def wait(self) -> None:
+        """Sleeps."""
+        time.sleep(self.seconds)
+
+    async def awaited(self) -> None:
+        """Sleeps in an event loop."""
+        await asyncio.sleep(self.seconds)
+
+
+Result = TypeVar("Result")
+
+Exchange: TypeAlias = Generator[Call | Sleep, Any, Result]
+"""A sequence of requests that ends with a result."""
+
+
+def drive(exchange: Exchange[Result]) -> Result:
+    """Runs an exchange in this thread, and returns or raises what it does."""
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        while True:
+            call = exchange.send(result) if error is None else exchange.throw(error)
+            result, error = _outcome(call)
+    except StopIteration as end:
+        returned: Result = end.value
+        return returned
+    finally:
+        error = None  # Its traceback refers to this frame.
+        exchange.close()  # After an interrupt of this function itself.
+
+
+async def adrive(exchange: Exchange[Result]) -> Result:
+    """Runs an exchange in the event loop, and returns or raises what it does."""
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        while True:
+            call = exchange.send(result) if error is None else exchange.throw(error)
+            result, error = await _async_outcome(call)
+    except StopIteration as end:
+        returned: Result = end.value
+        return returned
+    finally:
+        error = None
+        exchange.close()
+
+
+def _outcome(call: Call | Sleep) -> tuple[Any, BaseException | None]:
+    try:
+        return call.wait(), None
+    except BaseException as error:
+        return None, error
+
+
+async def _async_outcome(call: Call | Sleep) -> tuple[Any, BaseException | None]:
+    try:
+        return await call.awaited(), None
+    except BaseException as error:
+        return None, error
+
+
+def request(
+    connection: AnyConnection, message: envelopes.Request, timeout: float | None = None
+) -> Exchange[Any]:
+    """Sends a request and waits for its answer.
+
+    Not by `send`, which a program may have replaced.
+
+    Args:
+      connection: the connection.
+      message: the request.
+      timeout: seconds that the answer may take; None for those of the connection.
+
+    Returns:
+      The answer. Errors are those of `Connection.send`.
+    """
+    pending = yield Call(connection.start, message, None, timeout)
+    return (yield Call(connection.wait, pending))
+
+
+def answer(connection: AnyConnection, pending: Any) -> Exchange[Any]:
+    """Waits for the answer to a request that was started."""
+    return (yield Call(connection.wait, pending))
+
+
+def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
+    """Runs an exchange and closes the connection if it fails; after an interrupt, releases it."""
+    try:
+        return (yield from exchange)
+    except Exception:
+        yield Call(connection.close)
+        raise
+    except BaseException as interrupt:
+        connection.release(interrupt)
+        raise
+
+
+def closing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
+    """Runs an exchange and closes the connection; after an interrupt, releases it."""
+    result = yield from closed_if_failing(connection, exchange)
+    yield Call(connection.close)
+    return result
