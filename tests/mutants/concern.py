@@ -12,15 +12,25 @@ PACKAGE = "dm_env_rpc_client"
 _ELSEWHERE = ("benchmarks", "documentation", "notebook", "packaging", "scale", "mutants")
 """Rooms of tests that are about other things, or that no single file is the subject of."""
 
+# fmt: off
 _ALSO = {
-    "adaptors": ["tests/recording/test_exports.py", "tests/recording/test_odd_exports.py"],
+    "adaptors": [
+        "tests/travelling", "tests/recording/test_exports.py", "tests/recording/test_odd_exports.py",
+    ],
     "client": ["tests/transports/http2/client", "tests/environment/test_dm_env_adaptor.py"],
-    "environment": ["tests/client", "tests/interop/test_batches.py"],
+    "environment": [
+        "tests/client", "tests/interop/test_batches.py", "tests/travelling",
+        "tests/adaptors/pettingzoo", "tests/adaptors/gymnasium",
+    ],
     "protocol": ["tests/client", "tests/environment/test_dm_env_adaptor.py", "tests/server"],
-    "server": ["tests/environment/many", "tests/adaptors/gymnasium"],
+    "server": [
+        "tests/environment/many", "tests/adaptors/gymnasium", "tests/adaptors/pettingzoo",
+        "tests/travelling", "tests/reliability/connections", "tests/reliability/hostile",
+    ],
     "tensors": ["tests/protocol", "tests/extensions"],
     "transports": ["tests/client", "tests/reliability/connections"],
 }
+# fmt: on
 """What else tries a room: it is run last."""
 
 
