@@ -15,7 +15,8 @@ _ELSEWHERE = ("benchmarks", "documentation", "notebook", "packaging", "scale", "
 # fmt: off
 _ALSO = {
     "adaptors": [
-        "tests/travelling", "tests/recording/test_exports.py", "tests/recording/test_odd_exports.py",
+        "tests/travelling", "tests/recording/test_exports.py",
+        "tests/recording/test_odd_exports.py",
     ],
     "client": ["tests/transports/http2/client", "tests/environment/test_dm_env_adaptor.py"],
     "environment": [
