@@ -30,7 +30,7 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.environment import worlds
+from dm_env_rpc_client.environment import world_ends, worlds
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server import Server, serve
@@ -382,7 +382,7 @@ def test_closing_a_lost_environment_restarts_nothing(lossy: FaultProxy, env: DmE
 def test_closing_an_environment_that_is_restarted_leaves_no_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    received = worlds.received_name
+    received = world_ends.received_name
     async_env: Any = None
     closing: Any = None
 

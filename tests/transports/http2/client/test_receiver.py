@@ -52,7 +52,7 @@ def test_bytes_are_received_and_counted_or_neither(pieces: int) -> None:
     found = bytearray()
     interrupts = 0
     # Only what is tested is interrupted. Signals may come to any thread, so that none is masked.
-    may_interrupt = False
+    may_interrupt = is_over = False
 
     def interrupt(*_: object) -> None:
         nonlocal may_interrupt
@@ -80,7 +80,6 @@ def test_bytes_are_received_and_counted_or_neither(pieces: int) -> None:
 
     former = signal.signal(signal.SIGALRM, interrupt)
     threading.Thread(target=send, daemon=True).start()
-    is_over = False
     while not is_over:
         try:
             may_interrupt = True
