@@ -91,7 +91,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "nested": spaces.Dict(
         {
             "arm": spaces.Tuple((spaces.Dict({"joint": _small()}), spaces.Tuple((_small(),)))),
-            "none": spaces.Dict({}),
+            "none": spaces.Dict({"less": spaces.Dict({"least": spaces.Tuple(())})}),
             "word": spaces.Text(4),
         }
     ),
