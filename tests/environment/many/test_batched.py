@@ -290,24 +290,25 @@ def test_rewards_and_discounts_may_be_computed_here(echoes: Echoes) -> None:
         assert timestep.discount.tolist() == [0.25] * 3
 
 
+@pytest.mark.parametrize("which", ["reward", "discount"])
 @pytest.mark.parametrize(
     ("own", "text"),
     [
-        ("0.5", "the reward: expected uint8, got strings"),
-        (300, "the reward: the value is 300, which uint8 cannot hold"),
-        ([1], r"the reward: has shape \[1\]; expected \[\]"),
+        ("0.5", "expected uint8, got strings"),
+        (300, "the value is 300, which uint8 cannot hold"),
+        ([1], r"has shape \[1\]; expected \[\]"),
     ],
 )
-def test_a_reward_that_is_computed_here_is_not_cast(echoes: Echoes, own: Any, text: str) -> None:
-    class Counting(DmEnvAdaptor):
-        def reward(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
-            return None if step_type.first() else own
+def test_what_is_computed_here_is_not_cast(echoes: Echoes, which: str, own: Any, text: str) -> None:
+    def compute(_: DmEnvAdaptor, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+        return None if step_type.first() else own
 
-        def reward_spec(self) -> specs.Array:
-            return specs.Array((), np.uint8, "reward")
+    def spec(_: DmEnvAdaptor) -> specs.Array:
+        return specs.Array((), np.uint8, which)
 
-    env = echoes(2, adaptor_class=Counting)
-    with pytest.raises(EnvironmentsFailedError, match=text) as caught:
+    counting = type("Counting", (DmEnvAdaptor,), {which: compute, f"{which}_spec": spec})
+    env = echoes(2, adaptor_class=counting)
+    with pytest.raises(EnvironmentsFailedError, match=f"the {which}: {text}") as caught:
         env.step({"value": [1, 2]})
     assert list(caught.value.failures) == [0, 1]
 
