@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, make
 from dm_env_rpc_client.adaptors.gymnasium.dict_vector_env import DictVectorEnv
 from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
 from dm_env_rpc_client.recording import replay
 from dm_env_rpc_client.server import serve
@@ -284,3 +285,34 @@ def test_callers_may_change_what_they_were_given(address: str, place: str) -> No
                     info.clear()
                     info["mine"] = True
             assert identical(played_there(envs, kind), played(kind))
+
+
+class _Once(gymnasium.Env[Any, Any]):
+    """Has an info in its first step alone, and raises where the action is 2."""
+
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(3)
+    _count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        self._count = 0
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        if action == 2:
+            raise OSError("no")
+        self._count += 1
+        return 0, 0.0, False, False, {"first": 1} if self._count == 1 else {}
+
+
+@pytest.mark.parametrize("num_batches", [0, 1, 2])
+def test_infos_that_nobody_got_since_another_row_failed_are_dropped(num_batches: int) -> None:
+    with serve(_Once) as server:
+        envs = RemoteVectorEnv(server.address, 4, num_batches=num_batches)
+        with contextlib.closing(envs):
+            envs.reset(seed=1)
+            with pytest.raises(EnvironmentsFailedError, match="no"):
+                envs.step([1, 1, 1, 2])
+            # Row 3 takes its first step, the others their second one.
+            infos = envs.step([1] * 4)[-1]
+            assert infos["_first"].tolist() == [False, False, False, True]
