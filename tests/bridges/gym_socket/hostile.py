@@ -8,6 +8,8 @@ that of these frames.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import json
 import logging
 import random
@@ -83,11 +85,16 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
     return bytes(mutant)
 
 
+@functools.cache
+def _unused_session(dialect: packets.Dialect) -> server_session.ServerSession:
+    options = server_session.Options(dialect=dialect)
+    return server_session.ServerSession(as_hosted(hosted.Frames()), options)
+
+
 def to_session(data: bytes, dialect: packets.Dialect) -> str:
     """Gives bytes to a server's session, packet after packet."""
-    hosted_session = server_session.ServerSession(
-        as_hosted(hosted.Frames()), server_session.Options(dialect=dialect)
-    )
+    # A copy: making a session takes longer than what it is given. The environment has no state.
+    hosted_session = copy.copy(_unused_session(dialect))
     reader = transcripts.Given(data)
     try:
         while reader.left:
