@@ -164,9 +164,9 @@ class GymSocketEnvironment(dm_env.Environment):
         connection = self._hosted
         if not self._is_running:
             return self.reset()
-        jsonable = space_json.to_jsonable(
-            self._action_spec, action, "the action", check_bounds=True
-        )
+        where, spec = "the action", self._action_spec
+        structure = elements.to_structure(self._action_space, action, where)
+        jsonable = space_json.to_jsonable(spec, structure, where, check_bounds=True)
         # Until the step is complete: after an interrupted step the next one is a reset.
         self._is_running = False
         answer: packets.StepAnswer = connection.ask(packets.Step(jsonable))
@@ -285,11 +285,10 @@ class GymSocketEnvironment(dm_env.Environment):
         self._box_dtypes = observation_dtype, action_dtype
         self._action_space, self._observation_space = action_space, observation_space
         self._action_spec, self._observation_spec = action_spec, observation_spec
-        leaf = space_json.single_leaf(observation_spec)
         # Nested lists add brackets to the count of values.
-        values = 64 + 4 * space_json.element_count(observation_spec)
+        values = 64 + 4 * space_json.size_of(observation_space)
         self._connection.bounds = ObservationBounds(
-            None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
+            observation_space.shape, max(values, bounded_json.MAX_VALUES)
         )
 
     def _read_space(

@@ -18,7 +18,7 @@ uint8, the type of byte lists; any other becomes float64, as JSON numbers do.
 There is no space for a mapping: a Dict is written as the Tuple of its spaces in the Dict's own
 order, or as its space if it has only one.
 
-Elements are converted in the form that they have in dm_env, with the specs of
+Elements are converted in the form that they have in dm_env, the structures of
 `adaptors.gymnasium.elements`; the document calls this "to_jsonable" and "from_jsonable" ("Actions",
 "Observations"). The JSON value of an array is nested lists, that of an element of a Tuple the
 list of its parts.
@@ -32,14 +32,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tree
 from dm_env import specs
 from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.adaptors.gymnasium.boxes import ExactBox
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors import casting, structures
+from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.variable_specs import bounds_of
 
@@ -103,42 +102,34 @@ def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) ->
       SpecError: the protocol does not describe spaces of its type.
     """
     space = _read(value, where, box_dtype)
-    _check_size(_size(space), where)
+    _check_size(size_of(space), where)
     return space
 
 
-def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
+def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) -> Any:
     """Returns the JSON value of an element of a space.
 
     Args:
-      spec: the dm_env spec of the space, or a structure of specs.
-      value: a value that conforms to it, or can be cast to it without a change of value.
+      spec: what `elements.to_spec` returned for the space.
+      structure: what `elements.to_structure` returned for the element.
       where: the name of the value in error messages.
       check_bounds: whether a value outside its bounds is an error. It is for actions.
         Observations of many environments exceed their bounds, so theirs are not checked.
 
     Raises:
-      SpecError: the structure, shape or type differs, a value is outside its bounds, or a
-        value is NaN or infinite, which JSON cannot express. The message contains the path.
+      SpecError: a shape differs, or a value is outside its bounds, NaN or infinite, which
+        JSON cannot express. The message contains the path.
     """
     parts = _parts_of(spec)
     if parts is not None:
-        if isinstance(spec, Mapping):
-            if not isinstance(value, Mapping) or set(value) != set(spec):
-                raise SpecError(
-                    f"{where}: expected a mapping with keys {', '.join(map(repr, parts))}, "
-                    f"got {value!r:.60}"
-                )
-        elif not isinstance(value, tuple | list | np.ndarray) or len(value) != len(parts):
-            raise SpecError(f"{where}: expected {len(parts)} parts, got {value!r:.60}")
         items = [
-            to_jsonable(part, value[key], f"{where}.{key}", check_bounds=check_bounds)
+            to_jsonable(part, structure[key], f"{where}.{key}", check_bounds=check_bounds)
             for key, part in parts.items()
         ]
         return items[0] if isinstance(spec, Mapping) and len(items) == 1 else items
     if spec.dtype.kind not in "biuf":
-        return np.asarray(value).tolist()
-    array = conform(spec, casting.as_array(value, where), where)
+        return structure
+    array = conform(spec, structure, where)
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
         raise SpecError(f"{where}: {array!r:.60} has a NaN or infinity; JSON has neither")
     if check_bounds:
@@ -149,7 +140,7 @@ def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any
 
 
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
-    """Returns the element of a space that a JSON value represents: `to_jsonable` reversed.
+    """Returns the structure of a JSON value: `to_jsonable` reversed.
 
     In observations of Discrete and MultiDiscrete spaces, true and false are 1 and 0.
 
@@ -157,7 +148,7 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
       The structure of `spec`, with new arrays of its dtypes and shapes.
 
     Raises:
-      SpecError: as `to_jsonable`.
+      SpecError: the structure, shape or type differs, or as `to_jsonable`.
     """
     parts = _parts_of(spec)
     if parts is not None:
@@ -192,15 +183,11 @@ def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArr
     return casting.exact_cast(array, spec.dtype, where)
 
 
-def single_leaf(spec: Any) -> specs.Array | None:
-    """Returns the spec whose values are sent as one array; None for a Tuple."""
-    _, leaf = structures.single_leaf(spec)
-    return None if _parts_of(leaf) is not None else leaf
-
-
-def element_count(spec: Any) -> int:
-    """The number of elements of all leaves together."""
-    return sum(math.prod(leaf.shape) for leaf in tree.flatten(spec))
+def size_of(space: spaces.Space[Any]) -> int:
+    """Returns the number of elements of a space that was read; a Tuple counts as one more."""
+    if isinstance(space, spaces.Tuple):
+        return 1 + sum(map(size_of, space.spaces))
+    return math.prod(space.shape or ())
 
 
 def _array_json(spec: specs.Array) -> dict[str, Any]:
@@ -343,12 +330,6 @@ def _numbers(value: Mapping[str, Any], key: str, size: int, where: str) -> npt.N
 def _is_integer(value: Any) -> bool:
     # Languages with one type of number may write 5.0.
     return type(value) is int or (type(value) is float and value.is_integer())
-
-
-def _size(space: spaces.Space[Any]) -> int:
-    if isinstance(space, spaces.Tuple):
-        return 1 + sum(map(_size, space.spaces))
-    return math.prod(space.shape or ())
 
 
 def _check_size(size: int, where: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections import OrderedDict
 from typing import Any
 
+import dm_env
 import gymnasium
 import numpy as np
 import pytest
+import tree
 from dm_env import specs
 from gymnasium import spaces
 
@@ -230,6 +233,10 @@ def test_boxes_have_the_dtype_that_is_asked_for_and_bounds_within_it(
 
 
 def test_a_frame_in_mappings_is_one_array_and_travels_as_a_byte_list() -> None:
-    frame = specs.Array((2, 3), np.uint8)
-    assert space_json.single_leaf({"a": {"b": frame}}) is frame
-    assert space_json.single_leaf({"a": (frame,)}) is None
+    frame = specs.BoundedArray((2, 3), np.uint8, 0, 255)
+    for spec, is_byte_list in (({"a": {"b": frame}}, True), ({"a": (frame,)}, False)):
+        environment = Odd(spec)
+        value = tree.map_structure(lambda leaf: leaf.generate_value(), spec)
+        environment.reset = functools.partial(dm_env.restart, value)
+        session = ServerSession(as_hosted(environment), Options())
+        assert session.answer(packets.Reset())[0] == is_byte_list
