@@ -130,7 +130,7 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
     if spec.dtype.kind not in "biuf":
         return structure
     array = conform(spec, structure, where)
-    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+    if not np.all(np.isfinite(array)):
         raise SpecError(f"{where}: {array!r:.60} has a NaN or infinity; JSON has neither")
     if check_bounds:
         _check_bounds(spec, array, where)
