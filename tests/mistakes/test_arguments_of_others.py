@@ -219,6 +219,8 @@ MISTAKES: list[M] = [
       "handshake_timeout", "got nan", FOR_ALL),
     M(lambda _: serve_gym({"a": Catch}, "localhost:0", max_connections=0), "max_connections",
       "got 0", INT),
+    M(lambda _: serve_gym({"a": Catch}, "localhost:0", wrap_universe=5), "wrap_universe", "got 5",
+      "must be a function, or None to refuse the packet"),
     M(lambda _: serve_gym(Catch, "localhost:0"), "environments", "got the class Catch",
       "must be a mapping of names to callables"),
     M(lambda _: c_environment("a.so", "connect", request_timeout="5"), "request_timeout", "got '5'",

@@ -96,6 +96,20 @@ def test_a_time_limit_is_told_from_an_end() -> None:
         assert environment.info["pid"] > 0
 
 
+def test_an_info_that_contradicts_the_end_is_corrected() -> None:
+    class Limited(hosted.Counter):
+        def step(self, action: Any) -> dm_env.TimeStep:
+            self.info = {"TimeLimit.truncated": True}
+            return super().step(action)
+
+    with hosting(functools.partial(Limited, length=2)) as (_, environment):
+        environment.reset()
+        environment.step(0)
+        assert environment.info["TimeLimit.truncated"] is True
+        assert environment.step(0).discount == 0.0
+        assert environment.info["TimeLimit.truncated"] is False
+
+
 def test_frames_and_structures() -> None:
     with hosting(hosted.Frames) as (_, environment):
         assert environment.observation_spec().dtype == np.uint8
@@ -150,6 +164,7 @@ def test_clients_that_break_the_protocol_are_cut_off(server: Server, packets: by
             client.expect(ZERO)
         assert client.is_cut_off()
         other.ask(RESET, ZERO)
+    assert settles(lambda: server.session_count == 0)  # An error is told after the end.
     assert not server.errors
 
 
