@@ -235,7 +235,7 @@ def test_boxes_have_the_dtype_that_is_asked_for_and_bounds_within_it(
 def test_a_frame_in_mappings_is_one_array_and_travels_as_a_byte_list() -> None:
     frame = specs.BoundedArray((2, 3), np.uint8, 0, 255)
     for spec, is_byte_list in (({"a": {"b": frame}}, True), ({"a": (frame,)}, False)):
-        environment = Odd(spec)
+        environment: Any = Odd(spec)
         value = tree.map_structure(lambda leaf: leaf.generate_value(), spec)
         environment.reset = functools.partial(dm_env.restart, value)
         session = ServerSession(as_hosted(environment), Options())
