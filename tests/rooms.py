@@ -23,9 +23,10 @@ NAME = "dm_env_rpc_client"
 PACKAGE = Path(dm_env_rpc_client.__file__).parent
 
 # Room -> the rooms that it imports, from the top of the house down: an arrow points downwards.
-# client and server do not know each other; bridges know neither; of transports they and
-# `tensors` know nothing but addresses, and how to wait. What server and bridges need of adaptors,
-# `system.conversions` loads by name, for environments of a library that is there.
+# client and server do not know each other; bridges know neither, but Gymnasium's spaces in
+# `adaptors`; of transports they and `tensors` know nothing but addresses, and how to wait. What the
+# server needs of adaptors, `system.conversions` loads by name, for environments of a library that
+# is there.
 MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {
@@ -39,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "gymnasium": {"extras"},
     "__init__": {"_proto", "client", "environment", "errors", "protocol", "server", "tensors"},
+    "bridges": {"adaptors", "arguments", "errors", "extras", "system", "tensors", "transports"},
     "adaptors": {
         "arguments", "environment", "errors", "extensions", "extras", "protocol", "recording",
         "server", "system", "tensors",
@@ -68,7 +70,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "arguments", "errors", "extras", "protocol", "system", "tensors", "transports",
         "version",
     },
-    "bridges": {"arguments", "errors", "extras", "system", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"_proto", "arguments", "errors", "system", "version"},
     "tensors": {"_proto", "arguments", "errors", "plain_text"},

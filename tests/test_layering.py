@@ -30,6 +30,7 @@ ONLY_IN = {
         "adaptors.pettingzoo.",
         "adaptors.sb3",
         "adaptors.minari",
+        "bridges.gym_socket.",
         "cli.play",
     ],
     "mcap": ["recording."],

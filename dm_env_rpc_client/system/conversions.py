@@ -1,8 +1,8 @@
 """Environments of other libraries, converted by the adaptor for their library.
 
-The server and the bridges convert what a user's factory returns, and know no adaptors. So the
-adaptors' functions stand here by name; their modules are imported when there is such an
-environment, and with it its library.
+The server converts what a user's factory returns, and knows no adaptors. So the adaptors'
+functions stand here by name; their modules are imported when there is such an environment, and
+with it its library.
 """
 
 from __future__ import annotations
@@ -57,6 +57,15 @@ def check_mode(made: Any, autoreset_mode: str | None) -> None:
     """
     if _is_vector(made):
         pkgutil.resolve_name(_VECTOR_MODE)(made, autoreset_mode)
+
+
+def is_gymnasium(made: Any) -> bool:
+    """Whether this is an environment of Gymnasium or gym, and no vector environment.
+
+    Raises:
+      TypeError: it is one that has no spaces.
+    """
+    return _converter(made) is _GYMNASIUM
 
 
 def is_foreign(kind: type) -> bool:

@@ -99,10 +99,7 @@ def _call(function: str, *arguments: Any, **settings: Any) -> Any:
 
 def _of_library(library: str, rest: str) -> Source:
     """Returns an environment of a library; SpecError if that is not installed."""
-    if importlib.util.find_spec(library) is None:
-        package = f"package: pip install {library.replace('_', '-')}"
-        needed = f"extra: {install_command(library)}" if library in _EXTRAS else package
-        raise SpecError(f"{library}:// needs the {needed}")
+    _check_installed(library, library)
     names = rest.split("/", 1) if library == "dm_control" else [rest]
     if library == "dm_control" and not (len(names) == 2 and all(names)):
         raise SpecError(
@@ -110,6 +107,13 @@ def _of_library(library: str, rest: str) -> Source:
             f"dm_control://cartpole/swingup; got dm_control://{rest}"
         )
     return Source(rest, functools.partial(_call, _LIBRARIES[library], *names))
+
+
+def _check_installed(library: str, scheme: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        package = f"package: pip install {library.replace('_', '-')}"
+        needed = f"extra: {install_command(library)}" if library in _EXTRAS else package
+        raise SpecError(f"{scheme}:// needs the {needed}")
 
 
 def _gym_socket(rest: str, insecure: bool) -> Source:
@@ -122,6 +126,7 @@ def _gym_socket(rest: str, insecure: bool) -> Source:
             "the address of a gym-socket-api environment looks like gym-socket://HOST:PORT/NAME or "
             f".../NAME?dialect=latest, got gym-socket://{rest}"
         )
+    _check_installed("gymnasium", "gym-socket")
     function = "dm_env_rpc_client.bridges.gym_socket:GymSocketEnvironment"
     keywords = {"dialect": dialect, "insecure": insecure}
     return Source(name, functools.partial(_call, function, address, name, **keywords))

@@ -16,22 +16,22 @@ from multiprocessing.connection import Connection as Pipe
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, packet_codec, packets
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, packets
 from dm_env_rpc_client.transports.net.addresses import parse_host_port
 from tests.benchmarks.processes import process
 
 SHAPE = (84, 84, 3)
 PIXELS = {"type": "Box", "shape": list(SHAPE), "low": [0] * 21168, "high": [255] * 21168}
-HANDSHAKE = packet_codec.encode_request(packets.Handshake("frames"))
-STEP = packet_codec.encode_request(packets.Step(1))
-FRAME = packet_codec.encode_observation(np.arange(21168, dtype=np.uint8).reshape(SHAPE))
-STEPPED = packet_codec.encode_step_answer(
+HANDSHAKE = packets.encode_request(packets.Handshake("frames"))
+STEP = packets.encode_request(packets.Step(1))
+FRAME = packets.encode_observation(np.arange(21168, dtype=np.uint8).reshape(SHAPE))
+STEPPED = packets.encode_step_answer(
     np.arange(21168, dtype=np.uint8).reshape(SHAPE), 1.0, False, {}
 )
 ROUNDS = 7
 SECONDS = 0.5
 
-SPACES = [packet_codec.encode_space(space) for space in ({"type": "Discrete", "n": 2}, PIXELS)]
+SPACES = [packets.encode_space(space) for space in ({"type": "Discrete", "n": 2}, PIXELS)]
 BY_SIZE = {1: FRAME, len(STEP): STEPPED}
 
 
@@ -43,7 +43,7 @@ def _answer(listener: socket.socket) -> None:
         spaces = iter(SPACES)
         while data := connected.recv(64):
             if len(data) == len(HANDSHAKE):
-                connected.sendall(packet_codec.encode_error(""))
+                connected.sendall(packets.encode_error(""))
             else:
                 connected.sendall(next(spaces) if len(data) == 2 else BY_SIZE[len(data)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 
-from dm_env_rpc_client.bridges.gym_socket import packet_codec
+from dm_env_rpc_client.bridges.gym_socket import packets
 from tests.bridges.gym_socket import transcripts
 from tests.bridges.gym_socket.hostile import BOMB_SPACES, BOMBS, mutate, to_client, to_session
 
@@ -13,7 +13,7 @@ TO_SESSION, TO_CLIENT = 0, 1
 
 
 @functools.cache
-def _exchanges() -> list[tuple[transcripts.Exchanged, packet_codec.Dialect]]:
+def _exchanges() -> list[tuple[transcripts.Exchanged, packets.Dialect]]:
     return [
         (exchanged, dialect)
         for exchanged in transcripts.EXCHANGES.values()
@@ -40,8 +40,8 @@ def generate(rng: random.Random) -> bytes:
 
 def check(contents: bytes) -> str:
     """Gives the packets to the end that they are for."""
-    end, which, packets = *(contents + b"\0\0")[:2], contents[2:]
+    end, which, given = *(contents + b"\0\0")[:2], contents[2:]
     exchanged, dialect = _exchanges()[which % len(_exchanges())]
     if end % 2 == TO_CLIENT and exchanged.received is not None:
-        return f"client: {to_client(packets, exchanged)}"
-    return f"session: {to_session(packets, dialect)}"
+        return f"client: {to_client(given, exchanged)}"
+    return f"session: {to_session(given, dialect)}"

@@ -21,6 +21,7 @@ MISSING: dict[str, list[tuple[str, str]]] = {
         ("from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import as_environment", "gymnasium"),
         ("import dm_env_rpc_client.gymnasium", "gymnasium"),
         ("import dm_env_rpc_client.adaptors.pettingzoo", "pettingzoo"),
+        ("import dm_env_rpc_client.bridges.gym_socket", "gymnasium"),
     ],
     "pettingzoo": [
         ("import dm_env_rpc_client.adaptors.pettingzoo", "pettingzoo"),
@@ -77,21 +78,24 @@ def test_a_missing_package_is_told_with_its_extra(package: str, tmp_path: Path) 
         assert f" the extra: {install_command(extra)}" in text, line
 
 
-COMMANDS = {
-    "cffi": ("serve --c-library ./a.so:connect", "c"),
-    "gymnasium": ("serve gymnasium://CartPole-v1", "gymnasium"),
-    "pettingzoo": ("serve pettingzoo://classic/rps_v2", "pettingzoo"),
-    "pygame": ("play localhost:1", "play"),
-    "mcap": ("record a.mcap --upstream localhost:1", "record"),
-    "minari": ("export a.mcap --to minari a/b-v0", "minari"),
-    "typer": ("run", "cli"),
-    "rich": ("--help", "cli"),
-}
+COMMANDS = [
+    ("cffi", "serve --c-library ./a.so:connect", "c"),
+    ("gymnasium", "serve gymnasium://CartPole-v1", "gymnasium"),
+    ("gymnasium", "serve catch --protocol gym-socket", "gymnasium"),
+    ("gymnasium", "serve gym-socket://localhost:1/a", "gymnasium"),
+    ("pettingzoo", "serve pettingzoo://classic/rps_v2", "pettingzoo"),
+    ("pygame", "play localhost:1", "play"),
+    ("mcap", "record a.mcap --upstream localhost:1", "record"),
+    ("minari", "export a.mcap --to minari a/b-v0", "minari"),
+    ("typer", "run", "cli"),
+    ("rich", "--help", "cli"),
+]
 
 
-@pytest.mark.parametrize("package", COMMANDS)
-def test_a_command_without_its_package_is_wrong_usage(package: str, tmp_path: Path) -> None:
-    line, extra = COMMANDS[package]
+@pytest.mark.parametrize(("package", "line", "extra"), COMMANDS)
+def test_a_command_without_its_package_is_wrong_usage(
+    package: str, line: str, extra: str, tmp_path: Path
+) -> None:
     command = ("-m", "dm_env_rpc_client", *line.split())
     ran = run_python(*command, code=2, environment=hide(tmp_path, [package]), folder=tmp_path)
     (said,) = ran.stderr.splitlines()

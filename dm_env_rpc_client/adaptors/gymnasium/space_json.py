@@ -7,8 +7,8 @@ A space is an object with its `type` and the arguments that make it, values as i
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
-The JSON of `gym_socket.spaces` is that of another protocol, which has neither dtypes nor
-infinities and fewer spaces.
+The JSON of `bridges.gym_socket.space_json` is that of another protocol, which has neither dtypes
+nor infinities and fewer spaces.
 
 An integer has no infinity: where a Box of integers is not bounded, its bounds are those of the
 dtype, and `bounded_below` and `bounded_above` say so. It samples otherwise there.

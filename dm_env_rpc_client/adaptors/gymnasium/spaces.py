@@ -121,7 +121,9 @@ def from_space(spec: Any, value: Any, name: str) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(spec):
             raise SpecError(f"{name!r}: expected a tuple of {len(spec)} values, got {value!r}")
         parts = zip(spec, value, strict=True)
-        return type(spec)(
+        # The sequence may be a named tuple.
+        make = getattr(spec, "_make", type(spec))
+        return make(
             from_space(part, own, f"{name}.{index}") for index, (part, own) in enumerate(parts)
         )
     dtype = spec.dtype if spec.dtype.kind in "biuf" else np.dtype(object)

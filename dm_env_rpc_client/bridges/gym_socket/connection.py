@@ -12,8 +12,8 @@ from typing import Any
 
 from google.rpc import code_pb2, status_pb2
 
-from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets, tcp
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket import packets, tcp
+from dm_env_rpc_client.bridges.gym_socket.packets import Limits, ObservationBounds
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -51,7 +51,7 @@ class PacketConnection:
         address: HostPort,
         timeout: float | None,
         request_timeout: float | None,
-        dialect: packet_codec.Dialect,
+        dialect: packets.Dialect,
         limits: Limits,
     ):
         self.bounds = ObservationBounds()
@@ -70,7 +70,7 @@ class PacketConnection:
         self._finalizer = weakref.finalize(self, self._stream.close)
 
     def ask(self, request: packets.Request) -> Any:
-        """Sends a packet and returns its answer (see `packet_codec.read_answer`).
+        """Sends a packet and returns its answer (see `packets.read_answer`).
 
         Returns:
           The answer; None for a packet without an answer.
@@ -81,7 +81,7 @@ class PacketConnection:
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
             and none will.
         """
-        data = packet_codec.encode_request(request, self._dialect)
+        data = packets.encode_request(request, self._dialect)
         self._check_usable()
         deadline = Deadline.after(self._request_timeout)
         with self._lock:
@@ -97,9 +97,9 @@ class PacketConnection:
                     raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
                 self._stream.send(data)
                 answer = None
-                if packet_codec.has_answer(request, self._dialect):
+                if packets.has_answer(request, self._dialect):
                     limits, bounds = self._limits, self.bounds
-                    answer = packet_codec.read_answer(self._stream, request, limits, bounds)
+                    answer = packets.read_answer(self._stream, request, limits, bounds)
                 self._is_waiting = False
                 return answer
             except BaseException as error:

@@ -8,22 +8,25 @@ from typing import Any
 import dm_env
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets, samples, spaces
+from dm_env_rpc_client.adaptors.gymnasium import elements
+from dm_env_rpc_client.bridges.gym_socket import packets, space_json
 from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket.packets import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import bounded_json
 from dm_env_rpc_client.transports.net import addresses
 
 
 class GymSocketEnvironment(dm_env.Environment):
-    """Steps an environment that a gym-socket-api server hosts.
+    """Steps an environment that a gym-socket-api server hosts. Needs the extra `gymnasium`.
 
-    Spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an int8
-    BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box has no dtype in
-    this protocol: it becomes uint8 if all its bounds are 0 and 255, otherwise float64.
+    Spaces are Gymnasium's, and become specs: Box a BoundedArray, Discrete a DiscreteArray,
+    MultiBinary an int8 BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box
+    has no dtype in this protocol: it becomes uint8 if all its bounds are 0 and 255, otherwise
+    float64.
 
     The step that ends an episode is LAST. Its discount is 0, or 1 if `TimeLimit.truncated` is
     true in its info. A step before the first reset or after a LAST step ignores its
@@ -42,8 +45,9 @@ class GymSocketEnvironment(dm_env.Environment):
         no limit.
       dialect: "first", the dialect of the protocol document, or "latest", in which Monitor
         has an answer and Universe has packets. Both ends must use the same dialect.
-      observation_dtype: the dtype of every Box in the observations, instead of the rule above.
-      action_dtype: the dtype of every Box in the actions, instead of the rule above.
+      observation_dtype: the dtype of every Box in the observations, instead of the rule above;
+        float16 is float32 in specs.
+      action_dtype: the same of every Box in the actions.
       insecure: allow an address other than loopback; nothing is encrypted.
       limits: limits on what the server sends.
 
@@ -63,17 +67,19 @@ class GymSocketEnvironment(dm_env.Environment):
         *,
         timeout: float | None = 10.0,
         request_timeout: float | None = 60.0,
-        dialect: packet_codec.Dialect = "first",
+        dialect: packets.Dialect = "first",
         observation_dtype: npt.DTypeLike | None = None,
         action_dtype: npt.DTypeLike | None = None,
         insecure: bool = False,
         limits: Limits | None = None,
     ):
-        packet_codec.check_dialect(dialect)
+        packets.check_dialect(dialect)
         timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
         request_timeout = arguments.seconds(
             "request_timeout", request_timeout, none=arguments.NO_LIMIT
         )
+        _check_dtype("observation_dtype", observation_dtype)
+        _check_dtype("action_dtype", action_dtype)
         arguments.flag("insecure", insecure)
         arguments.instance("env_name", env_name, str, "the name of an environment")
         host_port = addresses.parse_host_port(address, listens=False)
@@ -82,7 +88,7 @@ class GymSocketEnvironment(dm_env.Environment):
                 f"{address} is not a loopback address, and gym-socket-api has no encryption; pass "
                 "insecure=True to send plaintext, or use a tunnel"
             )
-        limits = packet_codec.check_limits(limits)
+        limits = packets.check_limits(limits)
         if len(env_name.encode(errors="replace")) > limits.name:
             raise SpecError(f"the environment name has more than {limits.name} bytes")
         self.address = address
@@ -113,14 +119,14 @@ class GymSocketEnvironment(dm_env.Environment):
         return self._info
 
     @property
-    def action_space(self) -> spaces.Space:
-        """The action space, as the server sent it."""
+    def action_space(self) -> spaces.Space[Any]:
+        """The action space that the server sent, as one of Gymnasium."""
         self._check_environment()
         return self._action_space
 
     @property
-    def observation_space(self) -> spaces.Space:
-        """The observation space, as the server sent it."""
+    def observation_space(self) -> spaces.Space[Any]:
+        """The observation space that the server sent, as one of Gymnasium."""
         self._check_environment()
         return self._observation_space
 
@@ -158,7 +164,9 @@ class GymSocketEnvironment(dm_env.Environment):
         connection = self._hosted
         if not self._is_running:
             return self.reset()
-        jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
+        where, spec = "the action", self._action_spec
+        structure = elements.to_structure(self._action_space, action, where)
+        jsonable = space_json.to_jsonable(spec, structure, where, check_bounds=True)
         # Until the step is complete: after an interrupted step the next one is a reset.
         self._is_running = False
         answer: packets.StepAnswer = connection.ask(packets.Step(jsonable))
@@ -270,24 +278,25 @@ class GymSocketEnvironment(dm_env.Environment):
     def _read_spaces(
         self, observation_dtype: npt.DTypeLike | None, action_dtype: npt.DTypeLike | None
     ) -> None:
-        action_space = self._read_space(packets.WhichSpace.ACTION)
-        observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
-        action_spec = spaces.space_to_spec(action_space, "action", action_dtype)
-        observation_spec = spaces.space_to_spec(observation_space, "observation", observation_dtype)
+        action_space = self._read_space(packets.WhichSpace.ACTION, action_dtype)
+        observation_space = self._read_space(packets.WhichSpace.OBSERVATION, observation_dtype)
+        action_spec = elements.to_spec(action_space, "action")
+        observation_spec = elements.to_spec(observation_space, "observation")
         self._box_dtypes = observation_dtype, action_dtype
         self._action_space, self._observation_space = action_space, observation_space
         self._action_spec, self._observation_spec = action_spec, observation_spec
-        leaf = spaces.single_leaf(observation_spec)
         # Nested lists add brackets to the count of values.
-        values = 64 + 4 * spaces.element_count(observation_spec)
+        values = 64 + 4 * space_json.size_of(observation_space)
         self._connection.bounds = ObservationBounds(
-            None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
+            observation_space.shape, max(values, bounded_json.MAX_VALUES)
         )
 
-    def _read_space(self, which: packets.WhichSpace) -> spaces.Space:
+    def _read_space(
+        self, which: packets.WhichSpace, box_dtype: npt.DTypeLike | None
+    ) -> spaces.Space[Any]:
         value = self._connection.ask(packets.GetSpace(which))
         try:
-            return spaces.from_json(value, f"the {which.name.lower()} space")
+            return space_json.from_json(value, f"the {which.name.lower()} space", box_dtype)
         except ProtocolError as error:
             raise self._connection.poison(error) from None
 
@@ -299,7 +308,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
     def _from_server(self, spec: Any, value: Any, where: str) -> Any:
         try:
-            return samples.from_jsonable(spec, value, where, check_bounds=False)
+            return space_json.from_jsonable(spec, value, where, check_bounds=False)
         except SpecError as error:
             raise self._connection.poison(
                 ProtocolError(f"the server at {self.address} broke its own space: {error}")
@@ -315,3 +324,15 @@ class GymSocketEnvironment(dm_env.Environment):
             raise SpecError(
                 'a session with the environment name "" has no environment; it can only upload'
             )
+
+
+def _check_dtype(name: str, dtype: Any) -> None:
+    """Raises SpecError if an argument is no dtype of numbers."""
+    try:
+        if dtype is None or np.dtype(dtype).kind in "biuf":
+            return
+    except TypeError:
+        pass
+    raise arguments.refused(
+        name, "a dtype of numbers, such as 'float32'", dtype, "None for float64"
+    )

@@ -11,8 +11,6 @@ import json
 import pathlib
 import time
 
-import dm_env
-
 from dm_env_rpc_client.errors import SpecError
 
 EPISODES = "episodes.jsonl"
@@ -46,22 +44,23 @@ class EpisodeRecorder:
             self._count = sum(1 for _ in lines)
         self._start: float | None = None
 
-    def record(self, timestep: dm_env.TimeStep) -> None:
-        """Records a step; the steps before the first reset are left out."""
-        if timestep.first():
-            self._start, self._reward, self._length = time.monotonic(), 0.0, 0
-            return
+    def begin(self) -> None:
+        """Begins an episode; the steps before the first one are left out."""
+        self._start, self._reward, self._length = time.monotonic(), 0.0, 0
+
+    def add_step(self, reward: float, is_last: bool, is_terminated: bool) -> None:
+        """Adds a step, and writes the line of an episode that it ends."""
         if self._start is None:
             return
-        self._reward += float(timestep.reward)
+        self._reward += reward
         self._length += 1
-        if timestep.last():
+        if is_last:
             line = {
                 "episode": self._count,
                 "reward": self._reward,
                 "length": self._length,
                 "seconds": round(time.monotonic() - self._start, 6),
-                "is_terminated": not timestep.discount,
+                "is_terminated": is_terminated,
             }
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")

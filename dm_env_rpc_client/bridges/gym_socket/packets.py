@@ -1,14 +1,37 @@
-"""The packets of gym-socket-api as values; `packet_codec` encodes and decodes them.
+"""The packets of gym-socket-api, as values and as bytes, in both dialects; without I/O.
 
-The numbers are those of "Command packets" in the protocol document; only the latest dialect
-has 7 and 8.
+The `encode_...` functions return whole messages, the `read_...` functions take theirs from a
+`Reader`. The numbers of the packets are those of "Command packets" in the protocol document.
+
+A length is checked before memory is allocated for it, so a peer cannot make this process allocate
+more than `Limits` allows.
+
+Integers are little endian, strings UTF-8, booleans a byte that is 0 or 1, floats IEEE 754.
+A client sends the next packet only after the answer to the one before ("Command packets"). Whether
+a packet has an answer depends on the dialect alone: see `has_answer`.
+
+Dialects: "first" is the one of the protocol document. In "latest" Monitor has a flag `video`
+and an answer, and there are two more packets, 7 and 8, for Universe.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, NamedTuple
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client import arguments
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
+
+Dialect: TypeAlias = Literal["first", "latest"]
 
 TRUNCATED = "TimeLimit.truncated"
 """The entry of a step's info that is true if a time limit ended the episode."""
@@ -109,3 +132,331 @@ class StepAnswer(NamedTuple):
     reward: float
     done: bool
     info: Any
+
+
+_KIND_AND_LENGTH = struct.Struct("<BI")
+_U32 = struct.Struct("<I")
+_STEP_TAIL = struct.Struct("<dBI")
+_JSON = 0
+_BYTE_LIST = 1
+
+MAX_SPACE_VALUES = 1 << 18
+"""Values in the JSON of a space; two for each element of its boxes."""
+
+
+class Reader(Protocol):
+    """Where the bytes of messages are read from. No more is read than is asked for."""
+
+    def read(self, count: int) -> bytes:
+        """Returns the next bytes, exactly as many."""
+
+    def read_into(self, memory: memoryview) -> None:
+        """Fills memory with the next bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The maximum sizes of what a peer sends, in bytes.
+
+    Attributes:
+      name: the name of an environment or a wrapper.
+      field: any other field. If the space of a byte list is known, its size is the limit.
+      space: the JSON of a space. Two numbers for each pixel of a 210x160x3 screen take more
+        than the megabyte of a field.
+
+    Raises:
+      SpecError: a size is not an integer from 1 on.
+    """
+
+    name: int = 256
+    field: int = 1 << 20
+    space: int = 2 << 20
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = arguments.count(f"{field.name} of Limits", getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+
+
+class ObservationBounds(NamedTuple):
+    """The limits that follow from the observation space.
+
+    Attributes:
+      shape: the shape of a byte list; None if the space is not one array.
+      values: the maximum number of values in JSON.
+    """
+
+    shape: tuple[int, ...] | None = None
+    values: int = bounded_json.MAX_VALUES
+
+
+def _encode_string(text: str, where: str) -> bytes:
+    try:
+        data = text.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise SpecError(f"{where}: {text!r} is not a Unicode string: {error}") from None
+    return _with_length(data, where)
+
+
+def _encode_json(value: Any, where: str) -> bytes:
+    return _with_length(bounded_json.encode(value, where), where)
+
+
+def _read_string(reader: Reader, limit: int, where: str) -> str:
+    data = _read_field(reader, limit, where)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{where}: not UTF-8: {error}") from None
+
+
+def _read_json(
+    reader: Reader, limit: int, where: str, max_values: int = bounded_json.MAX_VALUES
+) -> Any:
+    return bounded_json.decode(_read_field(reader, limit, where), where, max_values)
+
+
+def _decode_bool(byte: int, where: str) -> bool:
+    if byte > 1:
+        raise ProtocolError(f"{where}: byte {byte:#04x} for a bool; expected 0 or 1")
+    return byte == 1
+
+
+def _check_length(length: int, limit: int, where: str) -> None:
+    if length > limit:
+        raise ProtocolError(f"{where}: has a length of {length} bytes; at most {limit} are allowed")
+
+
+def _with_length(data: bytes, where: str) -> bytes:
+    if len(data) > 0xFFFFFFFF:
+        raise SpecError(f"{where}: {len(data)} bytes; a field holds less than 4 GiB")
+    return _U32.pack(len(data)) + data
+
+
+def _read_field(reader: Reader, limit: int, where: str) -> bytes:
+    (length,) = _U32.unpack(reader.read(4))
+    _check_length(length, limit, where)
+    return reader.read(length)
+
+
+def check_limits(limits: Limits | None) -> Limits:
+    """Returns limits, the defaults for None; SpecError if they are of another class."""
+    expected = "a Limits of dm_env_rpc_client.bridges.gym_socket"
+    arguments.instance("limits", limits, Limits, expected, none="None for the defaults")
+    return Limits() if limits is None else limits
+
+
+def check_dialect(dialect: str) -> None:
+    """Raises SpecError if there is no such dialect."""
+    arguments.one_of("dialect", dialect, ("first", "latest"))
+
+
+def encode_action(action: Any, where: str = "the action") -> bytes:
+    """Returns the bytes of an action, which is a JSON value."""
+    return bytes([_JSON]) + _encode_json(action, where)
+
+
+def _read_action(reader: Reader, limit: int, where: str) -> Any:
+    (kind,) = reader.read(1)
+    if kind != _JSON:
+        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only one")
+    return _read_json(reader, limit, where)
+
+
+def _read_which(reader: Reader, limit: int, where: str) -> WhichSpace:
+    (which,) = reader.read(1)
+    if which > 1:
+        raise ProtocolError(f"Get Space asks for space {which}; expected 0 (action) or 1")
+    return WhichSpace(which)
+
+
+def _read_bool(reader: Reader, limit: int, where: str) -> bool:
+    return _decode_bool(reader.read(1)[0], where)
+
+
+def _encode_byte(value: int, where: str) -> bytes:
+    return bytes([value])
+
+
+class _Field(NamedTuple):
+    """How a field of a packet is written and read; both get its name for error messages."""
+
+    encode: Callable[[Any, str], bytes]
+    read: Callable[[Reader, int, str], Any]
+    limit: str = "field"  # Which of `Limits` it has.
+
+
+_ACTION = _Field(encode_action, _read_action)
+_WHICH = _Field(_encode_byte, _read_which)
+_BOOL = _Field(_encode_byte, _read_bool)
+_NAME = _Field(_encode_string, _read_string, "name")
+_STRING = _Field(_encode_string, _read_string)
+_SETTINGS = _Field(_encode_json, _read_json)
+
+# In the order of their numbers.
+_LATEST: dict[type[Request], dict[str, _Field]] = {
+    Reset: {},
+    Step: {"action": _ACTION},
+    GetSpace: {"which": _WHICH},
+    SampleAction: {},
+    Monitor: {"resume": _BOOL, "force": _BOOL, "video": _BOOL, "directory": _STRING},
+    Render: {},
+    Upload: {"directory": _STRING, "api_key": _STRING, "algorithm_id": _STRING},
+    UniverseConfigure: {"settings": _SETTINGS},
+    UniverseWrap: {"wrapper": _NAME, "settings": _SETTINGS},
+}
+_FIRST = {
+    kind: {name: field for name, field in fields.items() if name != "video"}
+    for kind, fields in list(_LATEST.items())[:7]
+}
+_PACKETS = {"first": list(_FIRST.items()), "latest": list(_LATEST.items())}
+
+
+def encode_request(request: Request, dialect: Dialect = "first") -> bytes:
+    """Returns the bytes of a handshake or packet.
+
+    Raises:
+      SpecError: the dialect has no such packet, or a value does not fit its field.
+    """
+    if isinstance(request, Handshake):
+        return b"\0" + _encode_string(request.env_name, "the environment name")
+    for number, (kind, fields) in enumerate(_PACKETS[dialect]):
+        if kind is type(request) and ("video" in fields or not getattr(request, "video", False)):
+            data = bytes([number])
+            for name, field in fields.items():
+                data += field.encode(getattr(request, name), f"{kind.__name__}: {name}")
+            return data
+    raise SpecError("only the latest dialect has packets for Universe, and video in Monitor")
+
+
+def read_handshake(reader: Reader, limits: Limits) -> Handshake:
+    """Reads the first message of a client."""
+    (flags,) = reader.read(1)
+    if flags:
+        raise ProtocolError(f"handshake flags {flags:#04x}; expected 0, since no flags are defined")
+    return Handshake(_read_string(reader, limits.name, "the environment name"))
+
+
+def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> Request:
+    """Reads a packet."""
+    (number,) = reader.read(1)
+    kinds = _PACKETS[dialect]
+    if number >= len(kinds):
+        raise ProtocolError(
+            f"packet type {number}; the {dialect} dialect has 0 to {len(kinds) - 1}"
+        )
+    kind, fields = kinds[number]
+    values = {
+        name: field.read(reader, getattr(limits, field.limit), f"{kind.__name__}: {name}")
+        for name, field in fields.items()
+    }
+    return kind(**values)
+
+
+def has_answer(request: Request, dialect: Dialect) -> bool:
+    """Whether a packet has an answer."""
+    if isinstance(request, Monitor):
+        return dialect == "latest"
+    return not isinstance(request, Render)
+
+
+def read_answer(
+    reader: Reader,
+    request: Request,
+    limits: Limits,
+    bounds: ObservationBounds | None = None,
+) -> Any:
+    """Reads the answer to a request that has one.
+
+    The answer to Reset is an observation as in `StepAnswer`, to Step a `StepAnswer`, to Get
+    Space and Sample Action a JSON value, and to the others an error string, "" for success.
+    """
+    bounds = bounds or ObservationBounds()
+    if isinstance(request, Step):
+        return _read_step_answer(reader, limits, bounds)
+    if isinstance(request, Reset):
+        return _read_observation(reader, limits, bounds)
+    if isinstance(request, GetSpace):
+        return _read_json(reader, limits.space, "the space", MAX_SPACE_VALUES)
+    if isinstance(request, SampleAction):
+        return _read_action(reader, limits.field, "the action")
+    return _read_string(reader, limits.field, "the error message")
+
+
+def encode_error(message: str) -> bytes:
+    """Returns an error string; "" is success."""
+    return _encode_string(message, "the error message")
+
+
+def encode_space(space: Any) -> bytes:
+    """Returns the JSON value of a space."""
+    return _encode_json(space, "the space")
+
+
+def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
+    """Returns an observation: a byte list of a uint8 array, JSON of any other value."""
+    if not isinstance(observation, np.ndarray):
+        return bytes([_JSON]) + _encode_json(observation, "the observation")
+    shape = observation.shape
+    header = struct.pack(f"<{1 + len(shape)}I", len(shape), *shape)
+    length = len(header) + observation.size
+    if observation.dtype != np.uint8 or length > 0xFFFFFFFF:
+        raise SpecError(f"a byte list is uint8 and below 4 GiB, got {observation.dtype} {shape}")
+    return _KIND_AND_LENGTH.pack(_BYTE_LIST, length) + header + observation.tobytes()
+
+
+def encode_step_answer(
+    observation: npt.NDArray[np.uint8] | Any, reward: float, done: bool, info: Any
+) -> bytes:
+    """Returns the answer to a Step; the arguments are as in `StepAnswer`."""
+    data = bounded_json.encode(info, "the info")
+    tail = _STEP_TAIL.pack(reward, done, len(data))
+    return encode_observation(observation) + tail + data
+
+
+def _read_observation(reader: Reader, limits: Limits, bounds: ObservationBounds) -> Any:
+    kind, length = _KIND_AND_LENGTH.unpack(reader.read(5))
+    if kind == _JSON:
+        _check_length(length, limits.field, "the observation")
+        return bounded_json.decode(reader.read(length), "the observation", bounds.values)
+    if kind != _BYTE_LIST:
+        raise ProtocolError(f"observation type {kind}; expected 0 (JSON) or 1 (byte list)")
+    return _read_byte_list(reader, length, limits, bounds.shape)
+
+
+def _read_byte_list(
+    reader: Reader, length: int, limits: Limits, expected: tuple[int, ...] | None
+) -> npt.NDArray[np.uint8]:
+    limit = limits.field if expected is None else 4 + 4 * len(expected) + math.prod(expected)
+    _check_length(length, limit, "the byte list")
+    if length < 4:
+        raise ProtocolError(f"a byte list of {length} bytes has no number of dimensions")
+    (dimensions,) = _U32.unpack(reader.read(4))
+    if dimensions > MAX_DIMENSIONS or length < 4 + 4 * dimensions:
+        raise ProtocolError(f"a byte list of {length} bytes with {dimensions} dimensions")
+    shape = struct.unpack(f"<{dimensions}I", reader.read(4 * dimensions))
+    if expected is not None and shape != expected:
+        raise ProtocolError(
+            f"a byte list of shape {list(shape)}; expected {list(expected)}, the space's shape"
+        )
+    size = math.prod(shape)
+    if length != 4 + 4 * dimensions + size:
+        raise ProtocolError(
+            f"a byte list of shape {list(shape)} has {length - 4 - 4 * dimensions} bytes of data; "
+            f"expected {size}"
+        )
+    try:
+        array = np.empty(shape, np.uint8)
+    except ValueError as error:  # [0, 2**32 - 1, 2**32 - 1] has no elements, and NumPy refuses it.
+        raise ProtocolError(f"a byte list of shape {list(shape)}: {error}") from None
+    reader.read_into(array.reshape(-1).data)
+    return array
+
+
+def _read_step_answer(reader: Reader, limits: Limits, bounds: ObservationBounds) -> StepAnswer:
+    observation = _read_observation(reader, limits, bounds)
+    reward, done, length = _STEP_TAIL.unpack(reader.read(13))
+    is_done = _decode_bool(done, "done")
+    _check_length(length, limits.field, "the info")
+    info = bounded_json.decode(reader.read(length), "the info")
+    return StepAnswer(observation, reward, is_done, info)

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, session_runner
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
+from dm_env_rpc_client.bridges.gym_socket import packets, server_session, session_runner
+from dm_env_rpc_client.bridges.gym_socket.packets import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.deadline import Deadline
@@ -177,7 +177,7 @@ class Server:
         options = self._options
         handshake = session_runner.receive(
             stream,
-            lambda: packet_codec.read_handshake(stream, options.limits),
+            lambda: packets.read_handshake(stream, options.limits),
             options.handshake_timeout,
         )
         if handshake is None:
@@ -220,7 +220,7 @@ def serve(
     environments: Mapping[str, server_session.EnvironmentFactory],
     address: str = "localhost:5001",
     *,
-    dialect: packet_codec.Dialect = "first",
+    dialect: packets.Dialect = "first",
     processes: bool = False,
     insecure: bool = False,
     monitor_directory: str | os.PathLike[str] | None = None,
@@ -231,17 +231,21 @@ def serve(
     idle_timeout: float | None = 600.0,
     limits: Limits | None = None,
 ) -> Server:
-    """Serves dm_env or Gymnasium environments to gym-socket-api clients.
+    """Serves Gymnasium or dm_env environments to gym-socket-api clients.
 
     Each connection is a session with an environment of its own, which is closed when the
-    client disconnects. A client can only choose from `environments`.
+    client disconnects. A client can only choose from `environments`. Needs the extra `gymnasium`.
 
-    Specs are sent as spaces: a DiscreteArray as Discrete, an int8 or bool vector from 0 to
-    1 as MultiBinary, another integer vector as MultiDiscrete, other arrays as Box, a
-    tuple as Tuple. A mapping is sent as the Tuple of its values in the order of the mapping, or
-    as its value if it has only one. An observation that is one uint8 array is sent as a byte
-    list. Only the last discount of an episode is sent, as a flag: whether a time limit ended
-    the episode. An Upload is refused: its answer is an error.
+    A session steps a `gymnasium.Env`. A dm_env.Environment becomes one with the spaces of its
+    specs, as in `adaptors.gymnasium`; only the last discount of its episodes is sent, as a flag:
+    whether a time limit ended the episode.
+
+    The protocol has fewer spaces than Gymnasium. An integer scalar from 0 on is sent as Discrete,
+    an int8 or bool vector from 0 to 1 as MultiBinary, another integer vector as MultiDiscrete,
+    other arrays as Box, a Tuple as Tuple. A Dict is sent as the Tuple of its values in the order
+    of the Dict, or as its value if it has only one; of any other space only the name of its type is
+    sent, and arrays of variable length are refused. An observation that is one uint8 array is sent
+    as a byte list. An Upload is refused: its answer is an error.
 
     The protocol has error answers for few packets. For an error without an answer (an action
     that does not fit, a Step before Reset, a refused Monitor in the first dialect, an
@@ -262,9 +266,10 @@ def serve(
       monitor_directory: the folder below which Monitor may record (see `monitor`); None
         refuses the packet.
       configure_universe: called with the environment and the JSON value of a Universe
-        configure packet. None refuses the packet.
-      wrap_universe: called with the environment, the wrapper's name and its settings;
-        returns the wrapped environment. None refuses the packet.
+        configure packet. The environment is what its callable made if that is a `gymnasium.Env`;
+        a dm_env.Environment is the attribute `environment` of it. None refuses the packet.
+      wrap_universe: called with the environment, the wrapper's name and its settings; returns
+        the wrapped environment, such as a `gymnasium.Wrapper`. None refuses the packet.
       max_connections: the maximum number of clients; further ones are refused.
       handshake_timeout: seconds that a client may take to name its environment; None for no limit.
       idle_timeout: seconds that a client may take to send its next packet, or to read an
@@ -288,7 +293,7 @@ def serve(
             f"{address} is not a loopback address, and gym-socket-api has neither encryption nor "
             "authentication; pass insecure=True to serve every client that connects"
         )
-    limits = packet_codec.check_limits(limits)
+    limits = packets.check_limits(limits)
     for name in environments:
         if not isinstance(name, str) or not 1 <= len(name.encode()) <= limits.name:
             raise SpecError(f"environment name {name!r} is not text of 1 to {limits.name} bytes")

@@ -11,24 +11,29 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import dm_env
+import gymnasium
 import numpy as np
+from dm_env import specs
+from gymnasium import spaces
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.bridges.gym_socket import monitor, packet_codec, packets, samples, spaces
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
+from dm_env_rpc_client.adaptors.gymnasium import elements
+from dm_env_rpc_client.adaptors.gymnasium import space_json as gymnasium_json
+from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
+from dm_env_rpc_client.bridges.gym_socket import monitor, packets, space_json
+from dm_env_rpc_client.bridges.gym_socket.hosted_environment import HostedDmEnv, as_hosted
+from dm_env_rpc_client.bridges.gym_socket.packets import Limits
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.system.conversions import converted
-from dm_env_rpc_client.system.wrong_returns import check_time_step
-from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors import bounded_json, structures
 
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""
 
-ConfigureHandler = Callable[[dm_env.Environment, Any], None]
-WrapHandler = Callable[[dm_env.Environment, str, Any], dm_env.Environment]
+ConfigureHandler = Callable[[gymnasium.Env[Any, Any], Any], None]
+WrapHandler = Callable[[gymnasium.Env[Any, Any], str, Any], Any]
+"""Returns a gymnasium.Env or a dm_env.Environment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Options:
       SpecError: one is of another type or out of range.
     """
 
-    dialect: packet_codec.Dialect = "first"
+    dialect: packets.Dialect = "first"
     processes: bool = False
     max_connections: int = 64
     limits: Limits = dataclasses.field(default_factory=Limits)
@@ -50,7 +55,7 @@ class Options:
     wrap_universe: WrapHandler | None = None
 
     def __post_init__(self) -> None:
-        packet_codec.check_dialect(self.dialect)
+        packets.check_dialect(self.dialect)
         arguments.flag("processes", self.processes)
         count = arguments.count("max_connections", self.max_connections)
         object.__setattr__(self, "max_connections", count)
@@ -62,47 +67,31 @@ class Options:
             arguments.function(name, getattr(self, name), none=none)
 
 
-_SUCCESS = packet_codec.encode_error("")
+_SUCCESS = packets.encode_error("")
 
 
 class RefusedPacketError(Exception):
     """A packet is invalid, or invalid at this time, and has no error answer."""
 
 
-def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
-    """Calls a factory and returns its environment as a dm_env.Environment."""
-    made = factory()
-    environment = converted(made)
-    if isinstance(environment, dm_env.Environment):
-        return environment
-    raise SpecError(
-        f"the factory made a {type(made).__name__}; expected a dm_env.Environment or gymnasium.Env"
-    )
-
-
 class ServerSession:
     """Answers the packets of one client.
-
-    An environment may have members beyond those of dm_env: `info`, a mapping that is sent with
-    each step; `sample_action()`; `render()`. Without them the info only tells whether a time
-    limit ended the episode, actions are sampled from the spec, and Render does nothing.
 
     Args:
       environment: the environment, which the session closes; None for the empty name.
       options: how to serve it.
 
     Raises:
-      SpecError: the protocol has no space for a spec.
+      SpecError: the protocol has no space for one of the environment's.
     """
 
-    def __init__(self, environment: dm_env.Environment | None, options: Options):
+    def __init__(self, environment: gymnasium.Env[Any, Any] | None, options: Options):
         self._environment = environment
         self._options = options
         self._recorder: monitor.EpisodeRecorder | None = None
         self._is_running = False
-        self._random = np.random.default_rng()
         if environment is not None:
-            self._adopt_specs(environment)
+            self._adopt_spaces(environment)
 
     def answer(self, request: packets.Request) -> bytes:
         """Handles a packet and returns its answer; b"" if it has no answer.
@@ -113,7 +102,7 @@ class ServerSession:
             observation does not fit its spec.
         """
         answer = _HANDLERS[type(request)](self, request)
-        return answer if packet_codec.has_answer(request, self._options.dialect) else b""
+        return answer if packets.has_answer(request, self._options.dialect) else b""
 
     def close(self) -> None:
         """Closes the environment."""
@@ -122,53 +111,59 @@ class ServerSession:
 
     def _reset(self, request: packets.Reset) -> bytes:
         environment = self._hosted()
-        timestep = environment.reset()
-        self._is_running = True
         try:
-            self._record(timestep)
-            return packet_codec.encode_observation(self._observation(timestep))
-        except AttributeError:
-            check_time_step(environment, "reset", timestep)
+            returned = environment.reset()
+        except (TypeError, ValueError) as error:
+            explain(environment, "reset", error)
             raise
+        observation, _ = begun(environment, returned)
+        self._is_running = True
+        if self._recorder is not None:
+            self._recorder.begin()
+        return packets.encode_observation(self._observed(observation))
 
     def _step(self, request: packets.Step) -> bytes:
         environment = self._hosted()
         if not self._is_running:
             raise RefusedPacketError("a Step while no episode is running; send Reset first")
         try:
-            action = samples.from_jsonable(
-                self._action_spec, request.action, "the action", check_bounds=True
+            value = space_json.from_jsonable(
+                self._action.spec, request.action, "the action", check_bounds=True
             )
         except SpecError as error:
             raise RefusedPacketError(f"the action does not fit its space: {error}") from None
-        timestep = environment.step(action)
+        action = elements.from_structure(self._action.space, value, "the action", as_sampled=True)
         try:
-            is_first, self._is_running = timestep.first(), not timestep.last()
-        except AttributeError:
-            check_time_step(environment, "step", timestep)
+            observation, given, terminated, truncated, info = environment.step(action)
+        except (TypeError, ValueError) as error:
+            explain(environment, "step", error)
             raise
-        if is_first:
-            raise RuntimeError("the environment returned a FIRST step in the middle of an episode")
-        self._record(timestep)
-        return packet_codec.encode_step_answer(
-            self._observation(timestep),
-            float(timestep.reward),
-            timestep.last(),
-            _info(environment, timestep),
-        )
+        reward = as_reward(environment, given)
+        is_last = bool(terminated or truncated)
+        self._is_running = not is_last
+        if self._recorder is not None:
+            self._recorder.add_step(reward, is_last, bool(terminated))
+        said: dict[str, Any] = bounded_json.jsonable(info) if isinstance(info, Mapping) else {}
+        is_truncated = is_last and not terminated
+        if is_truncated or (is_last and packets.TRUNCATED in said):
+            said[packets.TRUNCATED] = is_truncated
+        return packets.encode_step_answer(self._observed(observation), reward, is_last, said)
 
     def _get_space(self, request: packets.GetSpace) -> bytes:
         self._hosted()
-        return self._encoded_spaces[request.which]
+        is_action = request.which is packets.WhichSpace.ACTION
+        return (self._action if is_action else self._observation).encoded
 
     def _sample_action(self, request: packets.SampleAction) -> bytes:
         environment = self._hosted()
-        if hasattr(environment, "sample_action"):
-            action = environment.sample_action()
+        if isinstance(environment, HostedDmEnv):
+            sample = environment.sample_action()
         else:
-            action = samples.sample(self._action_spec, self._random)
-        return packet_codec.encode_action(
-            samples.to_jsonable(self._action_spec, action, "the sampled action", check_bounds=True)
+            sample = environment.action_space.sample()
+        where = "the sampled action"
+        action = elements.to_structure(self._action.space, sample, where)
+        return packets.encode_action(
+            space_json.to_jsonable(self._action.spec, action, where, check_bounds=True)
         )
 
     def _monitor(self, request: packets.Monitor) -> bytes:
@@ -180,32 +175,32 @@ class ServerSession:
         return answer
 
     def _render(self, request: packets.Render) -> bytes:
-        render = getattr(self._hosted(), "render", None)
-        if render is not None:
-            render()
+        environment = self._hosted()
+        # Environments of gym have no modes.
+        if getattr(environment, "render_mode", None) is not None:
+            environment.render()
         return b""
 
     def _upload(self, request: packets.Upload) -> bytes:
-        return packet_codec.encode_error(
+        return packets.encode_error(
             "this server does not upload: what Monitor records stays in the folder of its operator"
         )
 
     def _configure_universe(self, request: packets.UniverseConfigure) -> bytes:
         configure = self._options.configure_universe
         if configure is None:
-            return packet_codec.encode_error(
-                "this server has no Universe environments to configure"
-            )
+            return packets.encode_error("this server has no Universe environments to configure")
         return self._attempt(lambda: configure(self._hosted(), request.settings))
 
     def _wrap_universe(self, request: packets.UniverseWrap) -> bytes:
         wrap = self._options.wrap_universe
         if wrap is None:
-            return packet_codec.encode_error("this server has no Universe wrappers")
+            return packets.encode_error("this server has no Universe wrappers")
 
         def adopt() -> None:
-            wrapped = wrap(self._hosted(), request.wrapper, request.settings)
-            self._adopt_specs(wrapped)
+            made = wrap(self._hosted(), request.wrapper, request.settings)
+            wrapped = as_hosted(made, "wrap_universe")
+            self._adopt_spaces(wrapped)
             self._environment = wrapped
             self._is_running = False
 
@@ -216,38 +211,32 @@ class ServerSession:
         try:
             action()
         except Exception as error:
-            return packet_codec.encode_error(f"{type(error).__name__}: {error}"[:1000])
+            return packets.encode_error(f"{type(error).__name__}: {error}"[:1000])
         return _SUCCESS
 
-    def _hosted(self) -> dm_env.Environment:
+    def _hosted(self) -> gymnasium.Env[Any, Any]:
         if self._environment is None:
             raise RefusedPacketError(
                 'a packet for an environment, in a session with the name "", which has none'
             )
         return self._environment
 
-    def _adopt_specs(self, environment: dm_env.Environment) -> None:
-        if environment.reward_spec().shape != ():
-            raise SpecError("gym-socket-api has scalar rewards only")
-        action_spec = environment.action_spec()
-        observation_spec = environment.observation_spec()
-        # In the order of `packets.WhichSpace`.
-        self._encoded_spaces = _encode_space(action_spec), _encode_space(observation_spec)
-        self._action_spec = action_spec
-        self._observation_spec = observation_spec
-        self._leaf = spaces.single_leaf(observation_spec)
+    def _adopt_spaces(self, environment: gymnasium.Env[Any, Any]) -> None:
+        action = _described(environment.action_space, "action")
+        self._observation = _described(environment.observation_space, "observation")
+        self._action = action
 
-    def _observation(self, timestep: dm_env.TimeStep) -> Any:
-        """A uint8 array, which is sent as a byte list, or a JSON value."""
-        value = timestep.observation
-        if self._leaf is not None and self._leaf.dtype == np.uint8:
-            while isinstance(value, Mapping) and len(value) == 1:
-                (value,) = value.values()
-            if isinstance(value, np.ndarray) and value.dtype == np.uint8:
-                return samples.conform(self._leaf, value, "the observation")
-        return samples.to_jsonable(
-            self._observation_spec, timestep.observation, "the observation", check_bounds=False
-        )
+    def _observed(self, observation: Any) -> Any:
+        """Returns an observation as a uint8 array, which is sent as a byte list, or as JSON."""
+        space, spec, _, image = self._observation
+        where = "the observation"
+        value = elements.to_structure(space, observation, where)
+        if image is None:
+            return space_json.to_jsonable(spec, value, where, check_bounds=False)
+        path, leaf = image
+        for key in path:
+            value = value[key]
+        return space_json.conform(leaf, value, where)
 
     def _start_recorder(self, request: packets.Monitor) -> None:
         if request.video:
@@ -256,10 +245,6 @@ class ServerSession:
             raise SpecError("this server does not record: its operator configured no folder")
         folder = monitor.folder_below(self._options.monitor_directory, request.directory)
         self._recorder = monitor.EpisodeRecorder(folder, request.resume, request.force)
-
-    def _record(self, timestep: dm_env.TimeStep) -> None:
-        if self._recorder is not None:
-            self._recorder.record(timestep)
 
 
 _HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
@@ -275,13 +260,26 @@ _HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
 }
 
 
-def _encode_space(spec: Any) -> bytes:
-    return packet_codec.encode_space(spaces.to_json(spaces.spec_to_space(spec)))
+class _Described(NamedTuple):
+    """What a session knows of a space.
+
+    Attributes:
+      space: of Gymnasium's own types, the nearest.
+      spec: its spec.
+      encoded: the answer that has its JSON.
+      image: the keys that lead to an array that is sent as a byte list, and the spec of that; None
+        for elements that are sent as JSON.
+    """
+
+    space: spaces.Space[Any]
+    spec: Any
+    encoded: bytes
+    image: tuple[tuple[Any, ...], specs.Array] | None
 
 
-def _info(environment: dm_env.Environment, timestep: dm_env.TimeStep) -> dict[str, Any]:
-    info = getattr(environment, "info", {})
-    said: dict[str, Any] = bounded_json.jsonable(info) if isinstance(info, Mapping) else {}
-    if timestep.last() and (timestep.discount or packets.TRUNCATED in said):
-        said[packets.TRUNCATED] = bool(timestep.discount)
-    return said
+def _described(space: spaces.Space[Any], name: str) -> _Described:
+    own = gymnasium_json.from_json(gymnasium_json.to_json(space, name, []), name)
+    spec, value = elements.to_spec(own, name), space_json.to_json(own, name)
+    path, leaf = structures.single_leaf(spec)
+    is_image = value["type"] == "Box" and leaf.dtype == np.uint8
+    return _Described(own, spec, packets.encode_space(value), (path, leaf) if is_image else None)

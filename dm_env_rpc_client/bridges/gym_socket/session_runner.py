@@ -8,13 +8,13 @@ import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dm_env_rpc_client.bridges.gym_socket import packet_codec
+from dm_env_rpc_client.bridges.gym_socket import packets
+from dm_env_rpc_client.bridges.gym_socket.hosted_environment import as_hosted
 from dm_env_rpc_client.bridges.gym_socket.server_session import (
     EnvironmentFactory,
     Options,
     RefusedPacketError,
     ServerSession,
-    make_environment,
 )
 from dm_env_rpc_client.bridges.gym_socket.tcp import TcpStream
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError, ProtocolError
@@ -43,19 +43,19 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
       Exception: the environment failed; the client got an error or was disconnected.
     """
     try:
-        session = ServerSession(None if factory is None else make_environment(factory), options)
+        session = ServerSession(None if factory is None else as_hosted(factory()), options)
     except Exception as error:
         message = f"could not make the environment: {type(error).__name__}: {error}"
         refuse(stream, message[:1000])
         raise
     try:
-        answer = packet_codec.encode_error("")
+        answer = packets.encode_error("")
         while True:
             if not _send(stream, answer, options.idle_timeout):
                 break
             request = receive(
                 stream,
-                lambda: packet_codec.read_request(stream, options.dialect, options.limits),
+                lambda: packets.read_request(stream, options.dialect, options.limits),
                 options.idle_timeout,
             )
             if request is None:
@@ -82,7 +82,7 @@ def receive(stream: TcpStream, read: Callable[[], T], timeout: float | None) -> 
 
 def refuse(stream: TcpStream, message: str) -> None:
     """Answers a handshake with an error, if the client is still connected."""
-    _send(stream, packet_codec.encode_error(message), REFUSE_SECONDS)
+    _send(stream, packets.encode_error(message), REFUSE_SECONDS)
 
 
 def _send(stream: TcpStream, data: bytes, timeout: float | None) -> bool:

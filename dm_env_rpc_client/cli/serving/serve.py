@@ -198,10 +198,10 @@ class _Host(options.Access):
 
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
         """Starts the server; raises as `hosting.serve` and `gym_socket.serve`."""
-        from dm_env_rpc_client import server as hosting
-        from dm_env_rpc_client.bridges import gym_socket
-
         if self.is_gym_socket:
+            # It needs Gymnasium, which the other protocol does not.
+            from dm_env_rpc_client.bridges import gym_socket
+
             return gym_socket.serve(
                 {self.name or source.name: source.factory},
                 self.place,
@@ -211,6 +211,8 @@ class _Host(options.Access):
                 monitor_directory=self.monitor,
                 max_connections=self.max_connections,
             )
+        from dm_env_rpc_client import server as hosting
+
         return hosting.serve(
             source.factory,
             self.place,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
@@ -279,3 +279,14 @@ def test_batches_of_another_structure_are_refused(actions: Any, text: str) -> No
     of_rows = SpecSpaces(row_specs(flat_specs), True)
     with pytest.raises(SpecError, match=text):
         split_action(of_rows.actions(actions, 2), flat_specs, 2)
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    class Pair(NamedTuple):
+        left: specs.Array
+        right: specs.Array
+
+    spec = Pair(specs.DiscreteArray(3), specs.DiscreteArray(4))
+    action = from_space(spec, spec_to_space(spec, "it").sample(), "it")
+    assert isinstance(action, Pair)
+    spec.right.validate(action.right)

@@ -1,10 +1,12 @@
-"""Environments for the server's tests; at module level, so that processes can have them."""
+"""Environments for the server's tests, at module level for processes, and servers of them."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, serve
+from dm_env_rpc_client.bridges.gym_socket.packets import Dialect
 from dm_env_rpc_client.errors import ConnectionLostError
 
 
@@ -122,6 +126,16 @@ class WrongShape(Counter):
         return dm_env.restart(np.zeros(2, np.int32))
 
 
+class WrongValue(Counter):
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(np.array([0.5]))
+
+
+class WrongKeys(Frames):
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart({"image": np.zeros((2, 3), np.uint8)})
+
+
 class Remote(Counter):
     """Loses its own server when it is stepped."""
 
@@ -130,7 +144,10 @@ class Remote(Counter):
 
 
 class Rendered(Counter):
-    """Counts its renderings in its info."""
+    """Counts its renderings in its info, and samples one action only."""
+
+    def sample_action(self) -> int:
+        return 4
 
     def render(self) -> None:
         self.info["renderings"] = self.info.get("renderings", 0) + 1
@@ -142,3 +159,19 @@ def broken() -> dm_env.Environment:
 
 def no_environment() -> int:
     return 5
+
+
+def counting(factory: Any = Counter, **kwargs: Any) -> Server:
+    return serve({"Counter": factory}, "localhost:0", **kwargs)
+
+
+@contextmanager
+def hosting(
+    factory: Any = Counter, dialect: Dialect = "first", **kwargs: Any
+) -> Iterator[tuple[Server, GymSocketEnvironment]]:
+    """Yields a server of an environment, and a client of it."""
+    with (
+        counting(factory, dialect=dialect, **kwargs) as server,
+        GymSocketEnvironment(server.address, "Counter", dialect=dialect) as environment,
+    ):
+        yield server, environment

@@ -8,6 +8,8 @@ that of these frames.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import json
 import logging
 import random
@@ -16,16 +18,16 @@ import sys
 from collections import Counter
 from typing import Any
 
+from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.bridges.gym_socket import (
     GymSocketEnvironment,
-    packet_codec,
     packets,
-    samples,
     serve,
     server_session,
-    spaces,
+    space_json,
 )
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket.hosted_environment import as_hosted
+from dm_env_rpc_client.bridges.gym_socket.packets import Limits, ObservationBounds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
 from dm_env_rpc_client.transports.net.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts
@@ -83,15 +85,20 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
     return bytes(mutant)
 
 
-def to_session(data: bytes, dialect: packet_codec.Dialect) -> str:
+@functools.cache
+def _unused_session(dialect: packets.Dialect) -> server_session.ServerSession:
+    options = server_session.Options(dialect=dialect)
+    return server_session.ServerSession(as_hosted(hosted.Frames()), options)
+
+
+def to_session(data: bytes, dialect: packets.Dialect) -> str:
     """Gives bytes to a server's session, packet after packet."""
-    hosted_session = server_session.ServerSession(
-        hosted.Frames(), server_session.Options(dialect=dialect)
-    )
+    # A copy: making a session takes longer than what it is given. The environment has no state.
+    hosted_session = copy.copy(_unused_session(dialect))
     reader = transcripts.Given(data)
     try:
         while reader.left:
-            hosted_session.answer(packet_codec.read_request(reader, dialect, LIMITS))
+            hosted_session.answer(packets.read_request(reader, dialect, LIMITS))
     except (ProtocolError, server_session.RefusedPacketError):
         return "disconnect"
     except EOFError:
@@ -102,12 +109,12 @@ def to_session(data: bytes, dialect: packet_codec.Dialect) -> str:
 def to_client(data: bytes, exchanged: transcripts.Exchanged) -> str:
     """Gives bytes to a client as the answer to a packet."""
     try:
-        answer = packet_codec.read_answer(
+        answer = packets.read_answer(
             transcripts.Given(data), exchanged.request, LIMITS, ObservationBounds((2, 1, 3))
         )
         if isinstance(exchanged.request, packets.GetSpace):
-            spec = spaces.space_to_spec(spaces.from_json(answer, "the space"), "action")
-            samples.from_jsonable(spec, [0], "the action", check_bounds=False)
+            spec = elements.to_spec(space_json.from_json(answer, "the space"), "action")
+            space_json.from_jsonable(spec, [0], "the action", check_bounds=False)
     except (ProtocolError, SpecError):
         return "error"
     except EOFError:
@@ -173,7 +180,7 @@ def main(count: int) -> dict[str, Any]:
         for bomb in BOMB_SPACES:
             outcomes[to_live_client(OK + bomb * 2)] += 1
         for identity in ("os:system", "tests.evil:Env-v0", "http://evil/", "a" * 256):
-            handshake = packet_codec.encode_request(packets.Handshake(identity))
+            handshake = packets.encode_request(packets.Handshake(identity))
             outcomes[to_live_server(server.address, handshake)] += 1
         after = peak()
         errors = [repr(error) for error in server.errors]

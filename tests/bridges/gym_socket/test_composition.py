@@ -14,7 +14,7 @@ from dm_env_rpc_client import SpecError
 from dm_env_rpc_client import server as grpc_server
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.bridges.gym_socket import server_session
+from dm_env_rpc_client.bridges.gym_socket.hosted_environment import as_hosted
 from tests.bridges.gym_socket import hosted
 
 STEPS = 300
@@ -173,7 +173,7 @@ def test_the_info_of_gymnasium_becomes_json() -> None:
 @pytest.mark.parametrize(
     ("space", "text"),
     [
-        (gymnasium.spaces.Text(5), "'StringArray'"),
+        (gymnasium.spaces.Text(5), "'Text'"),
         (gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2)), "variable length"),
     ],
 )
@@ -212,4 +212,4 @@ def test_environments_of_several_agents_are_refused_by_their_own_name() -> None:
         observation_space = action_space
 
     with pytest.raises(SpecError, match="the factory made a Duel; expected"):
-        server_session.make_environment(Duel)
+        as_hosted(Duel())

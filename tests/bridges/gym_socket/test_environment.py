@@ -15,8 +15,9 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, serve, spaces
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, serve
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -109,7 +110,9 @@ def test_an_episode() -> None:
         (STEP_1, DONE + sized(b'{"TimeLimit.truncated":true}')),
     ) as environment:
         assert environment.action_space == spaces.Discrete(2)
-        assert environment.observation_space == spaces.Box([-1, -1], [1, np.inf])
+        assert environment.observation_space == spaces.Box(
+            np.array([-1.0, -1.0]), np.array([1.0, np.inf]), dtype=np.float64
+        )
         assert environment.action_spec().num_values == 2
         assert environment.observation_spec().dtype == np.float64
         first = environment.step(0)  # Which nothing runs for, so the action means nothing.
@@ -378,7 +381,7 @@ def test_a_session_without_an_environment() -> None:
 @pytest.mark.parametrize(
     ("observation", "error", "message"),
     [
-        (b'{"type":"Dict"}', SpecError, "observation: the server's space is of type 'Dict'"),
+        (b'{"type":"Dict"}', SpecError, "observation space: the server's space is of type 'Dict'"),
         (b'{"type":"Box"}', ProtocolError, "the observation space: Box"),
         (b"nothing", ProtocolError, "the space: not UTF-8 JSON"),
     ],

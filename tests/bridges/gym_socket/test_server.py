@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import pathlib
 import socket
 import sys
 import threading
@@ -18,10 +16,10 @@ from absl.testing import absltest
 from dm_env import test_utils
 
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, Server, serve
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Dialect
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecError
 from dm_env_rpc_client.server import Catch
 from tests.bridges.gym_socket import hosted
+from tests.bridges.gym_socket.hosted import counting, hosting
 from tests.bridges.gym_socket.peers import OK, RESET, Peer, sized
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch, patience
@@ -34,10 +32,6 @@ def step(action: int) -> bytes:
     return b"\x01\x00" + sized(str(action).encode())
 
 
-def counting(factory: Any = hosted.Counter, **kwargs: Any) -> Server:
-    return serve({"Counter": factory}, "localhost:0", **kwargs)
-
-
 class QuietCounter(hosted.Counter):
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -48,18 +42,6 @@ class QuietCounter(hosted.Counter):
 def server() -> Iterator[Server]:
     with counting(QuietCounter) as server:
         yield server
-
-
-@contextmanager
-def hosting(
-    factory: Any = hosted.Counter, dialect: Dialect = "first", **kwargs: Any
-) -> Iterator[tuple[Server, GymSocketEnvironment]]:
-    """Yields a server of an environment, and a client of it."""
-    with (
-        counting(factory, dialect=dialect, **kwargs) as server,
-        GymSocketEnvironment(server.address, "Counter", dialect=dialect) as environment,
-    ):
-        yield server, environment
 
 
 @contextmanager
@@ -114,6 +96,20 @@ def test_a_time_limit_is_told_from_an_end() -> None:
         assert environment.info["pid"] > 0
 
 
+def test_an_info_that_contradicts_the_end_is_corrected() -> None:
+    class Limited(hosted.Counter):
+        def step(self, action: Any) -> dm_env.TimeStep:
+            self.info = {"TimeLimit.truncated": True}
+            return super().step(action)
+
+    with hosting(functools.partial(Limited, length=2)) as (_, environment):
+        environment.reset()
+        environment.step(0)
+        assert environment.info["TimeLimit.truncated"] is True
+        assert environment.step(0).discount == 0.0
+        assert environment.info["TimeLimit.truncated"] is False
+
+
 def test_frames_and_structures() -> None:
     with hosting(hosted.Frames) as (_, environment):
         assert environment.observation_spec().dtype == np.uint8
@@ -130,6 +126,7 @@ def test_an_environments_own_render_and_samples_are_used() -> None:
     with hosting(hosted.Rendered) as (_, environment):
         environment.render()
         environment.render()
+        assert [environment.sample_action().item() for _ in range(8)] == [4] * 8
         environment.reset()
         environment.step(0)
         assert environment.info["renderings"] == 2
@@ -167,6 +164,7 @@ def test_clients_that_break_the_protocol_are_cut_off(server: Server, packets: by
             client.expect(ZERO)
         assert client.is_cut_off()
         other.ask(RESET, ZERO)
+    assert settles(lambda: server.session_count == 0)  # An error is told after the end.
     assert not server.errors
 
 
@@ -207,6 +205,8 @@ def episode(environment: GymSocketEnvironment, action: int) -> None:
         (hosted.Restarting, 0, RuntimeError),
         (hosted.Remote, 0, ConnectionLostError),
         (hosted.WrongShape, 0, SpecError),
+        (hosted.WrongValue, 0, SpecError),
+        (hosted.WrongKeys, 0, RuntimeError),
     ],
 )
 def test_an_environment_that_fails_ends_its_own_session(
@@ -287,85 +287,6 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         with pytest.raises(OSError, match=r"timed out|reset|[Bb]roken"):
             client.send(RESET * 20_000_000)
         assert settles(lambda: server.session_count == 0)
-
-
-def test_monitor_records_below_the_operators_folder_only(tmp_path: pathlib.Path) -> None:
-    root = tmp_path / "recordings"
-    root.mkdir()
-    (root / "way-out").symlink_to(tmp_path)
-    with hosting(dialect="latest", monitor_directory=root) as (_, environment):
-        for path in ("..", "../other", "/tmp", "way-out/other", "", ".", "a/../../b", "nul\0"):
-            with pytest.raises(DmEnvRpcError, match=r"not below the folder|is not a path"):
-                environment.monitor(path)
-        with pytest.raises(DmEnvRpcError, match="not video"):
-            environment.monitor("run", video=True)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["recordings"]
-
-        def recorded(episodes: int) -> list[Any]:
-            for _ in range(4 * episodes):  # The step after the last of three begins an episode.
-                environment.step(0)
-            text = (root / "a/run/episodes.jsonl").read_text()
-            return [json.loads(line) for line in text.splitlines()]
-
-        environment.reset()
-        environment.step(0)
-        environment.monitor("a/run")
-        environment.step(0)  # Of an episode that was under way before.
-        environment.step(0)
-        lines = recorded(2)
-        assert [(x["episode"], x["reward"], x["length"]) for x in lines] == [(0, 3, 3), (1, 3, 3)]
-        assert lines[0]["is_terminated"] is True
-
-        with pytest.raises(DmEnvRpcError, match="has a recording already"):
-            environment.monitor(str(root / "a/run"))
-        environment.monitor("a/run", resume=True)
-        assert [line["episode"] for line in recorded(1)] == [0, 1, 2]
-        environment.monitor("a/run", force=True)
-        assert (root / "a/run/episodes.jsonl").read_text() == ""
-
-
-def test_monitor_in_the_first_dialect_has_no_answer(tmp_path: pathlib.Path) -> None:
-    with hosting(monitor_directory=tmp_path) as (_, environment):
-        environment.monitor("run")
-        assert environment.reset().first()
-        assert (tmp_path / "run/episodes.jsonl").exists()
-        environment.monitor("../elsewhere")
-        with pytest.raises(ConnectionLostError):
-            environment.reset()
-
-
-def test_the_latest_dialect_refuses_what_the_operator_did_not_turn_on() -> None:
-    with hosting(dialect="latest") as (_, environment):
-        with pytest.raises(DmEnvRpcError, match="does not record"):
-            environment.monitor("run")
-        with pytest.raises(DmEnvRpcError, match="does not upload"):
-            environment.upload("run", "key")
-        with pytest.raises(DmEnvRpcError, match="no Universe environments"):
-            environment.configure_universe({})
-        with pytest.raises(DmEnvRpcError, match="no Universe wrappers"):
-            environment.wrap_universe("Vision", {})
-        assert environment.reset().first()
-
-
-def test_universe_goes_to_the_operators_handlers() -> None:
-    calls: list[Any] = []
-
-    def wrap(environment: dm_env.Environment, wrapper: str, settings: Any) -> dm_env.Environment:
-        if wrapper != "Frames":
-            raise ValueError(f"no wrapper {wrapper}")
-        return hosted.Frames()
-
-    with hosting(
-        dialect="latest",
-        configure_universe=lambda environment, settings: calls.append(settings),
-        wrap_universe=wrap,
-    ) as (_, environment):
-        environment.configure_universe({"remotes": 1})
-        assert calls == [{"remotes": 1}]
-        with pytest.raises(DmEnvRpcError, match="ValueError: no wrapper Vision"):
-            environment.wrap_universe("Vision", {})
-        environment.wrap_universe("Frames", {})
-        assert environment.reset().observation.shape == (2, 3)
 
 
 @pytest.mark.parametrize(

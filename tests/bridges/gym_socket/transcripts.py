@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dm_env_rpc_client.bridges.gym_socket import packets
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Dialect
+from dm_env_rpc_client.bridges.gym_socket.packets import Dialect
 
 BOTH: tuple[Dialect, ...] = ("first", "latest")
 FIRST: tuple[Dialect, ...] = ("first",)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets
-from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket import packets
+from dm_env_rpc_client.bridges.gym_socket.packets import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from tests.bridges.gym_socket import transcripts
 from tests.bridges.gym_socket.transcripts import Given
@@ -26,12 +26,12 @@ def read_all(read: Callable[..., Any], data: bytes, *arguments: Any) -> Any:
 
 def encoded_answer(request: packets.Request, answer: Any) -> bytes:
     if isinstance(request, packets.Step):
-        return packet_codec.encode_step_answer(*answer)
+        return packets.encode_step_answer(*answer)
     encode = {
-        packets.Reset: packet_codec.encode_observation,
-        packets.GetSpace: packet_codec.encode_space,
-        packets.SampleAction: packet_codec.encode_action,
-    }.get(type(request), packet_codec.encode_error)
+        packets.Reset: packets.encode_observation,
+        packets.GetSpace: packets.encode_space,
+        packets.SampleAction: packets.encode_action,
+    }.get(type(request), packets.encode_error)
     return encode(answer)
 
 
@@ -42,35 +42,35 @@ EACH_PACKET = pytest.mark.parametrize(
 
 @EACH_PACKET
 def test_packets_are_written_as_the_document_says(
-    exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect
+    exchanged: transcripts.Exchanged, dialect: packets.Dialect
 ) -> None:
-    assert packet_codec.encode_request(exchanged.request, dialect) == exchanged.sent
+    assert packets.encode_request(exchanged.request, dialect) == exchanged.sent
     if exchanged.received is not None:
         assert encoded_answer(exchanged.request, exchanged.answer) == exchanged.received
 
 
 @EACH_PACKET
 def test_packets_are_read_as_the_document_says(
-    exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect
+    exchanged: transcripts.Exchanged, dialect: packets.Dialect
 ) -> None:
     sent, received, request = exchanged.sent, exchanged.received, exchanged.request
-    assert read_all(packet_codec.read_request, sent, dialect, LIMITS) == request
-    assert packet_codec.has_answer(request, dialect) == (received is not None)
+    assert read_all(packets.read_request, sent, dialect, LIMITS) == request
+    assert packets.has_answer(request, dialect) == (received is not None)
     if received is not None:
-        answer = read_all(packet_codec.read_answer, received, request, LIMITS)
+        answer = read_all(packets.read_answer, received, request, LIMITS)
         np.testing.assert_equal(answer, exchanged.answer)
 
 
 @pytest.mark.parametrize(("data", "handshake"), transcripts.HANDSHAKES.items())
 def test_handshakes(data: bytes, handshake: packets.Handshake) -> None:
-    assert packet_codec.encode_request(handshake) == data
-    assert read_all(packet_codec.read_handshake, data, LIMITS) == handshake
+    assert packets.encode_request(handshake) == data
+    assert read_all(packets.read_handshake, data, LIMITS) == handshake
 
 
 @pytest.mark.parametrize(("data", "message"), transcripts.ERRORS.items())
 def test_error_strings(data: bytes, message: str) -> None:
-    assert packet_codec.encode_error(message) == data
-    answer = read_all(packet_codec.read_answer, data, packets.Handshake("name"), LIMITS)
+    assert packets.encode_error(message) == data
+    answer = read_all(packets.read_answer, data, packets.Handshake("name"), LIMITS)
     assert answer == message
 
 
@@ -78,8 +78,8 @@ def test_error_strings(data: bytes, message: str) -> None:
     "array", [np.uint8(7), np.zeros((0,), np.uint8), np.zeros((3, 0, 2), np.uint8)]
 )
 def test_byte_lists_of_few_elements(array: Any) -> None:
-    data = packet_codec.encode_observation(np.asarray(array))
-    np.testing.assert_array_equal(packet_codec.read_answer(Given(data), RESET, LIMITS), array)
+    data = packets.encode_observation(np.asarray(array))
+    np.testing.assert_array_equal(packets.read_answer(Given(data), RESET, LIMITS), array)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,9 @@ def test_byte_lists_of_few_elements(array: Any) -> None:
         ("latest", b"\x08\x01\x01\x00\x00", "257 bytes"),
     ],
 )
-def test_servers_refuse_other_packets(
-    dialect: packet_codec.Dialect, data: bytes, message: str
-) -> None:
+def test_servers_refuse_other_packets(dialect: packets.Dialect, data: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        packet_codec.read_request(Given(data), dialect, LIMITS)
+        packets.read_request(Given(data), dialect, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,7 @@ def test_servers_refuse_other_packets(
 )
 def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        packet_codec.read_handshake(Given(data), LIMITS)
+        packets.read_handshake(Given(data), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -139,26 +137,26 @@ def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
 )
 def test_clients_refuse_other_observations(data: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        packet_codec.read_answer(Given(data), RESET, LIMITS)
+        packets.read_answer(Given(data), RESET, LIMITS)
 
 
 def test_a_byte_list_has_the_shape_and_the_size_that_the_space_says() -> None:
     bounds = ObservationBounds(shape=(2000, 1000))
     frame = np.zeros((2000, 1000), np.uint8)
     # More than a field, since the space says so.
-    given = Given(packet_codec.encode_observation(frame))
-    assert packet_codec.read_answer(given, RESET, LIMITS, bounds).shape == (2000, 1000)
+    given = Given(packets.encode_observation(frame))
+    assert packets.read_answer(given, RESET, LIMITS, bounds).shape == (2000, 1000)
     for wrong in (np.zeros((1000, 2000), np.uint8), np.zeros((2000, 1001), np.uint8)):
-        given = Given(packet_codec.encode_observation(wrong))
+        given = Given(packets.encode_observation(wrong))
         with pytest.raises(ProtocolError, match=r"shape \[1000, 2000\]|2002012 bytes"):
-            packet_codec.read_answer(given, RESET, LIMITS, bounds)
+            packets.read_answer(given, RESET, LIMITS, bounds)
 
 
 def test_done_is_0_or_1() -> None:
-    data = bytearray(packet_codec.encode_step_answer(0, 0.0, False, {}))
+    data = bytearray(packets.encode_step_answer(0, 0.0, False, {}))
     data[14] = 2
     with pytest.raises(ProtocolError, match="done: byte 0x02"):
-        packet_codec.read_answer(Given(bytes(data)), packets.Step(0), LIMITS)
+        packets.read_answer(Given(bytes(data)), packets.Step(0), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -167,15 +165,15 @@ def test_done_is_0_or_1() -> None:
 )
 def test_the_first_dialect_cannot_say_what_only_the_latest_has(request_: packets.Request) -> None:
     with pytest.raises(SpecError, match="only the latest dialect"):
-        packet_codec.encode_request(request_, "first")
+        packets.encode_request(request_, "first")
 
 
 def test_what_no_packet_can_hold_is_not_written() -> None:
     with pytest.raises(SpecError, match="no dialect 'second'"):
-        packet_codec.check_dialect("second")
+        packets.check_dialect("second")
     with pytest.raises(SpecError, match="invalid as JSON"):
-        packet_codec.encode_request(packets.Step(float("nan")))
+        packets.encode_request(packets.Step(float("nan")))
     with pytest.raises(SpecError, match="not a Unicode string"):
-        packet_codec.encode_request(packets.Handshake("\ud800"))
+        packets.encode_request(packets.Handshake("\ud800"))
     with pytest.raises(SpecError, match="a byte list is uint8"):
-        packet_codec.encode_observation(np.zeros(2, np.int8))
+        packets.encode_observation(np.zeros(2, np.int8))

@@ -1,0 +1,120 @@
+"""What a factory makes, as the `gymnasium.Env` that a session steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dm_env
+import gymnasium
+
+from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.bridges.gym_socket.space_json import conform
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.conversions import is_gymnasium
+from dm_env_rpc_client.system.wrong_returns import check_time_step
+from dm_env_rpc_client.tensors import casting, structures
+
+
+class HostedDmEnv(gymnasium.Env[Any, Any]):
+    """A dm_env.Environment, checked against its own specs.
+
+    `adaptors.gymnasium.GymnasiumEnv` is for users: it passes on what an environment returns, adds
+    the discount to infos, and imports the client. Here a value that breaks the specs ends the
+    session, since it would reach a client as another one.
+
+    The environment may have members beyond those of dm_env: `info`, a mapping that is the info of
+    each step; `sample_action()`; `render()`. Without them infos are empty, actions are sampled
+    from the space, and there is no render mode.
+
+    Args:
+      environment: the environment; closed with this one.
+
+    Attributes:
+      environment: the same.
+
+    Raises:
+      SpecError: there is no space for a spec, or the reward is not one number.
+    """
+
+    def __init__(self, environment: dm_env.Environment):
+        if environment.reward_spec().shape != ():
+            raise SpecError("gym-socket-api has scalar rewards only")
+        self.environment = environment
+        self._action_spec = environment.action_spec()
+        self.action_space = spec_to_space(self._action_spec, "action")
+        spec = environment.observation_spec()
+        self.observation_space = spec_to_space(spec, "observation")
+        self._flatten = structures.flattener(spec, "observation")
+        self._leaves = structures.leaves_with_path(spec)
+        self._render = getattr(environment, "render", None)
+        self.render_mode = None if self._render is None else "human"
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode; dm_env takes neither a seed nor options."""
+        timestep = self.environment.reset()
+        check_time_step(self.environment, "reset", timestep)
+        return self._observed(timestep), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Takes a step; an episode that ends with a discount other than 0 is truncated."""
+        timestep = self.environment.step(from_space(self._action_spec, action, "action"))
+        check_time_step(self.environment, "step", timestep)
+        if timestep.first():
+            raise RuntimeError("the environment returned a FIRST step in the middle of an episode")
+        is_last, is_truncated = timestep.last(), bool(timestep.discount)
+        return (
+            self._observed(timestep),
+            float(timestep.reward),
+            is_last and not is_truncated,
+            is_last and is_truncated,
+            self._info(),
+        )
+
+    def sample_action(self) -> Any:
+        """Returns an action: the environment's own sample, if it has them."""
+        sample = getattr(self.environment, "sample_action", self.action_space.sample)
+        return to_space(self.action_space, sample())
+
+    def render(self) -> None:
+        """Has the environment render itself."""
+        if self._render is not None:
+            self._render()
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.environment.close()
+
+    def _observed(self, timestep: dm_env.TimeStep) -> Any:
+        values = self._flatten(timestep.observation)
+        for (path, spec), value in zip(self._leaves, values, strict=True):
+            where = ".".join(["the observation", *map(str, path)])
+            conform(spec, casting.as_array(value, where), where)
+        return to_space(self.observation_space, timestep.observation)
+
+    def _info(self) -> dict[str, Any]:
+        info = getattr(self.environment, "info", None)
+        return dict(info) if isinstance(info, Mapping) else {}
+
+
+def as_hosted(made: Any, maker: str = "the factory") -> gymnasium.Env[Any, Any]:
+    """Returns an environment as one of Gymnasium.
+
+    Args:
+      made: the environment.
+      maker: what made it, for errors.
+
+    Raises:
+      SpecError: it is neither a dm_env.Environment nor a gymnasium.Env, or as `HostedDmEnv`.
+      TypeError: an environment of Gymnasium has no spaces.
+    """
+    if isinstance(made, dm_env.Environment):
+        return HostedDmEnv(made)
+    if not is_gymnasium(made):
+        raise SpecError(
+            f"{maker} made a {type(made).__name__}; expected a dm_env.Environment or gymnasium.Env"
+        )
+    environment: gymnasium.Env[Any, Any] = made
+    return environment
