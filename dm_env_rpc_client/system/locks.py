@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-_AT_ONCE = (False,)
 _WAIT = (True,)
 
 
@@ -82,10 +81,7 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
       held: an empty list; not empty afterwards if the lock was taken, also after an interrupt.
       seconds: how long to wait for it.
     """
-    if seconds > 0:
-        held.extend(filter(None, map(lock.acquire, _WAIT, (seconds,))))
-    else:
-        held.extend(filter(None, map(lock.acquire, _AT_ONCE)))
+    held.extend(filter(None, map(lock.acquire, _WAIT, (seconds,))))
 
 
 def run(lock: threading.Lock, action: Callable[[], object], seconds: float = 0.0) -> None:

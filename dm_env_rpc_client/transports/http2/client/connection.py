@@ -420,24 +420,25 @@ class ClientConnection:
                         return True  # Another thread has received it.
                 if self.is_closed:
                     raise ConnectionClosedError(f"the connection to {self.address} was closed")
+                if self._is_torn:
+                    self._change()  # Before it waits for what may never come.
+                    return True
                 wait = LOOK_SECONDS
                 if deadline is not None:
                     wait = min(wait, deadline - time.monotonic())
-                if wait > busy_wait.SPIN_SECONDS and not (self.sending.outbound or self._is_torn):
+                if wait > busy_wait.SPIN_SECONDS and not self.sending.outbound:
                     look = self._receive_tls if self._is_tls else self._receiver.receive
-                    if self._busy_wait.spin(look, self._at_once):
+                    has_received = self._busy_wait.spin(look, self._at_once)
+                    if not has_received and self._at_once and wait > 0.99 * LOOK_SECONDS:
+                        # Waits and receives in one system call.
+                        has_received = look(0)
+                        if not has_received:
+                            self.judge()
+                            return deadline is None or time.monotonic() < deadline
+                    if has_received:
                         with self.lock:  # `_parse`, without the call.
                             self._make(self._take_received)
                         return True
-                    if self._at_once and wait > 0.99 * LOOK_SECONDS:
-                        # Waits and receives in one system call.
-                        if look(0):
-                            self._parse()
-                        else:
-                            self.judge()
-                        return (
-                            bool(call.messages) or deadline is None or time.monotonic() < deadline
-                        )
                 return self._poll_and_receive(call, wait, deadline)
         finally:
             busy_wait.threads.discard(me)
@@ -452,9 +453,6 @@ class ClientConnection:
 
     def _poll_and_receive(self, call: ClientStream, wait: float, deadline: float | None) -> bool:
         """Waits so many seconds for the socket, and sends and receives; returns as `advance`."""
-        if self._is_torn:
-            self._change()  # Before it waits for what may never come.
-            return True
         with self.lock:
             is_ready = self._is_tls and self._socket.pending()
         if not is_ready:

@@ -42,14 +42,15 @@ class Receiver:
             buffers = self.buffers = self._framing.buffers()
             if len(buffers[0]) > _MOST_BYTES:
                 buffers = self.buffers = [buffers[0][:_MOST_BYTES]]
+        receive: Any = self._recv_into
+        into: Any = buffers
+        if len(buffers) > 1:
+            receive, into = self._recvmsg_into, (buffers,)
         # In one call of C, in which no interrupt is raised behind the system call: either bytes
         # were received, and their number is in the list, or none. 0.3 us more than a call of
         # `recv_into`; it is one for many answers, or beside the time of a round trip.
         try:
-            if len(buffers) == 1:
-                counts.extend(map(self._recv_into, buffers, _FROM_0, (flags,)))
-            else:
-                counts.extend(map(self._recvmsg_into, (buffers,), _FROM_0, (flags,)))
+            counts.extend(map(receive, into, _FROM_0, (flags,)))
         except WOULD_BLOCK:
             return False
         except (OSError, ValueError):
