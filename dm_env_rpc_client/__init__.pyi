@@ -7,12 +7,12 @@ from .client.async_connection import connect_async as connect_async
 from .client.async_connection import (
     create_secure_async_channel_and_connect as create_secure_async_channel_and_connect,
 )
-from .client.connection import Connection as Connection
-from .client.connection import Tls as Tls
-from .client.connection import connect as connect
-from .client.connection import (
+from .client.connecting import Tls as Tls
+from .client.connecting import connect as connect
+from .client.connecting import (
     create_secure_channel_and_connect as create_secure_channel_and_connect,
 )
+from .client.connection import Connection as Connection
 from .environment.async_dm_env_adaptor import AsyncDmEnvAdaptor as AsyncDmEnvAdaptor
 from .environment.async_worlds import AsyncDmEnvAndWorldName as AsyncDmEnvAndWorldName
 from .environment.async_worlds import (

@@ -46,14 +46,14 @@ def test_a_session_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
     ]
     told = lines(caplog, logging.DEBUG)
     for line in (
-        "client.connection DEBUG: connected to HERE",
+        "client.connecting DEBUG: connected to HERE",
         "server DEBUG: HERE sends a create_world request",
         "server DEBUG: HERE sends a join_world request",
         "server DEBUG: HERE sends a leave_world request",
         "server DEBUG: HERE sends a destroy_world request",
         "server.worlds.world_registry DEBUG: world 'world-1' is created",
         "server.worlds.world_registry DEBUG: world 'world-1' is destroyed",
-        "client.threaded_pipeline DEBUG: the connection to HERE was closed",
+        "client.connection DEBUG: the connection to HERE was closed",
     ):
         assert told.count(line) == 1, told
     assert len(told) < 30
@@ -71,7 +71,7 @@ def test_a_connection_that_is_lost_is_told_of_once(caplog: pytest.LogCaptureFixt
         connection.close()
     (line,) = (line for line in lines(caplog, logging.INFO) if line.startswith("client."))
     assert line.startswith(
-        "client.threaded_pipeline INFO: the connection to HERE is unusable: ConnectionLostError: "
+        "client.connection INFO: the connection to HERE is unusable: ConnectionLostError: "
     )
 
 

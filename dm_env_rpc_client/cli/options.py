@@ -199,7 +199,7 @@ class Server(Access):
         Args:
           **options: of `connect`, if they are not as the command line says.
         """
-        from dm_env_rpc_client.client.connection import connect
+        from dm_env_rpc_client.client.connecting import connect
 
         how = self._connecting(**options)
         with waiting(f"connecting to {self.address}"):

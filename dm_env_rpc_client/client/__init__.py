@@ -3,6 +3,6 @@
 The guide is `docs/how-to/connections.md`.
 """
 
-# `connection.py` is for threads, `async_connection.py` for coroutines. Read
-# `protocol/pipeline.py` first, the rules that both follow, then `threaded_pipeline.py`, which
-# adds threads and locks.
+# Read `protocol/pipeline.py` first: the rules that all connections follow. `connection.py` adds
+# threads and locks, `futures.py` what waits for futures; `connecting.py` opens such connections.
+# `async_connection.py` and `async_pipeline.py` are for coroutines.

@@ -7,7 +7,7 @@ import functools
 import logging
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -159,6 +159,9 @@ class AsyncConnection(BaseConnection):
           wait is cancelled, the connection becomes unusable.
         """
         return await self._pipeline.wait(pending)
+
+    def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
+        self._pipeline.interrupted(error, pendings)
 
     async def reopen(self, timeout: float | None = 10.0) -> AsyncConnection:
         """Opens another connection to the same server; see `Connection.reopen`."""

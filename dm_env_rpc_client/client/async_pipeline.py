@@ -70,7 +70,7 @@ class AsyncPipeline:
         # Done when a stream that is closed has ended.
         self._over: asyncio.Future[None] | None = None
         self._is_aborted = self._is_closed = False
-        forking.register(self)
+        forking.register(self, AsyncPipeline.after_fork_in_child)
 
     @property
     def poisoned_by(self) -> BaseException | None:
@@ -229,9 +229,8 @@ class AsyncPipeline:
                 message = stream.take()
                 if message is None:
                     break
-                pending = pipeline.answer(message)
-                pipeline.retire(pending)
-                pending.wake()
+                pipeline.answer(message).wake()
+                pipeline.answered = None
                 message = None  # It may be large, and an error keeps this frame.
         except DmEnvRpcClientError as error:
             self._ended(error)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.connect_options import check_limits
-from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -47,7 +46,22 @@ def checked_timeout(
     return arguments.seconds("request_timeout", request_timeout, none=arguments.NO_LIMIT)
 
 
-class BaseConnection:
+class Requests(Protocol):
+    """The pending requests of a connection."""
+
+    @property
+    def address(self) -> str:
+        """How error messages name the server."""
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first error that made the stream unusable; None while it is usable."""
+
+    def __len__(self) -> int:
+        """The number of pending requests."""
+
+
+class BaseConnection(abc.ABC):
     """The state of a connection.
 
     Args:
@@ -56,7 +70,7 @@ class BaseConnection:
       limits: what an answer may contain; None for the defaults.
     """
 
-    _pipeline: AsyncPipeline | ThreadedPipeline
+    _pipeline: Requests
     _finalizer: weakref.finalize[..., object]
     """Ends the connection if nobody closes it."""
 
@@ -65,7 +79,7 @@ class BaseConnection:
 
     def __init__(
         self,
-        pipeline: AsyncPipeline | ThreadedPipeline,
+        pipeline: Requests,
         request_timeout: float | None,
         limits: Limits | None,
     ):
@@ -104,6 +118,7 @@ class BaseConnection:
         """The first error that made the connection unusable; None while it is usable."""
         return self._pipeline.poisoned_by
 
+    @abc.abstractmethod
     def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
         """Makes the connection unusable if an error has interrupted the wait for a request.
 
@@ -114,7 +129,6 @@ class BaseConnection:
           error: the error.
           pendings: what `start` returned; None if it is known that an answer is lost.
         """
-        self._pipeline.interrupted(error, pendings)
 
     def release(self, error: BaseException) -> None:
         """Ends a connection whose use an error has interrupted, without waiting for anything.
@@ -122,7 +136,7 @@ class BaseConnection:
         Args:
           error: the error, with which pending and later requests fail.
         """
-        self._pipeline.interrupted(error)
+        self.interrupted(error)
         self._finalizer.detach()
 
     def _finish(self) -> None:
@@ -131,6 +145,7 @@ class BaseConnection:
         Closing the connection then costs no round trip after the last answer. asyncio's pipeline
         says it when it is closed.
         """
+        return
 
     def __repr__(self) -> str:
         state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"

@@ -1,61 +1,64 @@
-"""Connections to dm_env_rpc servers, for threads.
+"""The connection for threads: requests and answers on one stream, shared by any number of threads.
 
-with dm_env_rpc_client.connect("localhost:50051") as connection:
-    response = connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+There is no reader thread. One of the threads that wait for an answer leads: it reads and gives
+each answer to its request, and when it has its own answer it wakes a sleeping thread, which
+leads from then on. So a single thread that sends and waits reads its own answer, without a
+hand-over between threads. `result()` of a future reads in the same way. Only what waits for a
+future without asking it has a thread that reads (`futures.py`), when no other thread does.
+
+Locks are plain `threading.Lock`s in `with` statements. A KeyboardInterrupt cannot leave one
+locked, as it can a Condition or anything built on one. An interrupt anywhere between the writing
+of a request and its outcome poisons the connection.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import functools
 import logging
+import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dm_env_rpc_client import arguments
+from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
-from dm_env_rpc_client.client.connect_options import ConnectOptions
+from dm_env_rpc_client.client.futures import FuturesThread, RequestFuture
 from dm_env_rpc_client.client.remains import Remains
-from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from dm_env_rpc_client.client.sleepers import Sleepers, waking
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    ProtocolError,
+)
 from dm_env_rpc_client.protocol import envelopes
-from dm_env_rpc_client.protocol.pipeline import Pending
-from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.system.keywords import check_keywords, takes
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
-from dm_env_rpc_client.transports.grpc.channel import local_credentials
+from dm_env_rpc_client.protocol.observing import pipeline_to
+from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.system import forking, locks
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
-from dm_env_rpc_client.transports.net.credentials import Tls
 from dm_env_rpc_client.transports.net.metadata import Metadata
-from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 
 if TYPE_CHECKING:
     import grpc
-    from typing_extensions import Unpack
 
-    from dm_env_rpc_client.client.connect_options import ConnectKeywords
     from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = [
-    "Connection",
-    "EndUnclosed",
-    "Reopen",
-    "Tls",
-    "Transport",
-    "connect",
-    "connect_with",
-    "connection_on",
-    "create_secure_channel_and_connect",
-    "open_again",
-    "open_connection",
-]
-
+__all__ = ["Connection", "EndUnclosed", "Reopen"]
 
 _log = logging.getLogger(__name__)
+
+_THREAD_END_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
+"""How often a sleeping thread checks whether the connection was poisoned."""
+
+_SEND_SECONDS = 0.02
+"""How often a thread that sends checks whether the reading thread has stopped reading."""
 
 Reopen: TypeAlias = "Callable[[float | None], Connection]"
 """Opens another connection to the same server; takes a timeout in seconds."""
@@ -91,7 +94,7 @@ class Connection(BaseConnection):
       SpecError: an argument is of another type or out of range, or the metadata is invalid.
     """
 
-    _pipeline: ThreadedPipeline
+    _pipeline: Pipeline
 
     def __init__(
         self,
@@ -104,12 +107,31 @@ class Connection(BaseConnection):
         request_timeout = checked_timeout(channel, request_timeout, limits)
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
-        super().__init__(ThreadedPipeline(stream), request_timeout, limits)
+        super().__init__(pipeline_to(stream.address), request_timeout, limits)
+        self._stream: Stream = stream
+        self._is_closed = False
+        self._futures = FuturesThread(
+            f"dm_env_rpc futures of {self.address}", weakref.WeakMethod(self._read_in_turn)
+        )
+        self._make_locks()
+        self._remains = Remains(stream, self._futures.wake)
+        forking.register(self, Connection._after_fork_in_child)
         self._reopen: Callable[[float | None], Connection] = lambda _: Connection(
             channel, metadata, request_timeout=request_timeout, limits=limits
         )
         # Runs when the connection is garbage collected, and at the exit of the interpreter.
-        self._finalizer = weakref.finalize(self, self._pipeline.remains.abort)
+        self._finalizer = weakref.finalize(self, self._remains.abort)
+
+    def _make_locks(self) -> None:
+        self._pid = os.getpid()
+        # Held while a request is pushed and written, so that both happen in one order.
+        self._write_lock = locks.make_lock()
+        # Held briefly: no request is added to the FIFO while it is poisoned.
+        self._mutex = locks.make_lock()
+        # Held by the thread that reads.
+        self._reading = locks.make_lock()
+        self._leader: int | None = None
+        self._sleepers = Sleepers(self._futures.wake)
 
     def send(self, request: envelopes.Request, timeout: float | None = None) -> envelopes.Response:
         """Sends a request and waits for its answer.
@@ -134,7 +156,13 @@ class Connection(BaseConnection):
           ProtocolError: the answer was not for this request; the connection is unusable now.
           SpecError: this is not a request message; nothing was sent.
         """
-        return self._pipeline.call(self._pending(request, None, timeout))
+        pending = self._pending(request, None, timeout)
+        try:
+            self._send(pending)
+            return self.wait(pending)
+        except BaseException as error:
+            self.interrupted(error, (pending,))
+            raise
 
     def submit(
         self,
@@ -158,7 +186,13 @@ class Connection(BaseConnection):
           ConnectionLostError, ConnectionClosedError: the connection is unusable.
           SpecError: this is not a request message; nothing was sent.
         """
-        return self._pipeline.submit(self._pending(request, interpret))
+        pending = self._pending(request, interpret)
+        try:
+            self._send(pending)
+            return RequestFuture(pending, self._wait_for_future, self._futures)
+        except BaseException as error:
+            self.interrupted(error, (pending,))
+            raise
 
     def start(
         self,
@@ -184,13 +218,13 @@ class Connection(BaseConnection):
           As `submit`.
         """
         pending = self._pending(request, interpret, timeout)
-        self._pipeline.start(pending)
+        self._send(pending)
         return pending
 
     def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
         """Takes a request that was sent when the stream was opened; otherwise as `start`."""
         pending = self._pending(request, None, timeout)
-        self._pipeline.has_sent(pending)
+        self._pipeline.push((pending,))
         return pending
 
     def start_all(
@@ -210,9 +244,9 @@ class Connection(BaseConnection):
         pendings = [self._pending(request, interpret) for request in requests]
         if pendings:
             try:
-                self._pipeline.start(*pendings)
+                self._send(*pendings)
             except BaseException as error:
-                self._pipeline.interrupted(error, pendings)  # After it has returned.
+                self.interrupted(error, pendings)  # After it has returned.
                 raise
         return pendings
 
@@ -221,7 +255,10 @@ class Connection(BaseConnection):
 
         Closing the connection then costs no round trip after the last answer.
         """
-        self._pipeline.finish()
+        self._check_process()
+        self._pipeline.check_usable()
+        with self._write_lock:
+            self._stream.finish()
 
     def wait(self, pending: Pending) -> Any:
         """Waits for the answer to a request that was started.
@@ -232,7 +269,25 @@ class Connection(BaseConnection):
         Returns:
           What `send` returns, or what `interpret` made from it. Raises as `send` does.
         """
-        return self._pipeline.wait(pending)
+        if os.getpid() != self._pid:
+            self._after_fork_in_child()
+        try:
+            # As in `_await`, without the call.
+            if pending.outcome is not None or self._lead(pending, pending.deadline):
+                if self._sleepers:
+                    self._wake_sleeper()
+            else:
+                self._await(pending, pending.deadline)
+        except BaseException as error:
+            self._poison(error)
+            raise
+        if pending.outcome is None:
+            self._fail_late(pending)
+        assert pending.outcome is not None
+        result, failure = pending.outcome  # `result`, without the call.
+        if failure is not None:
+            raise failure
+        return result
 
     def poll(self, pending: Pending) -> bool:
         """Reads the answers that have arrived, without waiting for more.
@@ -243,7 +298,16 @@ class Connection(BaseConnection):
         Returns:
           Whether `wait` would return or raise at once.
         """
-        return self._pipeline.poll(pending)
+        self._check_process()
+        if pending.outcome is None:
+            try:
+                self._await(pending, 0.0)
+            except BaseException as error:
+                self._poison(error)
+                raise
+        return pending.outcome is not None or (
+            pending.deadline is not None and time.monotonic() >= pending.deadline
+        )
 
     def has_unread(self) -> bool:
         """Whether an answer, or the end of the connection, has arrived and was not read yet.
@@ -251,7 +315,8 @@ class Connection(BaseConnection):
         Returns:
           True if reading would return or raise at once.
         """
-        return self._pipeline.has_unread()
+        self._check_process()
+        return self._stream.has_unread()
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
         """Returns the socket that this connection shares with others, and its number there.
@@ -259,7 +324,8 @@ class Connection(BaseConnection):
         The socket says which of many connections have something to read, without asking each; see
         `SharedSocket`. None if the connection has a socket of its own.
         """
-        return self._pipeline.shared_socket()
+        self._check_process()
+        return self._stream.shared_socket()
 
     def fileno(self) -> int:
         """Returns a file descriptor that is readable when `has_unread` may have become true.
@@ -267,7 +333,13 @@ class Connection(BaseConnection):
         For waiting on several connections at once, with `selectors`, if `has_unread` is false
         for all of them. -1 if the connection was closed on this side.
         """
-        return self._pipeline.fileno()
+        self._check_process()
+        return self._stream.fileno()
+
+    def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
+        self._check_process()
+        if self._pipeline.is_interrupted(error, pendings):
+            self._poison(error)
 
     def reopen(self, timeout: float | None = 10.0) -> Connection:
         """Opens another connection to the same server in the same way.
@@ -290,9 +362,7 @@ class Connection(BaseConnection):
           end: see `EndUnclosed`.
         """
         self._finalizer.detach()
-        run = functools.partial(
-            _end_unclosed, end, weakref.ref(self), self._pipeline.remains, self._reopen
-        )
+        run = functools.partial(_end_unclosed, end, weakref.ref(self), self._remains, self._reopen)
         self._finalizer = weakref.finalize(self, run)
 
     def close(self) -> None:
@@ -302,9 +372,27 @@ class Connection(BaseConnection):
         second to end the stream. Raises nothing.
         """
         self._finalizer.detach()
-        self._pipeline.close(CLOSE_SECONDS)
+        self._check_process()
+        if not self._is_closed:
+            self._close()
         if self._tap is not None:
             self._tap.settle()
+
+    def _close(self) -> None:
+        """Ends the stream, gracefully if no request is pending."""
+        closed = ConnectionClosedError(f"the connection to {self.address} was closed")
+        was_usable = self.poisoned_by is None
+        is_idle = was_usable and not self.in_flight
+        try:
+            self._fail_pending(closed)
+            if was_usable:
+                _log.debug("%s", closed)
+            if is_idle:
+                self._stream.close(CLOSE_SECONDS)
+        finally:
+            self._poison(closed)
+            self._is_closed = True
+        self._futures.join(_THREAD_END_SECONDS)
 
     def _pending(
         self,
@@ -324,13 +412,235 @@ class Connection(BaseConnection):
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    # The threads that share the connection.
+
+    def _send(self, *pendings: Pending) -> None:
+        """Writes requests together; blocks while pending requests are at their limit.
+
+        Raises:
+          ConnectionClosedError, ConnectionLostError: the stream is unusable.
+          ProtocolError: the server sent an answer while no request was pending.
+          DeadlineExceededError: the limit was not left before the deadline of a request. It and
+            the ones after it were not sent; the connection stays usable.
+        """
+        if os.getpid() != self._pid:
+            self._after_fork_in_child()
+        pipeline, stream, unsent = self._pipeline, self._stream, pendings
+        oldest = None
+        try:
+            while True:
+                if oldest is not None:
+                    self._await(oldest, unsent[0].deadline)
+                    if oldest.outcome is None:
+                        raise pipeline.late(unsent[0])
+                with self._write_lock:
+                    if not pipeline.fifo and stream.has_unread():
+                        pipeline.check_usable()
+                        message = stream.read(0)
+                        if message is not None:
+                            pipeline.answer(message)  # Raises: nobody has asked for it.
+                    with self._mutex:
+                        messages = pipeline.push(unsent)
+                    has_unsent = bool(messages) and stream.write(*messages)
+                unsent = unsent[len(messages) :]
+                if not unsent:
+                    break
+                oldest = pipeline.oldest
+            if has_unsent:
+                self._send_rest(pendings[-1])
+        except DeadlineExceededError:
+            raise
+        except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
+            # Outside the write lock, because the threads that it wakes may send.
+            if self.poisoned_by is not None:
+                # Another thread closed it meanwhile: what was read then is not the cause.
+                pipeline.check_usable()
+            self._poison(error)
+            if isinstance(error, ConnectionLostError):
+                error.server_end = pipeline.server_end
+            raise
+        except BaseException as error:
+            if pendings[0].is_sent:
+                self._poison(error)
+            raise
+
+    def _send_rest(self, pending: Pending) -> None:
+        """Reads while the server has not received all of a request; otherwise both could wait."""
+        while self._stream.has_unsent() and pending.outcome is None:
+            if self._lead(pending, pending.deadline, until_sent=True):
+                self._wake_sleeper()
+                if pending.deadline is not None and time.monotonic() >= pending.deadline:
+                    return  # `wait` raises the error.
+            else:
+                self._stream.send_rest(_SEND_SECONDS)
+
+    def _wait_for_future(self, pending: Pending, timeout: float | None) -> None:
+        """Returns when the outcome is known, or after `timeout` seconds.
+
+        After the deadline of the request the connection is poisoned, as by `wait`. An interrupted
+        wait poisons it only if this thread was reading.
+        """
+        self._check_process()
+        deadline = pending.deadline
+        if timeout is not None:
+            end = time.monotonic() + timeout
+            deadline = end if deadline is None else min(end, deadline)
+        self._await(pending, deadline)
+        is_late = pending.deadline is not None and time.monotonic() >= pending.deadline
+        if is_late and pending.outcome is None:
+            self._fail_late(pending)
+
+    def _await(self, pending: Pending, deadline: float | None) -> None:
+        """Returns when `pending` is done or the deadline has passed."""
+        if pending.outcome is not None or self._lead(pending, deadline):
+            if self._sleepers:
+                self._wake_sleeper()
+            return
+        asleep = locks.make_lock()
+        asleep.acquire()
+        wake = waking(asleep)
+        pending.waiters.append(wake)
+        self._sleepers.add(wake)
+        try:
+            # The leader may have finished before it could see this sleeper: try once more.
+            while True:
+                if pending.outcome is not None or self._lead(pending, deadline):
+                    break
+                remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
+                if not asleep.acquire(timeout=remaining) and remaining < _LOOK_SECONDS:
+                    break
+                # An interrupt may have ended a thread between the poisoning and the waking.
+                if self.poisoned_by is not None:
+                    self._pipeline.fail(pending)
+        finally:
+            self._sleepers.pop(wake, None)
+            try:
+                # A thread that polls waits for the same request many times.
+                pending.waiters.remove(wake)
+            except ValueError:
+                pass  # It was called.
+            # This thread may have been chosen to lead just as it stopped waiting.
+            self._wake_sleeper()
+
+    def _read_in_turn(self, until: float) -> bool:
+        """Reads an answer, unless another thread reads or waits; see `FuturesThread`."""
+        wake = self._futures.wake
+        is_turn = self._sleepers.add(wake)
+        oldest = self._pipeline.oldest
+        if not is_turn or oldest is None or not self._lead(oldest, until):
+            return False
+        self._sleepers.pop(wake, None)
+        self._wake_sleeper()
+        return True
+
+    def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
+        """Reads until `pending` is done, sent or late; returns False if another thread reads."""
+        me = threading.get_ident()
+        # What interprets an answer runs in the thread that reads, and may itself wait: a reward
+        # that an adaptor computes may read a property.
+        is_nested = self._leader == me
+        held: list[bool] = []
+        pipeline = self._pipeline
+        try:
+            if not is_nested:
+                locks.take(self._reading, held)
+                if not held:
+                    return False
+                self._leader = me
+            is_over = False
+            while True:
+                if is_over or pending.outcome is not None:
+                    break
+                if pipeline.poisoned_by is not None:
+                    pipeline.fail(pending)
+                    break
+                # In turns, to look at `poisoned_by`: a thread that was interrupted may have set it
+                # and not have aborted the stream.
+                remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
+                message = self._stream.read(remaining, until_sent)
+                if message is None:
+                    is_over = remaining < _LOOK_SECONDS or (
+                        until_sent and not self._stream.has_unsent()
+                    )
+                else:
+                    answered = pipeline.answer(message)
+                    if answered.waiters:
+                        answered.wake()
+                    pipeline.answered = None
+                    message = None  # It may be large, and the next one may be long in coming.
+        except DmEnvRpcClientError as error:
+            self._poison(error)
+        except BaseException as error:
+            # An answer may have been read and dropped, whichever request it was for.
+            self._poison(error)
+            raise
+        finally:
+            if held:
+                self._leader = None
+                self._reading.release()
+        return True
+
+    def _wake_sleeper(self) -> None:
+        if self._sleepers and self._leader is None:
+            self._sleepers.wake_one()
+
+    def _poison(self, cause: BaseException) -> None:
+        """Makes the connection unusable, fails pending requests and ends the stream."""
+        try:
+            if self.poisoned_by is None:
+                server = server_ends.watched(self.address, cause)
+                self._pipeline.server_end = None if server is None else server.end()
+            self._end(cause)
+        except BaseException:
+            self._end(cause)  # An interrupt must not leave other threads waiting.
+            raise
+
+    def _end(self, cause: BaseException) -> None:
+        is_first = self._remains.cause is None
+        self._fail_pending(cause)
+        self._stream.abort()
+        self._futures.end()
+        if is_first:
+            name = type(cause).__name__
+            _log.info("the connection to %s is unusable: %s: %s", self.address, name, cause)
+
+    def _fail_pending(self, cause: BaseException) -> None:
+        with self._mutex:
+            woken = self._pipeline.poison(cause)
+        self._remains.cause = self._remains.cause or type(cause)
+        for pending in woken:
+            pending.wake()
+
+    def _fail_late(self, pending: Pending) -> None:
+        late = self._pipeline.late(pending)
+        pending.finish(None, late)
+        self._poison(late)
+        pending.wake()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            self._after_fork_in_child()
+
+    def _after_fork_in_child(self) -> None:
+        """The connection is the parent's: everything fails here, and nothing is seen there."""
+        parent = self._pid
+        self._make_locks()
+        self._is_closed = True
+        self._stream.abandon()
+        lost = ConnectionLostError(
+            f"it belongs to process {parent}, which forked this one; open a connection of its own "
+            "in each process"
+        )
+        for pending in self._pipeline.poison(lost):
+            pending.wake()
+        self._futures.after_fork_in_child(self._pipeline.fail)
+
+
+def _remaining(deadline: float) -> float:
+    return min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))
 
 
 def _end_unclosed(
@@ -338,105 +648,3 @@ def _end_unclosed(
 ) -> None:
     if remains.is_own:
         end(connection(), remains, reopen)
-
-
-@takes(ConnectOptions)
-def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
-    """Connects to a dm_env_rpc server.
-
-    If the server does not listen yet, the attempt is repeated until `timeout`.
-
-    Args:
-      address: `host:port`, `unix:path` or another gRPC target.
-      timeout: seconds until there must be a connection, more than 0; None for no limit.
-      request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
-        detects
-        a server machine that is frozen or unreachable within 20 s; over the transport "grpc" within
-        80 s if that happens after the first 20 s of a step.
-      credentials: TLS credentials: a `Tls`, which both transports take (`Tls()` trusts the
-        authorities that this machine trusts); an ssl.SSLContext for the transport "http2",
-        whose ALPN protocol is set to h2; or grpcio's for the transport "grpc"; None for
-        plaintext.
-      insecure: allow plaintext to an address other than loopback.
-      metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      token: a secret that the server requires, sent with the call as the metadata
-        `authorization: Bearer <token>`. If it is refused, the first request fails with
-        ConnectionLostError, which says UNAUTHENTICATED.
-      transport: "http2" is this package's own transport over a socket, the fastest; "grpc" is
-        grpcio, with all its features; "auto" selects http2 for `host:port` and `unix:path`,
-        unless the credentials or a proxy require grpcio.
-      limits: what an answer may contain, so that a small message cannot take much memory; None
-        for the defaults of `Limits`.
-      record: a file that does not exist yet, to which all requests and answers are recorded, or
-        a `recording.Recorder`; None for none. See the guide of `recording`.
-
-    Returns:
-      The Connection, which closes its channel with itself.
-
-    Raises:
-      ConnectionLostError: no connection within `timeout`; says why.
-      DeadlineExceededError: nothing was received within `timeout`.
-      SpecError: an argument is of another type or out of range; plaintext to another machine
-        without `insecure`; local credentials for another machine; an unknown transport; invalid
-        metadata or an invalid token; a file of `credentials` that cannot be read. Nothing was sent.
-      RecordingError: the file of `record` cannot be written, or exists.
-    """
-    check_keywords(connect, connecting)
-    options = ConnectOptions(**connecting)
-    return open_connection(options.endpoint(address), options)
-
-
-def open_connection(endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """`connect` with the server and how to connect to it as values."""
-    return connect_with(None, endpoint, options)[0]
-
-
-def connect_with(
-    first: envelopes.Request | None, endpoint: Endpoint, options: ConnectOptions
-) -> tuple[Connection, Pending | None]:
-    """`open_connection`, with a first request that need not wait for the server's greeting.
-
-    Returns:
-      The connection, and what its `wait` takes for the answer to the request, if there is one.
-    """
-    message = None if first is None else envelopes.encode_request(first).message
-    stream = open_stream(endpoint, options.timeout, answer_memory, message)
-    connection = connection_on(stream, endpoint, options)
-    _log.debug("connected to %s", endpoint.address)
-    return connection, None if first is None else connection._has_sent(first)
-
-
-def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """Returns a connection on a stream to an endpoint, which can be opened again."""
-    connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
-    connection._reopen = functools.partial(open_again, endpoint, options)
-    connection._tap = endpoint.tap
-    return connection
-
-
-def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
-    """`open_connection`, to the server of a connection that was open before."""
-    return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
-
-
-def create_secure_channel_and_connect(
-    server_address: str,
-    credentials: grpc.ChannelCredentials | None = None,
-    timeout: float | None = None,
-    metadata: Metadata | None = None,
-) -> Connection:
-    """`connect` over a secure channel, with the signature of the reference package.
-
-    Args:
-      server_address: `host:port`, `unix:path` or another gRPC target.
-      credentials: channel credentials; None for gRPC's local ones, which only servers on
-        this machine accept.
-      timeout: seconds until there must be a connection; None for no limit.
-      metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-
-    Raises:
-      As `connect`.
-    """
-    if credentials is None:
-        credentials = local_credentials(server_address)
-    return connect(server_address, timeout=timeout, credentials=credentials, metadata=metadata)

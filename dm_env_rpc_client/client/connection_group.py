@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from dm_env_rpc_client.client.connect_options import DEFAULT, ConnectOptions
-from dm_env_rpc_client.client.connection import Connection, connect_with, connection_on
+from dm_env_rpc_client.client.connecting import connect_with, connection_on
+from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from dm_env_rpc_client.client.connect_options import ConnectOptions
-from dm_env_rpc_client.client.connection import open_connection
+from dm_env_rpc_client.client.connecting import open_connection
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
 from dm_env_rpc_client.client.connect_options import ConnectOptions
-from dm_env_rpc_client.client.connection import open_again
+from dm_env_rpc_client.client.connecting import open_again
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.exchanges import adrive

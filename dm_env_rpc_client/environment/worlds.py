@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connect_options import ConnectOptions
-from dm_env_rpc_client.client.connection import Connection, connect_with
+from dm_env_rpc_client.client.connecting import connect_with
+from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.exchanges import (

@@ -135,12 +135,12 @@ class ObservedPipeline(Pipeline):
 
     def poison(self, cause: BaseException) -> list[Pending]:
         at = time.perf_counter()
-        failed = super().poison(cause)
+        woken = super().poison(cause)
         # A forked child has a copy of what the parent waits for, and of locks that the hook takes.
         if os.getpid() == self._pid:
-            for pending in failed:
+            for pending in woken:
                 self._ended(pending, at, 0)
-        return failed
+        return woken
 
     def _ended(self, pending: Pending, at: float, size: int) -> None:
         began = self._began.pop(pending, None)

@@ -6,7 +6,7 @@ which request an answer belongs to, the pipeline is poisoned: every pending requ
 the first cause chained, and so does every later one. An error Status is an ordinary answer and
 fails only its own request.
 
-No I/O and no locks here. The shells (`client/threaded_pipeline.py`, `client/async_connection.py`)
+No I/O and no locks here. The shells (`client/connection.py`, `client/async_pipeline.py`)
 write requests in the order in which they push them, pass answers to `Pipeline.answer` in the
 order in which they read them, and wake the waiters after they have released their locks.
 """
@@ -145,6 +145,8 @@ class Pipeline:
       poisoned_by: the first error that made the stream unusable; None while it is usable.
       server_end: how the server ended, if the shell knows it.
       fifo: the pending requests, oldest first.
+      answered: the request whose answer was read last, until the shell has woken its waiters; None
+        otherwise.
     """
 
     def __init__(self, address: str):
@@ -153,6 +155,7 @@ class Pipeline:
         self._answered_wrongly = False
         self.server_end: LaunchError | None = None
         self.fifo: collections.deque[Pending] = collections.deque()
+        self.answered: Pending | None = None
         # Two counters, so that each has one writer: the sending and the reading thread.
         self._bytes_pushed = 0
         self._bytes_retired = 0
@@ -203,23 +206,32 @@ class Pipeline:
     def answer(self, message: envelopes.Buffer) -> Pending:
         """Gives an answer to the request that it belongs to.
 
+        The request is not pending any more before its answer is interpreted: what interprets it
+        may send another request and wait for that.
+
         Returns:
-          The request, done; the caller retires it and wakes its waiters.
+          The request, done; the caller wakes its waiters, and sets `answered` to None.
 
         Raises:
           ProtocolError: no request is pending, or the answer does not match the oldest one. The
-            caller poisons the pipeline; the request is one of those that fail then, with
+            caller poisons the pipeline; the request is one of those that are woken then, with
             this error as its own.
         """
-        if not self.fifo:
+        fifo = self.fifo
+        try:
+            # Noted before it is removed, so that it is woken after an interrupt. There is no lock:
+            # one thread reads, others add requests, or remove all of them if they poison.
+            pending = self.answered = fifo[0]
+            fifo.popleft()
+        except IndexError:
             # The answer to a request that failed with the pipeline is not the server's fault.
             self.check_usable()
             self._answered_wrongly = True
             raise ProtocolError(
                 f"the server at {self.address} sent an answer of {len(message)} bytes while no "
                 "request was pending"
-            )
-        pending = self.fifo[0]
+            ) from None
+        self._bytes_retired += pending.size
         try:
             payload = pending.decode(message)
         except DmEnvRpcError as error:
@@ -243,25 +255,20 @@ class Pipeline:
                     pending.interpret = pending.request = None
         return pending
 
-    def retire(self, pending: Pending) -> None:
-        """Removes an answered request from the FIFO."""
-        if self.fifo and self.fifo[0] is pending:
-            self.fifo.popleft()
-            self._bytes_retired += pending.size
-
     def poison(self, cause: BaseException) -> list[Pending]:
         """Makes the pipeline unusable for good; only the first cause is kept.
 
         Returns:
-          The requests that were pending, failed now; the caller wakes their waiters.
+          The requests whose waiters the caller wakes: `answered`, since an interrupt may have come
+          before that, and those that were pending, failed now.
         """
         if self.poisoned_by is None:
             self.poisoned_by = cause
-        failed = list(self.fifo)
+        woken = [*self.fifo] if self.answered is None else [self.answered, *self.fifo]
         self.fifo.clear()
-        for pending in failed:
+        for pending in woken:
             self.fail(pending)
-        return failed
+        return woken
 
     def fail(self, pending: Pending) -> None:
         """Fails a request of a poisoned pipeline; does nothing to one that is done."""

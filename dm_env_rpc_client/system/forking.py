@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+_registered: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
 
 
-class Forkable(Protocol):
-    """An object that belongs to one process."""
+def register(owner: _T, give_up: Callable[[_T], object]) -> None:
+    """Has a function called in each forked child, for as long as an object lives.
 
-    def after_fork_in_child(self) -> None:
-        """Gives up what belongs to the parent, without touching what is shared with it.
-
-        Called in the only thread of the child. Locks may be locked for ever, by threads that do
-        not exist here.
-        """
-
-
-_registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
-
-
-def register(forkable: Forkable) -> None:
-    """Has `after_fork_in_child` called after each fork, for as long as the object lives."""
-    _registered.add(forkable)
+    Args:
+      owner: the object, which belongs to one process.
+      give_up: called with it in the only thread of the child. It gives up what belongs to the
+        parent, without touching what is shared with it. Locks may be locked for ever, by threads
+        that do not exist here.
+    """
+    _registered[owner] = give_up
 
 
 def _after_fork_in_child() -> None:
     errors = []
-    for forkable in list(_registered):
+    for owner, give_up in list(_registered.items()):
         try:
-            forkable.after_fork_in_child()
+            give_up(owner)
         except Exception as error:  # The others are told all the same.
             errors.append(error)
     if errors:

@@ -37,7 +37,7 @@ class MessagePipe:
     def __init__(self, connected: socket.socket):
         self._socket = connected
         self._sending = make_lock()
-        forking.register(self)
+        forking.register(self, MessagePipe.after_fork_in_child)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MessagePipe, (self._socket,)

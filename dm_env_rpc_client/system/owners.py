@@ -59,7 +59,7 @@ class Owner:
         self._ident: int | None = None
         self._is_over = False
         self._bell: Callable[[], None] | None = None
-        forking.register(self)
+        forking.register(self, Owner.after_fork_in_child)
 
     @property
     def is_here(self) -> bool:

@@ -127,7 +127,7 @@ def dm_env_rpc_connection(
     dm_env_rpc_address: str, dm_env_rpc_compliance_options: Options
 ) -> Iterator[Connection]:
     """A connection to the server under test."""
-    from dm_env_rpc_client.client.connection import connect
+    from dm_env_rpc_client.client.connecting import connect
 
     with connect(dm_env_rpc_address, **_connecting(dm_env_rpc_compliance_options)) as connection:
         yield connection

@@ -24,7 +24,7 @@ from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make, pack_tensor
-from dm_env_rpc_client.client import connection
+from dm_env_rpc_client.client import connecting
 from tests.peers import cpp_peers
 
 REFERENCE = "dm-env-rpc 1.1.7"
@@ -32,7 +32,7 @@ BARE_GRPCIO = "grpcio, bare bytes"
 BARE_CPP = "bare C++ gRPC"
 PLAIN_TCP = "plain TCP"
 TRANSPORTS: tuple[str, ...] = tuple(
-    name for name in typing.get_args(connection.Transport) if name != "auto"
+    name for name in typing.get_args(connecting.Transport) if name != "auto"
 )
 BEST = "http2"
 """The transport that the targets are about."""
@@ -100,7 +100,7 @@ class Ours(_Adaptor):
     """The adaptor of this package."""
 
     def __init__(self, address: str, settings: Mapping[str, Any], transport: str):
-        self._env = make(address, settings, transport=cast("connection.Transport", transport))
+        self._env = make(address, settings, transport=cast("connecting.Transport", transport))
 
     def ahead(self, count: int, depth: int) -> float:
         self.step(_WARM_UP)

@@ -160,7 +160,7 @@ MOMENTS = [
     pytest.param("/numpy/_core/overrides.py:<module>", marks=pytest.mark.slow),
     pytest.param("/dm_env/__init__.py:<module>", marks=pytest.mark.slow),
     pytest.param("/environment/worlds.py:make", marks=pytest.mark.slow),
-    "/client/connection.py:connect_with",
+    "/client/connecting.py:connect_with",
     pytest.param("/cli/stepping/policies.py:make_policy", marks=pytest.mark.slow),
     pytest.param("/cli/stepping/episodes.py:__iter__", marks=pytest.mark.slow),
     "/environment/dm_env_adaptor.py:step",

@@ -27,7 +27,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
 from tests.client.scripts import held, silent
-from tests.support.scripted import extension, settles
+from tests.support.scripted import extension, number_of, settles
 from tests.support.stopwatch import time_limit
 
 
@@ -68,6 +68,18 @@ def test_requests_that_their_thread_waits_for_mix_with_futures(echo_server: Scri
             assert future.result() == extension(number + 1)
 
 
+def test_what_interprets_an_answer_may_send_a_request(echo_server: ScriptedServer) -> None:
+    """As a reward that an adaptor computes may read a property."""
+    with connect(echo_server.address, request_timeout=60) as connection:
+
+        def ask(answer: any_pb2.Any) -> int:
+            return number_of(answer) + number_of(connection.send(extension(10)))
+
+        pendings = [connection.start(extension(number), ask) for number in range(3)]
+        assert [connection.wait(pending) for pending in pendings] == [10, 11, 12]
+        assert connection.send(extension(3)) == extension(3)
+
+
 def test_more_requests_than_may_be_in_flight_wait_for_room(echo_server: ScriptedServer) -> None:
     with connect(echo_server.address, request_timeout=60) as connection:
         pending = [connection.start(extension(number)) for number in range(3_000)]
@@ -98,12 +110,12 @@ def test_waits_that_time_out_leave_nothing_behind(timeout: float) -> None:
     answers = threading.Event()
     with ScriptedServer(held(answers)) as server, connect(server.address) as connection:
         future = connection.submit(extension(1))
-        waiters = vars(future)["_pending"].waiters
+        waiters = vars(future)["pending"].waiters
         before = len(waiters)
         reads = threading.Thread(target=connection.send, args=[extension(2)])
         reads.start()
         try:
-            assert settles(lambda: connection._pipeline._leader == reads.ident)
+            assert settles(lambda: connection._leader == reads.ident)
             for _ in range(100):
                 assert not future.done()
                 with pytest.raises(concurrent.futures.TimeoutError):
@@ -213,7 +225,7 @@ def test_closing_fails_what_is_in_flight() -> None:
     ):
         future = connection.submit(extension(1))
         waiting = pool.submit(connection.send, extension(2))
-        assert settles(lambda: len(connection._pipeline) == 2)
+        assert settles(lambda: connection.in_flight == 2)
         with time_limit(2):
             connection.close()
         for each in (future, waiting):

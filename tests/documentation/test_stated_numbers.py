@@ -63,7 +63,7 @@ RECORDED = "recording.recorder:"
 STATED = [
     Stated("environment.worlds:make", r"until a launched server must answer, which has (\d+) if",
            processes.START_SECONDS),
-    Stated("client.connection:connect", r"frozen or unreachable within (\d+) s;", FROZEN, True),
+    Stated("client.connecting:connect", r"frozen or unreachable within (\d+) s;", FROZEN, True),
     Stated("launch.processes:from_process", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
     Stated("launch.containers:from_docker", r"or with `target` (\d+)", containers._STANDALONE_PORT),
     Stated("launch.launched:Launch.logs", r"(\d+) KiB", launched.LOG_BYTES >> 10),
@@ -141,8 +141,8 @@ OTHER = {
     ("tensors.limits:Limits", "64 MiB"),
     ("tensors.limits:Limits", "2 GiB"),
     # grpcio's, measured: the scorecard has it.
-    ("client.connection:connect", "80 s"),
-    ("client.connection:connect", "20 s"),
+    ("client.connecting:connect", "80 s"),
+    ("client.connecting:connect", "20 s"),
     # RFC 9113, section 6.5.2.
     ("transports.http2.protocol.header_decoder:HeaderDecoder", "32 bytes"),
 }

@@ -445,7 +445,7 @@ def test_an_interrupted_step_still_has_its_world_destroyed(catch_server: Server)
     env.reset()
     connection = env._connection
     assert connection is not None
-    connection._pipeline.poison(KeyboardInterrupt())
+    connection._poison(KeyboardInterrupt())
     with pytest.raises(ConnectionLostError, match="KeyboardInterrupt"):
         env.step({"paddle": 1})
     env.close()

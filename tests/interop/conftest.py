@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, make
-from dm_env_rpc_client.client import connection
+from dm_env_rpc_client.client import connecting
 from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess
 from tests.peers.servers import BUILT, SERVERS
@@ -24,7 +24,7 @@ _ONE_CORE = ("grpcio", "grpcio_aio")
 Start = Callable[..., tuple[PeerProcess, str]]
 MakeEnvironment = Callable[..., DmEnvAdaptor]
 
-TRANSPORTS: list[Any] = [name for name in typing.get_args(connection.Transport) if name != "auto"]
+TRANSPORTS: list[Any] = [name for name in typing.get_args(connecting.Transport) if name != "auto"]
 
 
 @pytest.hookimpl(tryfirst=True)

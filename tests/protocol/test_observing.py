@@ -233,7 +233,7 @@ def test_without_a_hook_connections_and_servers_are_the_plain_ones() -> None:
     def classes() -> tuple[type, type]:
         host = Host(ServeOptions(environment=Catch), ErrorLog(), Properties())
         with serve(Catch) as server, connect(server.address) as connection:
-            return type(connection._pipeline._pipeline), type(open_session(host, Peer("a:1")))
+            return type(connection._pipeline), type(open_session(host, Peer("a:1")))
 
     assert classes() == (Pipeline, Session)
     observe_requests(lambda request: None)

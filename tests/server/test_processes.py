@@ -162,7 +162,7 @@ def test_a_client_that_is_gone_waits_no_longer_in_another_process(server: Server
             waiting.reset()
             future = waiting.step_async({"move": 1})  # Waits for the other player.
             assert settles(lambda: server.agent_count == 2)
-            lost._pipeline._stream.abort()
+            lost._stream.abort()
             assert settles(lambda: server.agent_count == 1)
             with pytest.raises(ConnectionError):
                 future.result(10)

@@ -160,7 +160,7 @@ def test_with_too_few_left_the_sequence_is_interrupted(server: Server, vanish: b
         waiting = players.threads.submit(players.envs[0].step, RUN)
         assert settles(lambda: players.waiting_for() == "player 1 has not stepped")
         if vanish:
-            players.connections[1]._pipeline.poison(ConnectionLostError("cable cut"))
+            players.connections[1]._poison(ConnectionLostError("cable cut"))
         else:
             players.envs[1].close()
         interrupted = waiting.result(20)
@@ -362,9 +362,9 @@ def follow(
             heard.append(sent)
         elif heard:
             # Out of the way of those who have yet to begin.
-            connection._pipeline.poison(ConnectionLostError("done"))
+            connection._poison(ConnectionLostError("done"))
             return heard, received
-    connection._pipeline.poison(ConnectionLostError("vanished"))
+    connection._poison(ConnectionLostError("vanished"))
     return heard, None
 
 
@@ -417,6 +417,6 @@ def test_the_world_of_four_that_all_vanish_is_free(server: Server) -> None:
     with Players(server, 4, "crowd") as players:
         players.step(STAY, STAY, STAY, STAY)
         for connection in players.connections:
-            connection._pipeline.poison(ConnectionLostError("vanished"))
+            connection._poison(ConnectionLostError("vanished"))
         assert settles(lambda: server.agent_count == agents)
         reset_world(players.spectator, players.world)

@@ -175,8 +175,9 @@ def test_a_message_that_is_no_request_ends_a_stream(server: Server) -> None:
         join_world(another, name)
         encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
         pending = Pending(encoded._replace(message=encoded.message[:1] + b"\xff"))
+        another._send(pending)
         with pytest.raises(ConnectionLostError, match="not an EnvironmentRequest") as lost:
-            another._pipeline.call(pending)
+            another.wait(pending)
         assert lost.value.code == "INVALID_ARGUMENT"
 
 

@@ -32,7 +32,7 @@ def test_each_object_is_told_although_others_fail() -> None:
         for pipe in pipes:
             stack.callback(pipe.close)
         for each in failing:
-            forking.register(each)
+            forking.register(each, Fails.after_fork_in_child)
         stack.callback(setattr, sys, "unraisablehook", before)
         sys.unraisablehook = lambda report: reported.append(str(report.exc_value))
         gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.

@@ -43,7 +43,7 @@ def test_if_one_agent_fails_all_are_ended(arena_server: Server) -> None:
     env = RemoteParallelEnv(arena_server.address)
     env.reset()
     drone = env._players.environments["drone", 1].connection
-    drone._pipeline.poison(ConnectionLostError("cable cut"))
+    drone._poison(ConnectionLostError("cable cut"))
     with (
         time_limit(5),
         pytest.raises(AgentsFailedError, match=r"agent \('drone', 1\) at .* cable cut") as caught,
@@ -69,7 +69,7 @@ def test_the_world_is_destroyed_when_the_server_has_seen_that_agents_are_lost() 
         env = RemoteParallelEnv(server.address, ["left", "right"])
         env.reset()
         right = env._players.environments["right"].connection
-        right._pipeline.poison(ConnectionLostError("cable cut"))
+        right._poison(ConnectionLostError("cable cut"))
         with pytest.raises(AgentsFailedError, match="agent 'right'"):
             env.step({"left": 1, "right": 1})
         assert server.world_count == 0

@@ -64,7 +64,7 @@ def test_an_environment_that_is_forgotten_ends_its_world(server: Server) -> None
 def test_a_poisoned_environment_that_is_forgotten_ends_its_world(server: Server) -> None:
     env = make(server.address)
     env.reset()
-    env.connection._pipeline.poison(KeyboardInterrupt())
+    env.connection._poison(KeyboardInterrupt())
     del env
     assert settles(lambda: gc.collect() >= 0 and is_empty(server))
 
@@ -111,7 +111,7 @@ def test_ctrl_c_in_close_ends_the_world_all_the_same(
             if when == "after its answer":
                 self.wait(start(self, request, *arguments))
             if when == "as it is sent":
-                self._pipeline.poison(interrupt)
+                self._poison(interrupt)
             raise interrupt
         return start(self, request, *arguments)
 

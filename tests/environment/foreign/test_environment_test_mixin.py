@@ -14,7 +14,7 @@ from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
 from dm_env_rpc_client import DmEnvAdaptor, make
-from dm_env_rpc_client.client.connection import Transport
+from dm_env_rpc_client.client.connecting import Transport
 from dm_env_rpc_client.server import Catch, serve
 from tests.support.environments import Robot
 

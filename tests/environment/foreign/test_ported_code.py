@@ -172,7 +172,7 @@ def test_callbacks_run_whatever_leaving_raises(
     with connect(catch_server.address) as connection:
         env, _ = create_and_join_world(connection, {}, {})
         env.on_close(lambda: closed.append("closed"))
-        monkeypatch.setattr(connection._pipeline, "start", interrupt)
+        monkeypatch.setattr(connection, "_send", interrupt)
         with pytest.raises(KeyboardInterrupt):
             env.close()
     assert closed == ["closed"]

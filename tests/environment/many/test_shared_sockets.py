@@ -200,7 +200,7 @@ def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:
     first.close()
     with pytest.raises(ConnectionClosedError):
         first.send(extension(1))
-    second._pipeline.poison(ConnectionLostError("of a test"))
+    second._poison(ConnectionLostError("of a test"))
     with pytest.raises(ConnectionLostError):
         second.send(extension(1))
     assert third.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name

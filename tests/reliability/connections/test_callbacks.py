@@ -7,16 +7,24 @@ import concurrent.futures
 import contextlib
 import itertools
 import logging
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import Connection, ConnectionClosedError, connect
-from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from dm_env_rpc_client import (
+    Connection,
+    ConnectionClosedError,
+    DeadlineExceededError,
+    connect,
+)
+from dm_env_rpc_client.client.futures import RequestFuture
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
 from tests.reliability.scorecard import counts
 from tests.support.scripted import extension, number_of, settles
+from tests.support.stopwatch import time_limit
 
 Future = concurrent.futures.Future[Any]
 pytestmark = pytest.mark.row(43)
@@ -191,7 +199,7 @@ def test_the_thread_of_the_futures_ends_when_nobody_needs_it(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each way of waiting that does not read has the thread, and the thread ends."""
-    monkeypatch.setattr("dm_env_rpc_client.client.request_future._LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("dm_env_rpc_client.client.futures._LINGER_SECONDS", 0.05)
 
     def has_ended() -> bool:
         return settles(lambda: futures_threads(connection) == [])
@@ -222,15 +230,122 @@ def test_an_interrupted_wait_for_a_future_that_another_thread_reads_is_harmless(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the thread that reads may have an answer in its hands."""
-    awaited = ThreadedPipeline._await
+    awaited = Connection._await
 
-    def interrupted(self: ThreadedPipeline, *arguments: Any) -> None:
-        monkeypatch.setattr(ThreadedPipeline, "_await", awaited)
+    def interrupted(self: Connection, *arguments: Any) -> None:
+        monkeypatch.setattr(Connection, "_await", awaited)
         raise KeyboardInterrupt
 
     future = connection.submit(extension(1))
-    monkeypatch.setattr(ThreadedPipeline, "_await", interrupted)
+    monkeypatch.setattr(Connection, "_await", interrupted)
     with pytest.raises(KeyboardInterrupt):
         future.result()
     assert number_of(future.result(SECONDS)) == 1
     goes_on(connection)
+
+
+def test_a_future_uses_no_private_parts_of_its_base_class() -> None:
+    base = concurrent.futures.Future
+    private = {name for name in {*vars(base), *vars(base())} if name.startswith("_")}
+    private = {name for name in private if not name.endswith("__")}
+    assert "_condition" in private
+    code = [each.__code__ for each in vars(RequestFuture).values() if hasattr(each, "__code__")]
+    assert len(code) > 5
+    assert private & {name for each in code for name in each.co_names} == set()
+    assert private & vars(RequestFuture).keys() == set()
+
+
+def one_by_one(turns: threading.Semaphore) -> Callable[..., Iterator[Response]]:
+    """Answers the next request with the same each time that it may."""
+
+    def script(requests: Iterator[Request], context: Any) -> Iterator[Response]:
+        for answer in echo(requests, context):
+            assert turns.acquire(timeout=SECONDS)
+            yield answer
+
+    return script
+
+
+def test_a_future_is_completed_before_those_of_later_requests() -> None:
+    """In whatever order something begins to wait for them."""
+    turns = threading.Semaphore(0)
+    with ScriptedServer(one_by_one(turns)) as server, connect(server.address) as connection:
+        futures = [connection.submit(extension(number)) for number in range(3)]
+        called: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for future in reversed(futures):
+            future.add_done_callback(lambda done: called.put(number_of(done.result())))
+        for number in range(3):
+            turns.release()
+            assert called.get(timeout=SECONDS) == number
+
+
+def test_the_thread_of_the_futures_leaves_the_reading_to_one_that_waits() -> None:
+    turns = threading.Semaphore(0)
+    with ScriptedServer(one_by_one(turns)) as server, connect(server.address) as connection:
+        called = _Calls(2)
+        for number in range(2):
+            future = connection.submit(extension(number))
+            future.add_done_callback(lambda done: calls_number(called, done))
+        assert settles(lambda: connection._leader is not None)
+        waits = threading.Thread(target=connection.send, args=[extension(2)])
+        waits.start()
+        assert settles(lambda: len(connection._sleepers) == 2)
+        assert connection._leader != waits.ident
+        turns.release()
+        assert settles(lambda: connection._leader == waits.ident)
+        turns.release(2)
+        waits.join()
+        assert called.all.wait(SECONDS)
+        # It reads again when nobody else does.
+        assert number_of(_waited(connection.submit(extension(3)), turns)) == 3
+
+
+def calls_number(calls: _Calls, done: Future) -> None:
+    calls.add(number_of(done.result()))
+
+
+def _waited(future: Future, turns: threading.Semaphore) -> Any:
+    turns.release()
+    (done,), _ = concurrent.futures.wait([future], SECONDS)
+    return done.result()
+
+
+def test_what_waits_for_a_future_is_told_of_its_deadline() -> None:
+    """Also behind a request that may take longer, and for which nobody waits."""
+    turns = threading.Semaphore(0)
+    with (
+        ScriptedServer(one_by_one(turns)) as server,
+        connect(server.address, request_timeout=0.3) as connection,
+    ):
+        connection.start(extension(1), timeout=SECONDS)
+        future = connection.submit(extension(2))
+        with time_limit(SECONDS / 4):
+            assert concurrent.futures.wait([future], SECONDS).done == {future}
+        assert isinstance(future.exception(), DeadlineExceededError)
+        assert not connection.is_usable
+        turns.release(2)  # So that the server ends.
+
+
+def test_a_future_that_is_done_says_so(connection: Connection) -> None:
+    future = connection.submit(extension(1))
+    assert repr(future) == "<RequestFuture for extension: running>"
+    assert number_of(future.result(SECONDS)) == 1
+    assert repr(future) == "<RequestFuture for extension: finished>"
+
+
+def test_a_callback_of_a_future_that_is_done_is_called_at_once(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[Future] = []
+
+    def raising(future: Future) -> None:
+        called.append(future)
+        raise ValueError("of a callback")
+
+    future = connection.submit(extension(1))
+    future.result(SECONDS)
+    for _ in range(2):
+        future.add_done_callback(raising)
+    assert called == [future] * 2
+    assert caplog.text.count("ValueError: of a callback") == 2
+    assert futures_threads(connection) == []

@@ -93,7 +93,7 @@ def test_row_17_an_interrupt_while_joining_destroys_the_world_over_a_new_connect
     def interrupted(self: Any, request: Any, timeout: float | None = None) -> Any:
         answer = send(self, request, timeout)
         if type(request).__name__ == "JoinWorldRequest":
-            self._pipeline.poison(KeyboardInterrupt())
+            self._poison(KeyboardInterrupt())
             raise KeyboardInterrupt
         return answer
 

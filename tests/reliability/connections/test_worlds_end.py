@@ -24,7 +24,7 @@ SCALES = [
 
 def _vanish(connection: Connection) -> None:
     """Ends a connection as the kernel does for a process that was killed."""
-    connection._pipeline._stream.abort()
+    connection._stream.abort()
     connection.close()
 
 

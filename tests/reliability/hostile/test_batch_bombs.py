@@ -12,7 +12,7 @@ from dm_env import specs
 from google.rpc import code_pb2
 
 from dm_env_rpc_client import DmEnvRpcError, make
-from dm_env_rpc_client.client.connection import connect
+from dm_env_rpc_client.client.connecting import connect
 from dm_env_rpc_client.environment.worlds import create_world
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.endpoint import Transport

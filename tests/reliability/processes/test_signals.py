@@ -257,7 +257,7 @@ def test_what_is_forgotten_is_freed(echo_environment_server: Server, how: str) -
             env.reset()
             env.step_async({"value": 1}).result(20)
         if how == "poisoned":
-            connection._pipeline.poison(KeyboardInterrupt())
+            connection._poison(KeyboardInterrupt())
             with pytest.raises(ConnectionLostError):
                 env.reset()
         return weakref.ref(connection)
@@ -409,7 +409,7 @@ def test_row_15_a_thread_of_grpcio_that_is_stopped_in_a_lock_does_not_hinder_the
         both_transports.obey()
         # Of another module: the globals of this one live as long as the thread that is stopped.
         both_transports.connection = connect(sys.argv[1])
-        stream = both_transports.connection._pipeline._stream
+        stream = both_transports.connection._stream
         answers, condition = stream._pump, stream._call._state.condition
         del stream
         threading.Thread(target=hold, daemon=True).start()

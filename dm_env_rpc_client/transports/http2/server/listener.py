@@ -112,7 +112,7 @@ class Http2Listener(Listener):
             self._clients.listening.close()
             self._release()
             raise
-        forking.register(self)
+        forking.register(self, Http2Listener.after_fork_in_child)
 
     # The interface.
 

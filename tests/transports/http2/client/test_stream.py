@@ -126,7 +126,7 @@ def test_frames_without_an_answer_that_arrive_between_requests_are_not_waited_be
         until_closed(connection)
 
     with raw_server(script) as address, connect(address, request_timeout=30) as connection:
-        stream = connection._pipeline._stream
+        stream = connection._stream
         # A client that waits behind each PING takes longer.
         with time_limit(rounds / 2):
             for number in range(rounds):

@@ -1,0 +1,146 @@
+"""Opens connections for threads.
+
+with dm_env_rpc_client.connect("localhost:50051") as connection:
+    response = connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+from dm_env_rpc_client.client.connect_options import ConnectOptions
+from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.system.keywords import check_keywords, takes
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.grpc.channel import local_credentials
+from dm_env_rpc_client.transports.net.credentials import Tls
+from dm_env_rpc_client.transports.net.metadata import Metadata
+from dm_env_rpc_client.transports.opening import open_stream
+from dm_env_rpc_client.transports.streams import Stream
+
+if TYPE_CHECKING:
+    import grpc
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.client.connect_options import ConnectKeywords
+
+__all__ = [
+    "Tls",
+    "Transport",
+    "connect",
+    "connect_with",
+    "connection_on",
+    "create_secure_channel_and_connect",
+    "open_again",
+    "open_connection",
+]
+
+_log = logging.getLogger(__name__)
+
+
+@takes(ConnectOptions)
+def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
+    """Connects to a dm_env_rpc server.
+
+    If the server does not listen yet, the attempt is repeated until `timeout`.
+
+    Args:
+      address: `host:port`, `unix:path` or another gRPC target.
+      timeout: seconds until there must be a connection, more than 0; None for no limit.
+      request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
+        detects
+        a server machine that is frozen or unreachable within 20 s; over the transport "grpc" within
+        80 s if that happens after the first 20 s of a step.
+      credentials: TLS credentials: a `Tls`, which both transports take (`Tls()` trusts the
+        authorities that this machine trusts); an ssl.SSLContext for the transport "http2",
+        whose ALPN protocol is set to h2; or grpcio's for the transport "grpc"; None for
+        plaintext.
+      insecure: allow plaintext to an address other than loopback.
+      metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
+      token: a secret that the server requires, sent with the call as the metadata
+        `authorization: Bearer <token>`. If it is refused, the first request fails with
+        ConnectionLostError, which says UNAUTHENTICATED.
+      transport: "http2" is this package's own transport over a socket, the fastest; "grpc" is
+        grpcio, with all its features; "auto" selects http2 for `host:port` and `unix:path`,
+        unless the credentials or a proxy require grpcio.
+      limits: what an answer may contain, so that a small message cannot take much memory; None
+        for the defaults of `Limits`.
+      record: a file that does not exist yet, to which all requests and answers are recorded, or
+        a `recording.Recorder`; None for none. See the guide of `recording`.
+
+    Returns:
+      The Connection, which closes its channel with itself.
+
+    Raises:
+      ConnectionLostError: no connection within `timeout`; says why.
+      DeadlineExceededError: nothing was received within `timeout`.
+      SpecError: an argument is of another type or out of range; plaintext to another machine
+        without `insecure`; local credentials for another machine; an unknown transport; invalid
+        metadata or an invalid token; a file of `credentials` that cannot be read. Nothing was sent.
+      RecordingError: the file of `record` cannot be written, or exists.
+    """
+    check_keywords(connect, connecting)
+    options = ConnectOptions(**connecting)
+    return open_connection(options.endpoint(address), options)
+
+
+def open_connection(endpoint: Endpoint, options: ConnectOptions) -> Connection:
+    """`connect` with the server and how to connect to it as values."""
+    return connect_with(None, endpoint, options)[0]
+
+
+def connect_with(
+    first: envelopes.Request | None, endpoint: Endpoint, options: ConnectOptions
+) -> tuple[Connection, Pending | None]:
+    """`open_connection`, with a first request that need not wait for the server's greeting.
+
+    Returns:
+      The connection, and what its `wait` takes for the answer to the request, if there is one.
+    """
+    message = None if first is None else envelopes.encode_request(first).message
+    stream = open_stream(endpoint, options.timeout, answer_memory, message)
+    connection = connection_on(stream, endpoint, options)
+    _log.debug("connected to %s", endpoint.address)
+    return connection, None if first is None else connection._has_sent(first)
+
+
+def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
+    """Returns a connection on a stream to an endpoint, which can be opened again."""
+    connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
+    connection._reopen = functools.partial(open_again, endpoint, options)
+    connection._tap = endpoint.tap
+    return connection
+
+
+def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
+    """`open_connection`, to the server of a connection that was open before."""
+    return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
+
+
+def create_secure_channel_and_connect(
+    server_address: str,
+    credentials: grpc.ChannelCredentials | None = None,
+    timeout: float | None = None,
+    metadata: Metadata | None = None,
+) -> Connection:
+    """`connect` over a secure channel, with the signature of the reference package.
+
+    Args:
+      server_address: `host:port`, `unix:path` or another gRPC target.
+      credentials: channel credentials; None for gRPC's local ones, which only servers on
+        this machine accept.
+      timeout: seconds until there must be a connection; None for no limit.
+      metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
+
+    Raises:
+      As `connect`.
+    """
+    if credentials is None:
+        credentials = local_credentials(server_address)
+    return connect(server_address, timeout=timeout, credentials=credentials, metadata=metadata)

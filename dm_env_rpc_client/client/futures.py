@@ -1,0 +1,273 @@
+"""The future of a request, which reads answers itself, and the thread that completes others."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import logging
+import math
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.system.locks import make_rlock
+
+_log = logging.getLogger(__name__)
+
+_LINGER_SECONDS = 1.0
+"""How long the thread of the futures waits for more of them."""
+
+_LOOK_SECONDS = 1.0
+"""How often it looks at its futures, also if nothing is read."""
+
+
+class RequestFuture(concurrent.futures.Future[Any]):
+    """The future of a request.
+
+    A request that was written cannot be cancelled, so the future cannot either. A thread that asks
+    for the outcome reads until it is there, and takes it from the request. What does not ask waits
+    until the future is completed, as by an executor: `concurrent.futures.wait`, `as_completed`,
+    callbacks, and with these `asyncio.wrap_future`. The thread of the futures does that.
+
+    What the base class has for these is made when the first of them comes: its lock takes longer
+    than the rest of a future.
+
+    Args:
+      pending: the request, which was sent.
+      wait: reads until the request has an outcome, or for so many seconds.
+      thread: completes the future if something waits for that.
+    """
+
+    def __init__(
+        self,
+        pending: Pending,
+        wait: Callable[[Pending, float | None], None],
+        thread: FuturesThread,
+    ):
+        self.pending = pending
+        self._wait = wait
+        self._thread = thread
+        self._is_prepared = self._is_awaited = False
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._read(timeout)
+        return self.pending.result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._read(timeout)
+        return self.pending.error
+
+    def done(self) -> bool:
+        """Whether the outcome is known; reads the answers that have arrived."""
+        if self.pending.outcome is None:
+            self._wait(self.pending, 0.0)
+        return self.pending.outcome is not None
+
+    def running(self) -> bool:
+        """Whether the outcome is not known yet."""
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """Returns False: the request was written."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Returns False."""
+        return False
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Any]], object]) -> None:
+        self._prepare()
+        super().add_done_callback(functools.partial(self._thread.call_back, fn))
+        self._be_completed()  # Not before: the thread calls it if it has not been answered yet.
+
+    def __hash__(self) -> int:
+        # `wait` and `as_completed` drop duplicates: they hash a future before they wait for it,
+        # and do nothing else with it that has a public name.
+        self._prepare()
+        self._be_completed()
+        return super().__hash__()
+
+    def __repr__(self) -> str:
+        # That of the base class does not know of an outcome that was only asked for.
+        state = "running" if self.pending.outcome is None else "finished"
+        error = self.pending.error
+        raised = "" if error is None else f", raised {type(error).__name__}"
+        return f"<{type(self).__name__} for {self.pending.field}: {state}{raised}>"
+
+    def complete(self) -> None:
+        """Gives the outcome of the request to what waits; a second call does nothing."""
+        assert self.pending.outcome is not None, "the request is still pending"
+        result, error = self.pending.outcome
+        try:
+            if error is None:
+                self.set_result(result)
+            else:
+                self.set_exception(error)
+        except concurrent.futures.InvalidStateError:
+            pass
+
+    def after_fork_in_child(self) -> None:
+        """Leaves callbacks and waiting threads to the parent; completes what the child has."""
+        super().__init__()  # A thread of the parent may have held the lock.
+        self.complete()
+
+    def _prepare(self) -> None:
+        if not self._is_prepared:
+            with self._thread.changing:
+                if not self._is_prepared:
+                    super().__init__()
+                    self.set_running_or_notify_cancel()
+                    self._is_prepared = True
+
+    def _be_completed(self) -> None:
+        if not self._is_awaited:
+            if self.pending.outcome is None:
+                self._thread.add(self)
+            else:
+                self.complete()
+            self._is_awaited = True  # Not before: an interrupt may come.
+
+    def _read(self, timeout: float | None) -> None:
+        if self.pending.outcome is None:
+            self._wait(self.pending, timeout)
+            if self.pending.outcome is None:
+                raise concurrent.futures.TimeoutError
+
+
+class FuturesThread:
+    """The daemon thread that completes the futures that nobody reads for, and calls callbacks.
+
+    It reads while no other thread reads or waits. It is started when it is needed and ends when it
+    has had nothing to do for a second.
+
+    Args:
+      name: of the thread.
+      read: reads an answer until a time, unless another thread reads or waits, and returns whether
+        it has. If it has not, `wake` is called when it is the turn of this thread. The thread keeps
+        alive what this refers to only while a future needs it.
+
+    Attributes:
+      changing: held while what a future has of its base class is made, and while the thread is
+        given a future, starts or ends.
+      wake: has the thread look at what there is to do; refers to nothing but its queue.
+    """
+
+    def __init__(self, name: str, read: weakref.WeakMethod[Callable[[float], bool]]):
+        self._name = name
+        self._read = read
+        self._thread: threading.Thread | None = None
+        self._ident: int | None = None
+        # One thread may come twice: what a signal handler asks of another future.
+        self.changing = make_rlock()
+        self._is_over = False
+        self._futures: dict[int, RequestFuture] = {}
+        # Those that have an outcome; None only wakes the thread.
+        self._answered: queue.SimpleQueue[RequestFuture | None] = queue.SimpleQueue()
+        self.wake: Callable[[], None] = functools.partial(self._answered.put, None)
+        # When it looks at the futures: at a deadline, and at least once a second.
+        self._look_at = math.inf
+
+    def add(self, future: RequestFuture) -> None:
+        """Has the thread complete a future as soon as there is an outcome."""
+        pending = future.pending
+        with self.changing:
+            self._futures[id(future)] = future
+            self._look_at = min(self._look_at, _next_look(pending))
+            pending.waiters.append(functools.partial(self._answered.put, future))
+            # Its waiters may have been called before.
+            self._answered.put(None if pending.outcome is None else future)
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+                thread.start()
+                # Not before: `join` joins it.
+                self._thread = thread
+
+    def call_back(
+        self,
+        callback: Callable[[concurrent.futures.Future[Any]], object],
+        future: concurrent.futures.Future[Any],
+    ) -> None:
+        """Calls a callback. What it raises ends neither the thread nor other callbacks."""
+        try:
+            callback(future)
+        except BaseException:
+            if threading.get_ident() != self._ident:
+                raise  # The future had its outcome when the callback was added.
+            _log.exception("the callback %r of a future failed", callback)
+
+    def end(self) -> None:
+        """Has the thread end: no request will get an answer any more."""
+        self._is_over = True
+        self.wake()
+
+    def join(self, timeout: float) -> None:
+        """Waits for the thread to end, unless it is the one that calls."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def after_fork_in_child(self, fail: Callable[[Pending], None]) -> None:
+        """Fails and completes the futures; there is no thread here.
+
+        Args:
+          fail: fails a request, unless it has an outcome.
+        """
+        self.changing = make_rlock()
+        for future in self._futures.values():
+            fail(future.pending)
+            future.after_fork_in_child()
+        self._futures.clear()
+
+    def _serve(self) -> None:
+        self._ident = threading.get_ident()
+        while True:
+            future, is_idle = None, False
+            left = self._look_at - time.monotonic()
+            if left <= 0:
+                self._look()
+            elif not self._reads():
+                try:
+                    future = self._answered.get(timeout=min(left, _LINGER_SECONDS))
+                except queue.Empty:
+                    is_idle = True
+            if future is not None:
+                future.complete()
+                self._futures.pop(id(future), None)
+            if (is_idle or self._is_over) and not self._futures:
+                with self.changing:
+                    if not self._futures and self._answered.empty():
+                        self._thread = None
+                        return
+
+    def _reads(self) -> bool:
+        """Reads an answer, if a future waits for one and it is the turn of this thread."""
+        read = self._read() if self._futures and self._answered.empty() else None
+        try:
+            return read is not None and read(self._look_at)
+        except Exception:
+            return False  # The futures have the error.
+
+    def _look(self) -> None:
+        """Ends requests that are late, and finds outcomes that nobody has told of.
+
+        An interrupt may have ended a thread between the outcome and the waking.
+        """
+        for future in list(self._futures.values()):
+            try:
+                if future.done():
+                    self._answered.put(future)
+            except Exception:
+                pass  # The future has the error.
+        with self.changing:
+            pendings = [future.pending for future in self._futures.values()]
+            looks = [_next_look(each) for each in pendings if each.outcome is None]
+            self._look_at = min(looks, default=math.inf)
+
+
+def _next_look(pending: Pending) -> float:
+    look = time.monotonic() + _LOOK_SECONDS
+    return look if pending.deadline is None else min(look, pending.deadline)
