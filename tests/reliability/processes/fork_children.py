@@ -73,6 +73,7 @@ def _look_at(connection: Connection | AsyncConnection) -> dict[str, Callable[[],
         "poisoned_by": lambda: _check(connection.poisoned_by, time.perf_counter()),
         "if_not_closed": lambda: connection.if_not_closed(_never),
         "interrupted": lambda: connection.interrupted(KeyboardInterrupt()),
+        "release": lambda: connection.release(KeyboardInterrupt()),
         "__repr__": lambda: repr(connection),
     }
 
