@@ -60,7 +60,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         server is one array [N, ...] here, too, and the same for observations; see `DmEnvAdaptor`.
       num_batches: a server that makes batches has all environments in one world, which takes one
         message a step; see the guide "Serve a batch". This is the number of these worlds at each
-        server; None for one in each of its processes, 0 for a stream for each environment.
+        server; None for as few as it allows, 0 for a stream for each environment.
       **make_kwargs: for `make`, such as `request_timeout`, `requested_observations` or `restart`:
         the row of an environment that was lost is LAST, with its last observation, and then FIRST.
 

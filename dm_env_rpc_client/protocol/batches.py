@@ -41,6 +41,7 @@ __all__ = [
     "checked_reset_mask",
     "next_kind",
     "num_rows",
+    "row_error",
     "row_errors",
     "row_errors_text",
     "row_index",
@@ -76,9 +77,7 @@ OF_BATCH = (STEP_TYPE, ROW_ERRORS)
 """The observations that a batch has and its rows do not."""
 
 MAX_NUM_ENVS = "batch.max_num_envs"
-"""The property of a server that makes batches: how many rows one may have. Of a server with several
-processes it is an array of two numbers. The second one is in how many batches clients have their
-rows by default, since the rows of one batch are in one process."""
+"""The property of a server that makes batches: how many rows one may have."""
 
 WORLD_NUM_ENVS = "batch.num_envs"
 """The property of a batched world: the number of its rows."""
@@ -260,15 +259,23 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
     return found
 
 
-def row_errors_text(failures: Mapping[int, BaseException]) -> str:
+def row_error(error: BaseException) -> str:
+    """Returns the text of what a row has raised."""
+    return sendable(described(error), ROW_ERROR_BYTES)
+
+
+def row_errors_text(failures: Mapping[int, BaseException | str]) -> str:
     """Returns the observation `row_errors`: "" or the JSON of texts by index.
 
     Args:
-      failures: what rows have raised.
+      failures: what rows have raised, or its text.
     """
     if not failures:
         return ""
-    texts = {row: sendable(described(failures[row]), ROW_ERROR_BYTES) for row in sorted(failures)}
+    texts = {}
+    for row in sorted(failures):
+        failure = failures[row]
+        texts[row] = failure if isinstance(failure, str) else row_error(failure)
     return json.dumps(texts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import inspect
 import threading
@@ -13,7 +14,8 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
-from dm_env_rpc_client.server.batch import Batch, check_num_envs
+from dm_env_rpc_client.server.batch import Batch
+from dm_env_rpc_client.server.batch_settings import AskedRows, check_num_envs
 from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Waits
@@ -29,6 +31,25 @@ SERVED = (
     "PettingZoo, a Game or a World"
 )
 """What may be served, as errors name it."""
+
+
+class BatchMaker(abc.ABC):
+    """A factory that makes batches alone, from the settings as a client has sent them."""
+
+    def __call__(self) -> Any:
+        raise AssertionError("`construct` calls `make_batch`")
+
+    @abc.abstractmethod
+    def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
+        """Returns a batch.
+
+        Args:
+          settings: values by flat name.
+          report: takes what rows of the batch raise.
+
+        Raises:
+          As `construct`.
+        """
 
 
 def construct(
@@ -56,22 +77,45 @@ def construct(
     Raises:
       As `construct_one` and `Batch`.
     """
+    if isinstance(factory, BatchMaker):
+        return factory.make_batch(settings, report)
     if NUM_ENVS not in settings:
         return construct_one(factory, settings, autoreset_mode)
-    if NUM_ENVS in inspect.signature(factory).parameters:
+    if takes_rows(factory):
         own = {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])}
         return construct_one(factory, own, autoreset_mode)
     try:
-        make = functools.partial(_construct_row, factory, autoreset_mode, threading.get_ident())
-        return Batch(make, settings, waits or Waits(), report)
-    except _HasRowsError as found:
+        asked = AskedRows.of(settings)
+        return construct_rows(factory, asked, autoreset_mode, waits or Waits(), report)
+    except HasRowsError as found:
         made = found.made
         if made is None:
             made = construct_one(factory, found.settings, autoreset_mode)
         return _checked(made, settings)
 
 
-class _HasRowsError(Exception):
+def takes_rows(factory: Callable[..., Any]) -> bool:
+    """Whether a factory makes batches itself."""
+    return NUM_ENVS in inspect.signature(factory).parameters
+
+
+def construct_rows(
+    factory: Callable[..., Any],
+    asked: AskedRows,
+    autoreset_mode: str | None,
+    waits: Waits,
+    report: Report,
+) -> Batch:
+    """Makes rows of what a factory makes one by one; for the arguments see `construct`.
+
+    Raises:
+      HasRowsError: what it makes is a batch itself. Otherwise as `construct_one` and `Batch`.
+    """
+    make = functools.partial(_construct_row, factory, autoreset_mode, threading.get_ident())
+    return Batch(make, asked, waits, report)
+
+
+class HasRowsError(Exception):
     """What was made for the first row of a batch has rows itself.
 
     Attributes:
@@ -113,9 +157,9 @@ def _construct_row(
         properties = getattr(made, "properties", ())
         if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
             if threading.get_ident() == thread:
-                raise _HasRowsError(made, settings)
+                raise HasRowsError(made, settings)
             made.close()
-            raise _HasRowsError(None, settings)
+            raise HasRowsError(None, settings)
         return made
     if hasattr(made, "close"):
         made.close()

@@ -67,7 +67,7 @@ class Host:
         self.activity = Activity(counts)
         report = functools.partial(_report, error_log, self.activity)
         self.worlds = WorldRegistry(options, error_log, share or Share(), self.main, report)
-        of_batches = properties_of_batches(options.processes)
+        of_batches = properties_of_batches()
         answer: Any = functools.partial(_answer_property, of_batches, properties, self.worlds)
         handlers: dict[type[protobuf_message.Message], Handler] = {
             properties_pb2.PropertyRequest: answer,

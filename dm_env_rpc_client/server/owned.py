@@ -5,6 +5,7 @@ Each stands for another, whose methods the owner's thread calls. Attributes are 
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
@@ -29,7 +30,20 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return method
 
 
-class OwnedEnvironment(dm_env.Environment):
+class StandIn(abc.ABC):
+    """What stands for an environment that belongs to another thread, or is in another process."""
+
+    @abc.abstractmethod
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Has a function called with the environment, where that belongs.
+
+        Args:
+          function: can be given to another process, like its arguments and what it returns.
+          *arguments: those after the environment.
+        """
+
+
+class OwnedEnvironment(dm_env.Environment, StandIn):
     """An environment that any thread may call.
 
     Attributes that a dm_env.Environment does not have are those of the environment that it stands
@@ -62,8 +76,7 @@ class OwnedEnvironment(dm_env.Environment):
         self._owner.call(self._close)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Has the owner call a function, which may use the environment."""
-        return self._owner.call(function, *arguments)
+        return self._owner.call(function, self._owned, *arguments)
 
     def owned_properties(self, allowed: tuple[Sequence[str], Sequence[str]]) -> Properties | None:
         """Returns the properties of the environment; see `properties_of`."""
@@ -78,16 +91,16 @@ class OwnedEnvironment(dm_env.Environment):
 
 
 def in_thread_of(environment: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Has a function called in the thread to which an environment belongs.
+    """Has a function called with an environment, in the thread to which that belongs.
 
     Args:
-      environment: the environment, or what stands for it; without that, it is this thread.
-      function: what is called.
-      *arguments: its arguments.
+      environment: the environment, whose thread is this one, or what stands for it.
+      function: what is called, as of a `StandIn`.
+      *arguments: those after the environment.
     """
-    if isinstance(environment, OwnedEnvironment):
+    if isinstance(environment, StandIn):
         return environment.run(function, *arguments)
-    return function(*arguments)
+    return function(environment, *arguments)
 
 
 class OwnedGame(Game):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import environment_error
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, check_taken
+from dm_env_rpc_client.server.worlds.spec_checks import Specs, specs_of
 from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
 from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting, structures
@@ -35,6 +37,9 @@ class Infos(Protocol):
 
     name: str
 
+    def of(self, count: int) -> Infos:
+        """Returns the infos of so many rows, in the same form, which have said nothing yet."""
+
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
         """Returns the text, and the errors of rows whose infos cannot be sent; begins anew.
 
@@ -42,70 +47,27 @@ class Infos(Protocol):
           both: the rows whose sequence was terminated and truncated.
         """
 
+    def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
+        """Returns what rows have said, each with its index, and their errors; begins anew.
 
-class Rows:
-    """The arrays of a batch.
+        It is for `put_taken` of others in this form, which may be in another process.
+        """
 
-    An environment whose rows are of a kind of their own offers `batch_rows(count, mode)`.
+    def put_taken(self, index: int, said: Any) -> None:
+        """Takes what a row has said, in the order in which that was taken."""
 
-    Args:
-      environment: has the specs of the actions, the reward and the discount of all rows.
-      count: the number of rows.
-      observation_spec: that of one row.
-      names: by which errors name the observations.
-      infos: what rows say beside their arrays; None for nothing.
 
-    Attributes:
-      mode: the name of the autoreset mode.
-      num_envs: the number of rows.
-      has_begun: the rows that have a value, bool [N].
-      action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
-      observation_spec: the same, as a mapping.
-      reward_spec: the same.
-      discount_spec: the same.
-    """
-
-    mode = "NEXT_STEP"
-
-    def __init__(
-        self,
-        environment: Any,
-        count: int,
-        observation_spec: Any,
-        names: Iterator[str],
-        infos: Infos | None = None,
-    ):
-        self.num_envs = count
-        self.has_begun = np.zeros(count, np.bool_)
-        self.action_spec = batched(environment.action_spec(), count)
-        self.reward_spec = batched(environment.reward_spec(), count)
-        self.discount_spec = batched(environment.discount_spec(), count)
-        self.observation_spec = observation_specs(
-            batched(observation_spec, count), count, None if infos is None else infos.name
-        )
-        # Where the sequence of each row is: LAST where none is running.
-        self._kinds: list[dm_env.StepType] = [_LAST] * count
-        # The arrays are written in place, so that the structures are made once. The columns are in
-        # the order of the leaves of a row.
-        self._columns: list[Column] = []
-        self._observation = columns(observation_spec, count, names, self._columns)
-        self._reward: Any = np.zeros(count)
-        self._discount: Any = np.ones(count)
-        self._step_type = np.zeros(count, np.uint8)
-        # Whether a sequence was terminated and truncated.
-        self._both = np.zeros(count, np.bool_)
-        self._infos = infos
-        self._values = (
-            {"observation": self._observation}
-            if infos is not None
-            else named(self._observation, "observation", ())
-        )
+class Offers(Protocol):
+    """The properties of rows of a kind of their own, wherever the rows are."""
 
     def properties(
         self, environments: Sequence[dm_env.Environment]
     ) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions of the values of properties of their own, by key."""
-        return {}
+        """Returns functions of their values, by key.
+
+        Args:
+          environments: those of all rows, or what stands for them; see `in_thread_of`.
+        """
 
     def offer_calls(
         self,
@@ -114,7 +76,107 @@ class Rows:
         callable_names: Sequence[str],
         settable_names: Sequence[str],
     ) -> None:
-        """Adds properties with which clients call and set what is allowed in the rows, if any."""
+        """Adds properties with which clients call and set what is allowed in the rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RowKind:
+    """What one row of a batch is. It can be given to another process.
+
+    Attributes:
+      action_spec: as of a dm_env.Environment, like the other three.
+      observation_spec: the same.
+      reward_spec: the same.
+      discount_spec: the same.
+      names: by which errors name the values of the observations, the reward and the discount.
+      has_reward: whether the reward is as its spec says, and not a float64.
+      has_discount: the same of the discount.
+      mode: the name of the autoreset mode.
+      infos: the form of what rows say beside their arrays; None for nothing.
+      offers: the properties of rows; None for none.
+      form: what rows of one batch have in common beside their specs, such as the form of infos.
+    """
+
+    action_spec: Any
+    observation_spec: Any
+    reward_spec: Any
+    discount_spec: Any
+    names: Sequence[str]
+    has_reward: bool = False
+    has_discount: bool = False
+    mode: str = "NEXT_STEP"
+    infos: Infos | None = None
+    offers: Offers | None = None
+    form: Any = None
+
+    @property
+    def specs(self) -> Specs:
+        """All four."""
+        return self.action_spec, self.observation_spec, self.reward_spec, self.discount_spec
+
+
+class Rows:
+    """The arrays of a batch.
+
+    An environment whose rows are of a kind of their own offers `batch_rows(count, mode)`.
+
+    Args:
+      kind: what each row is.
+      count: the number of rows.
+
+    Attributes:
+      kind: as the argument.
+      num_envs: the number of rows.
+      has_begun: the rows that have a value, bool [N].
+      arrays: all arrays [N, ...], in an order that is that of all rows of the kind.
+      infos: what rows say beside their arrays; None for nothing.
+      action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
+      observation_spec: the same, as a mapping.
+      reward_spec: the same.
+      discount_spec: the same.
+    """
+
+    def __init__(self, kind: RowKind, count: int):
+        self.kind = kind
+        self.num_envs = count
+        self.has_begun = np.zeros(count, np.bool_)
+        infos = None if kind.infos is None else kind.infos.of(count)
+        self.action_spec = batched(kind.action_spec, count)
+        self.reward_spec = batched(kind.reward_spec, count)
+        self.discount_spec = batched(kind.discount_spec, count)
+        self.observation_spec = observation_specs(
+            batched(kind.observation_spec, count), count, None if infos is None else infos.name
+        )
+        # Where the sequence of each row is: LAST where none is running.
+        self._kinds: list[dm_env.StepType] = [_LAST] * count
+        # The arrays are written in place, so that the structures are made once. The columns are in
+        # the order of the leaves of a row.
+        self._columns: list[Column] = []
+        names = iter(kind.names)
+        self._observation = columns(kind.observation_spec, count, names, self._columns)
+        self._reward: Any = np.zeros(count)
+        self._discount: Any = np.ones(count)
+        plain = []
+        if kind.has_reward:
+            self._reward = columns(kind.reward_spec, count, names, self._columns)
+        else:
+            plain.append(self._reward)
+        if kind.has_discount:
+            self._discount = columns(kind.discount_spec, count, names, self._columns)
+        else:
+            plain.append(self._discount)
+        self._step_type = np.zeros(count, np.uint8)
+        # Whether a sequence was terminated and truncated.
+        self._both = np.zeros(count, np.bool_)
+        self.arrays: list[npt.NDArray[Any]] = [
+            *(column.array for column in self._columns), *plain, self._step_type, self._both,
+        ]  # fmt: skip
+        self.infos = infos
+        self._values = (
+            {"observation": self._observation}
+            if infos is not None
+            else named(self._observation, "observation", ())
+        )
 
     def fits(self, environment: Any) -> bool:
         """Whether an environment is one of these rows; if not, others are made for it."""
@@ -132,16 +194,18 @@ class Rows:
         """Takes a step, or begins a sequence if none is running; as `begin`."""
         raise NotImplementedError
 
-    def timestep(self, kind: dm_env.StepType, failures: dict[int, Exception]) -> dm_env.TimeStep:
+    def timestep(
+        self, kind: dm_env.StepType, failures: dict[int, Exception | str]
+    ) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays may be overwritten by the next one.
 
         Args:
           kind: its type.
-          failures: what rows have raised. What rows raise while it is made is added.
+          failures: what rows have raised, or its text. What rows raise while it is made is added.
         """
         observation: dict[Any, Any] = {**self._values}
-        if self._infos is not None:
-            observation[self._infos.name], unsent = self._infos.encoded(self._both)
+        if self.infos is not None:
+            observation[self.infos.name], unsent = self.infos.encoded(self._both)
             failures.update(unsent)
         observation[batches.STEP_TYPE] = self._step_type
         observation[batches.ROW_ERRORS] = batches.row_errors_text(failures) if failures else ""
@@ -157,14 +221,12 @@ class EnvironmentRows(Rows):
     """
 
     def __init__(self, environment: dm_env.Environment, count: int):
-        self._single = FlatSpecs.of(environment, getattr(environment, "default_actions", {}))
-        # In the order in which `FlatSpecs.values` has the values of a row.
-        names = iter(self._single.observation_names)
-        super().__init__(environment, count, environment.observation_spec(), names)
-        self._reward = columns(environment.reward_spec(), count, names, self._columns)
+        specs = specs_of(environment)
+        self._single = FlatSpecs(*specs, getattr(environment, "default_actions", {}))
         self._sends_discount = self._single.sends_discount
-        if self._sends_discount:
-            self._discount = columns(environment.discount_spec(), count, names, self._columns)
+        # In the order in which `FlatSpecs.values` has the values of a row.
+        names = self._single.observation_names
+        super().__init__(RowKind(*specs, names, True, self._sends_discount), count)
         self._flatten_action = structures.flattener(self.action_spec, "action")
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
 

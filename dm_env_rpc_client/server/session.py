@@ -145,6 +145,8 @@ class Session(ServerStream):
             self._lifecycle.stepped(state)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
+        except StreamStatusError:
+            raise  # The world has ended, and the stream with it.
         except Exception as error:
             return self._error_response("step", error).SerializeToString()
         return answer
@@ -179,7 +181,7 @@ class Session(ServerStream):
             payload.MergeFrom(answer)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
-        except ElsewhereError:
+        except (ElsewhereError, StreamStatusError):
             raise
         except Exception as error:
             return self._error_response(str(field), error)

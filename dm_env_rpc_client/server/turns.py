@@ -101,7 +101,7 @@ class Turns:
         act: Callable[[int, Any, Any], None],
         environments: Sequence[Any],
         actions: Any = None,
-    ) -> dict[int, Exception]:
+    ) -> dict[int, Exception | str]:
         """Has each row act.
 
         Args:
@@ -113,7 +113,7 @@ class Turns:
         Returns:
           What rows have raised, by row.
         """
-        failures: dict[int, Exception] = {}
+        failures: dict[int, Exception | str] = {}
         if self._owners:
             return self._take_together(rows, act, environments, actions)
         computed, switches = 0.0, 0
@@ -151,12 +151,12 @@ class Turns:
         act: Callable[[int, Any, Any], None],
         environments: Sequence[Any],
         actions: Any,
-    ) -> dict[int, Exception]:
+    ) -> dict[int, Exception | str]:
         owners = self._owners
         calls: list[Call] = [
             owners[row % len(owners)].begin(act, row, environments[row], actions) for row in rows
         ]
-        failures: dict[int, Exception] = {}
+        failures: dict[int, Exception | str] = {}
         fatal: BaseException | None = None
         for row, call in zip(rows, calls, strict=True):
             try:

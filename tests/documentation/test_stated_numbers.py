@@ -22,7 +22,7 @@ from dm_env_rpc_client.environment import base_adaptor
 from dm_env_rpc_client.launch import containers, launched, processes
 from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.recording import container, recorder
-from dm_env_rpc_client.server import batch, error_log
+from dm_env_rpc_client.server import batch_settings, error_log
 from dm_env_rpc_client.server.processes import worker, workers
 from dm_env_rpc_client.system import busy_wait, children
 from dm_env_rpc_client.tensors import bounded_parsing
@@ -88,7 +88,7 @@ STATED = [
            default(server.serve, "idle_world_seconds")),
     Stated("docs/how-to/launch.md", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
     Stated("docs/how-to/serve.md", r"if that lasts for (\d+) s", workers._STOPPED_SECONDS),
-    Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch.MAX_ROWS),
+    Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_settings.MAX_ROWS),
     Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",
            streams.MAX_MESSAGE_BYTES / MIB),
     Stated("docs/how-to/batches.md", r"no probe for (\d+) s is taken for lost", FROZEN),

@@ -43,6 +43,12 @@ class Workers(Places):
     def was_not_created(self, share: WorkerShare) -> None:
         self.registry.was_not_created(share)
 
+    def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
+        return None
+
+    def is_here(self, share: WorkerShare) -> bool:
+        return False
+
     def of(self, name: str) -> WorkerShare | None:
         return self.registry.of(name)
 

@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dm_env_rpc_client import (
@@ -28,6 +29,7 @@ from dm_env_rpc_client import (
     join_world,
     make,
 )
+from dm_env_rpc_client.protocol.batches import ROW_ERRORS, STEP_TYPE, row_errors
 from dm_env_rpc_client.server import serve
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -185,15 +187,43 @@ def test_a_worker_that_is_stopped_by_a_signal_is_replaced(count: int, seen: Seen
 
 
 @pytest.mark.row(52)
-def test_stopping_lets_a_stopped_worker_close_its_worlds(tmp_path: Path) -> None:
+def test_rows_of_a_worker_that_is_stopped_by_a_signal_are_made_anew() -> None:
+    nothing = {"do": np.zeros(4, np.int32)}
+    with serve(Where, processes=2) as server, make(server.address, {"num_envs": 4}) as env:
+        pids = env.reset().observation["pid"].tolist()
+        freeze(pids[-1])
+        stopwatch, begin, slowest_other = Stopwatch(), time.monotonic(), 0.0
+        future = env.step_async(nothing)
+        while not future.done():
+            began = time.monotonic()
+            with make(server.address) as other:
+                assert pid_of(other) == pids[0]
+            slowest_other = max(slowest_other, time.monotonic() - began)
+            time.sleep(0.05)  # A machine with two cores has other things to do, too.
+        assert 9.5 <= time.monotonic() - begin < 20 + stopwatch.allowance
+        assert slowest_other < 1.0 + stopwatch.allowance
+        errors = row_errors(future.result().observation[ROW_ERRORS], 4)
+        assert {row: "has ended" in text for row, text in errors.items()} == {2: True, 3: True}
+        timestep = env.step(nothing)
+        assert timestep.observation[STEP_TYPE].tolist() == [1, 1, 0, 0]
+        assert timestep.observation["pid"].tolist()[:2] == pids[:2]
+
+
+@pytest.mark.row(52)
+@pytest.mark.parametrize("settings", [{}, {"num_envs": 2}], ids=["worlds", "batches"])
+def test_stopping_lets_a_stopped_worker_close_its_worlds(
+    settings: dict[str, int], tmp_path: Path
+) -> None:
     server = serve(functools.partial(hosted.Closing, str(tmp_path)), processes=2)
-    with make(server.address) as env, make(server.address) as other:
-        pids = [pid_of(env), pid_of(other)]
+    with make(server.address, settings) as env, make(server.address, settings) as other:
+        env.reset()
+        other.reset()
+        pids = processes_of(server)
         freeze(pids[0])
         with time_limit(4.0):
             server.stop(2.0)
     assert have_ended(pids)
-    assert hosted.closed(tmp_path) == sorted(pids)
+    assert hosted.closed(tmp_path) == sorted(pids * settings.get("num_envs", 1))
 
 
 @pytest.mark.row(52)

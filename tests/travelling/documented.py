@@ -126,16 +126,6 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
         for habit in habits
     },
     **{
-        ("batch, processes", habit): (
-            "how-to/gymnasium.md",
-            (
-                "Arrays and dates among the infos of a batch with `processes=` arrive in arrays of "
-                "objects."
-            ),
-        )
-        for habit in ("arrays", "complex numbers", "dates")
-    },
-    **{
         (way, "agents: a value that does not fit"): (
             "how-to/pettingzoo.md",
             (

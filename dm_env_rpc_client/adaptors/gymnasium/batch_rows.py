@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import dm_env
 import gymnasium
@@ -27,7 +27,7 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError, environment_error
-from dm_env_rpc_client.server.rows import Rows
+from dm_env_rpc_client.server.rows import Offers, RowKind, Rows
 from dm_env_rpc_client.tensors import structures
 
 
@@ -41,6 +41,15 @@ class Row(Protocol):
     notes: list[str]
     infos: bool | str
 
+    def action_spec(self) -> Any:
+        """Returns the spec of actions."""
+
+    def reward_spec(self) -> Any:
+        """Returns the spec of the reward."""
+
+    def discount_spec(self) -> Any:
+        """Returns the spec of the discount."""
+
     def begin(self) -> tuple[Any, dict[str, Any]]:
         """Begins an episode with the seed and options that it was configured with."""
 
@@ -48,6 +57,64 @@ class Row(Protocol):
 _OBSERVATION = "observation"
 
 _FIRST, _MID, _LAST = dm_env.StepType
+
+
+class GymnasiumOffers(Offers):
+    """The description, the frames and the calls of rows.
+
+    Args:
+      mode: their autoreset mode.
+    """
+
+    def __init__(self, mode: AutoresetMode):
+        self._mode = mode
+        self._calls = ServedCalls()
+
+    def properties(
+        self, environments: Sequence[dm_env.Environment]
+    ) -> Mapping[str, Callable[[], Any]]:
+        first, count, mode = environments[0], len(environments), self._mode
+        offered: dict[str, Callable[[], Any]] = {
+            VECTOR_DESCRIPTION: lambda: in_thread_of(first, _described, count, mode)
+        }
+        if in_thread_of(first, _has_frames):
+            offered.update(
+                encoded_frames(lambda: [in_thread_of(row, _rendered) for row in environments])
+            )
+        return offered
+
+    def offer_calls(
+        self,
+        properties: Properties,
+        environments: Sequence[dm_env.Environment],
+        callable_names: Sequence[str],
+        settable_names: Sequence[str],
+    ) -> None:
+        count = len(environments)
+        callee = OfEach(
+            count,
+            lambda row, *given: in_thread_of(environments[row], _with_gymnasium, *given),
+        )
+        self._calls.offer(properties, callee, callable_names, settable_names, count)
+
+
+# What is called where the rows are, perhaps in another process.
+
+
+def _described(row: Row, count: int, mode: AutoresetMode) -> str:
+    return describe_vector(row.gymnasium, count, mode, row.spaces_json, row.notes, (OWN, STACKED))
+
+
+def _has_frames(row: Row) -> bool:
+    return row.gymnasium.render_mode is not None
+
+
+def _rendered(row: Row) -> Any:
+    return row.gymnasium.render()
+
+
+def _with_gymnasium(row: Row, function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(row.gymnasium, *arguments)
 
 
 class GymnasiumRows(Rows):
@@ -59,21 +126,30 @@ class GymnasiumRows(Rows):
       mode: the name of an `AutoresetMode`; NEXT_STEP in place of one that Gymnasium does not have.
     """
 
-    _infos: StackedInfos | OwnInfos | None
+    infos: StackedInfos | OwnInfos | None
 
     def __init__(self, environment: Row, count: int, mode: str):
-        self._mode = getattr(AutoresetMode, mode, AutoresetMode.NEXT_STEP)
-        self.mode = self._mode.name
-        self._next_kind = batches.next_kind(self.mode)
+        own_mode = getattr(AutoresetMode, mode, AutoresetMode.NEXT_STEP)
+        self._next_kind = batches.next_kind(own_mode.name)
         self._action_space = environment.action_space
         self._space = space = environment.observation_space
-        self._form = form = environment.infos
+        form = environment.infos
         infos: StackedInfos | OwnInfos | None = None
         if form:
             infos = OwnInfos() if form == OWN else StackedInfos(count, form == STACKED)
         single = elements.to_spec(space, _OBSERVATION)
-        names = iter([leaf.name for leaf in structures.leaves(single)])
-        super().__init__(environment, count, single, names, infos)
+        kind = RowKind(
+            environment.action_spec(),
+            single,
+            environment.reward_spec(),
+            environment.discount_spec(),
+            [leaf.name for leaf in structures.leaves(single)],
+            mode=own_mode.name,
+            infos=infos,
+            offers=GymnasiumOffers(own_mode),
+            form=form,
+        )
+        super().__init__(kind, count)
         self._flatten = structures.flattener(single, _OBSERVATION)
         # The most frequent case, without the walk over a structure for each row.
         is_box = isinstance(space, spaces.Box)
@@ -88,50 +164,10 @@ class GymnasiumRows(Rows):
             limits = np.iinfo(np.dtype(space.dtype))
             self._array = self._observation
             self._integers = range(int(limits.min), int(limits.max) + 1)
-        self._calls = ServedCalls()
-
-    def properties(
-        self, environments: Sequence[dm_env.Environment]
-    ) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions of the description and of the frames of all rows."""
-        first, *_ = rows = cast("Sequence[Row]", environments)
-        offered: dict[str, Callable[[], Any]] = {
-            VECTOR_DESCRIPTION: lambda: in_thread_of(
-                first,
-                lambda: describe_vector(
-                    first.gymnasium,
-                    self.num_envs,
-                    self._mode,
-                    first.spaces_json,
-                    first.notes,
-                    (OWN, STACKED),
-                ),
-            )
-        }
-        if in_thread_of(first, lambda: first.gymnasium.render_mode) is not None:
-            offered.update(
-                encoded_frames(lambda: [in_thread_of(row, row.gymnasium.render) for row in rows])
-            )
-        return offered
-
-    def offer_calls(
-        self,
-        properties: Properties,
-        environments: Sequence[dm_env.Environment],
-        callable_names: Sequence[str],
-        settable_names: Sequence[str],
-    ) -> None:
-        """Adds properties with which clients call and set what is allowed in the rows."""
-        rows = cast("Sequence[Row]", environments)
-        callee = OfEach(
-            [row.gymnasium for row in rows],
-            lambda row, function, *arguments: in_thread_of(rows[row], function, *arguments),
-        )
-        self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
     def fits(self, environment: Row) -> bool:
         """Whether the client wants the infos of this row in the form that these rows send."""
-        return self._form == environment.infos
+        return bool(self.kind.form == environment.infos)
 
     def actions(self, action: Any) -> Any:
         """Returns what has the action of each row: a list, or arrays in the structure of one."""
@@ -148,8 +184,8 @@ class GymnasiumRows(Rows):
         self._kinds[index] = _LAST  # If this fails, the next step begins an episode.
         observation, info = environment.begin()
         self._put(index, observation)
-        if info and self._infos is not None:
-            self._infos.put(index, info)
+        if info and self.infos is not None:
+            self.infos.put(index, info)
         self._reward[index], self._discount[index] = 0.0, 1.0
         self._step_type[index] = self._kinds[index] = _FIRST
         self._both[index], self.has_begun[index] = False, True
@@ -182,7 +218,7 @@ class GymnasiumRows(Rows):
             reward = as_reward(environment.gymnasium, reward)
         if is_last and self._next_kind is _MID:
             structure, _ = self._fitted(observation)
-            infos = self._infos
+            infos = self.infos
             final = None if infos is None else infos.final(self._element(structure), info)
             observation, info = environment.begin()
             self._put(index, observation)
@@ -197,8 +233,8 @@ class GymnasiumRows(Rows):
             self._array[index] = observation  # `_put`, without the call.
         else:
             self._put(index, observation)
-        if info and self._infos is not None:
-            self._infos.put(index, info)
+        if info and self.infos is not None:
+            self.infos.put(index, info)
         self._reward[index] = reward
         if is_last or was is not _MID:
             self._discount[index] = 0.0 if terminated else 1.0

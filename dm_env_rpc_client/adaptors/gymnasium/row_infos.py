@@ -56,9 +56,22 @@ class StackedInfos(Infos):
         # Rows with their infos, in the order in which they were put; a row may have several.
         self._infos: list[tuple[int, Any]] = []
 
+    def of(self, count: int) -> StackedInfos:
+        """Returns those of so many rows; see `Infos`."""
+        return StackedInfos(count, self._is_exact)
+
     def put(self, index: int, info: Any) -> None:
         """Takes the info of a row."""
         self._infos.append((index, values.snapshot(info)))
+
+    def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
+        """Returns what rows have said, as it is; see `Infos`."""
+        infos, self._infos = self._infos, []
+        return infos, {}
+
+    def put_taken(self, index: int, said: Any) -> None:
+        """Takes what a row has said; see `Infos`."""
+        self._infos.append((index, said))
 
     def final(self, observation: Any, info: Any) -> Any:
         """Returns what `put_final` takes.
@@ -145,6 +158,20 @@ class OwnInfos(Infos):
         self._infos: dict[int, dict[str, Any]] = {}
         # What cannot be sent is the error of its row when all have stepped.
         self._errors: dict[int, Exception] = {}
+
+    def of(self, count: int) -> OwnInfos:
+        """Returns those of so many rows; see `Infos`."""
+        return OwnInfos()
+
+    def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
+        """Returns what rows have said, and their errors; see `Infos`."""
+        infos, self._infos = self._infos, {}
+        errors, self._errors = self._errors, {}
+        return list(infos.items()), errors
+
+    def put_taken(self, index: int, said: Any) -> None:
+        """Takes what a row has said; see `Infos`."""
+        self._infos[index] = said
 
     def put(self, index: int, info: Any) -> None:
         """Takes the info of a row."""

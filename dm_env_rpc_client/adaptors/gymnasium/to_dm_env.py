@@ -110,7 +110,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
         """Adds properties with which clients call and set what is allowed; see `serve`."""
-        callee = OfEach([self.gymnasium])
+        callee = OfEach(1, lambda _, function, *given: function(self.gymnasium, *given))
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
         kinds_of(properties, self.gymnasium, callable_names)
 

@@ -76,7 +76,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
 
 def checked_batches(num_batches: int | None) -> int | None:
     """Returns in how many batches environments are; SpecError if it is not an integer from 0 on."""
-    none = "None for one in each process of a server"
+    none = "None for as few as the server allows"
     return arguments.count("num_batches", num_batches, least=0, none=none)
 
 
@@ -100,7 +100,7 @@ def open_worlds(
       create_world_settings: see `Settings`.
       join_world_settings: the same.
       num_batches: in how many batches the environments at each server are, if it makes batches; 0
-        for a stream for each environment; None for a batch in each process of a server.
+        for a stream for each environment; None for as few as the server allows.
       world_settings: further settings for batched worlds alone.
       **make_kwargs: for `make`.
 
@@ -172,10 +172,10 @@ def _open_batches(
         return None
     groups: list[list[int]] = []
     for rows in sites.by_server():
-        most, usual = _ask(sites, rows[0])
+        most = _ask(sites, rows[0])
         if not most:
             return None
-        wanted = min(len(rows), max(num_batches or usual, -(-len(rows) // most)))
+        wanted = min(len(rows), max(num_batches or 1, -(-len(rows) // most)))
         groups += [rows[start::wanted] for start in range(wanted)]
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
@@ -227,24 +227,20 @@ def _label(rows: Sequence[int], address: str) -> str:
     return f"the batch of environments {rows[0]} to {rows[-1]} at {address}"
 
 
-def _ask(sites: PoolSites, index: int) -> tuple[int, int]:
-    """Asks a server how many rows a batch may have, and in how many they are by default.
-
-    Returns:
-      Both numbers; 0 for the first one if the server makes no batches.
-    """
+def _ask(sites: PoolSites, index: int) -> int:
+    """Asks a server how many rows a batch may have; returns 0 if it makes none."""
     group = sites.of[index].target
     try:
         connection, pending = group.open_with(_question(), _ASK_SECONDS)
     except DmEnvRpcClientError as error:
         raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
     try:
-        most, *usual = _numbers(connection, pending)
+        most = _number(connection, pending)
     except BaseException:
         connection.close()
         raise
     group.give_back(connection)
-    return most, max([1, *usual])
+    return most
 
 
 def _question() -> any_pb2.Any:
@@ -255,17 +251,16 @@ def _question() -> any_pb2.Any:
     return packed
 
 
-def _numbers(connection: Connection, pending: Any) -> list[int]:
-    """Returns the numbers that a server answers, one or two; 0 for any other answer, or none."""
+def _number(connection: Connection, pending: Any) -> int:
+    """Returns the number that a server answers; 0 for any other answer, or none."""
     response = properties_pb2.PropertyResponse()
     try:
         answer = connection.wait(pending)
         if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
-            return [0]
+            return 0
         found = np.asarray(unpack_tensor(response.read_property.value))
-        is_known = found.dtype.kind in "iu" and found.shape in ((), (2,))
-        return [max(0, int(number)) for number in found.ravel()] if is_known else [0]
+        return max(0, int(found)) if found.dtype.kind in "iu" and found.shape == () else 0
     # A server without this extension answers with an error, with nothing, or ends the stream.
     except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
         _log.debug("%s says nothing of batches: %s", connection.address, error)
-        return [0]
+        return 0

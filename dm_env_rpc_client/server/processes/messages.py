@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+import traceback
+from typing import Any, NamedTuple
 
 from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.tensors.limits import described
 
 
 def say(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
@@ -22,3 +24,35 @@ def hear(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
     """
     received = pipe.receive()
     return pickle.loads(received.message), received.descriptor
+
+
+class _RaisedInWorkerError(Exception):
+    """The cause of an exception that came from a worker: its traceback there, as text."""
+
+
+class PackedError(NamedTuple):
+    """An exception on its way to another process."""
+
+    pickled: bytes
+    shown: str
+    where: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> PackedError:
+        """Packs an exception, perhaps of a class that cannot be pickled."""
+        where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        shown = described(error)
+        try:
+            pickled = pickle.dumps(error)
+        except Exception:
+            pickled = pickle.dumps(RuntimeError(shown))
+        return cls(pickled, shown, where)
+
+    def unpacked(self) -> BaseException:
+        """Returns the exception; one with its text if its class is known to the worker only."""
+        try:
+            error: BaseException = pickle.loads(self.pickled)
+        except Exception:
+            error = RuntimeError(self.shown)
+        error.__cause__ = _RaisedInWorkerError(f"in a worker process:\n{self.where}")
+        return error

@@ -19,7 +19,7 @@ class WorkerShare(Share):
       registry: that of the server.
 
     Attributes:
-      placed: how many worlds are in the worker, or are to be created there.
+      placed: how many worlds, and parts of batches, are in the worker or are to be made there.
     """
 
     def __init__(self, registry: Registry):

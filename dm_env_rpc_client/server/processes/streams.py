@@ -2,7 +2,7 @@
 
 A world is created in the worker that has fewest, and all that is about a world goes to the worker
 that has it. A stream that is joined sends its other requests there, too; one that is not sends them
-to any worker that it knows.
+to any worker that it knows. A batch whose rows are spread over the workers is in this process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.server.host import WAITING_FOR
 from dm_env_rpc_client.server.processes.registry import WorkerShare
+from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.system.owners import Owner
+from dm_env_rpc_client.system.owners import ElsewhereError, Owner
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import Budget, Limits
-from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import (
+    Peer,
+    ServerStream,
+    StreamStatusError,
+    answer_by_owner,
+    close_by_owner,
+)
 
 _REQUEST = dm_env_rpc_pb2.EnvironmentRequest
 
@@ -33,6 +40,9 @@ def _tag(field: str) -> bytes:
 # The answer has the field of the same number.
 _CREATE, _JOIN, _LEAVE = _tag("create_world"), _tag("join_world"), _tag("leave_world")
 STEP = _tag("step")
+
+_OF_THE_JOINED = ("step", "reset", "leave_world", "extension")
+"""Requests that are answered where the stream is joined, the property `waiting_for.` left out."""
 
 ANSWER, STATUS = b"\0", b"\1"
 """The first byte of what a worker sends: an answer follows, or the pickled status that ends the
@@ -60,7 +70,12 @@ class Link:
 
     Attributes:
       share: as the argument.
+      may_wait: as of a `ServerStream`.
+      owner: the same.
     """
+
+    may_wait = True
+    owner: Owner | None = None
 
     def __init__(self, pipe: MessagePipe, share: WorkerShare):
         self.share = share
@@ -87,6 +102,9 @@ class Link:
             raise StreamStatusError(*pickle.loads(answer[1:]))
         return bytes(memoryview(answer)[1:])
 
+    def paced(self, is_slow: bool) -> None:
+        """Takes note that answers take long, as `ServerStream.paced`."""
+
     def abandon(self) -> None:
         """Lets the worker end its end of the stream, and `answer` give up."""
         self._is_abandoned = True
@@ -96,6 +114,40 @@ class Link:
         """Closes this end."""
         self._pipe.shut_down()
         self._pipe.close()
+
+
+class LinkHere(Link):
+    """The way to the batches in the server's own process.
+
+    Args:
+      session: answers.
+      share: that of this process.
+    """
+
+    def __init__(self, session: ServerStream, share: WorkerShare):
+        self.share = share
+        self._session = session
+
+    def answer(self, message: bytes) -> bytes:
+        """Returns the answer.
+
+        Raises:
+          ElsewhereError: the batch that is asked for has to be in a worker.
+          StreamStatusError: as `ServerStream.answer`.
+        """
+        answer = answer_by_owner(self._session, message)
+        # Who has joined a batch is answered by its owner, without another thread between.
+        self.owner, self.may_wait = self._session.owner, self._session.owner is None
+        return answer
+
+    def paced(self, is_slow: bool) -> None:
+        self._session.paced(is_slow)
+
+    def abandon(self) -> None:
+        self._session.abandon()
+
+    def close(self) -> None:
+        close_by_owner(self._session)
 
 
 class Places(Protocol):
@@ -116,8 +168,14 @@ class Places(Protocol):
     def was_not_created(self, share: WorkerShare) -> None:
         """Takes note that there is no world of those that were placed."""
 
+    def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
+        """Returns the share of this process if a world is a batch whose rows are to be spread."""
+
+    def is_here(self, share: WorkerShare) -> bool:
+        """Whether a share is that of this process, and not that of a worker."""
+
     def of(self, name: str) -> WorkerShare | None:
-        """Returns the worker that has a world; None if there is no such world."""
+        """Returns the share of the process that has a world; None if there is no such world."""
 
     def connect(self, share: WorkerShare, peer: Peer) -> Link:
         """Returns a new way to a worker.
@@ -130,6 +188,11 @@ class Places(Protocol):
         """Takes note that a worker has ended."""
 
 
+def _asks_for_waiting(request: dm_env_rpc_pb2.EnvironmentRequest) -> bool:
+    """Whether a request may be about the property `waiting_for.`."""
+    return WAITING_FOR.encode() in request.extension.value
+
+
 class PassedStream(ServerStream):
     """A `ServerStream` whose requests workers answer.
 
@@ -140,9 +203,6 @@ class PassedStream(ServerStream):
       ended: called when the stream has ended.
     """
 
-    may_wait = True
-    owner: Owner | None = None
-
     def __init__(self, places: Places, peer: Peer, limits: Limits, ended: Callable[[], None]):
         self._places = places
         self._peer = peer
@@ -151,6 +211,8 @@ class PassedStream(ServerStream):
         self._links: dict[WorkerShare, Link] = {}
         self._joined: Link | None = None
         self._is_gone = False
+        self.may_wait = True
+        self.owner: Owner | None = None
 
     def answer(self, message: bytes) -> bytes:
         joined = self._joined
@@ -164,6 +226,10 @@ class PassedStream(ServerStream):
                 "the process that this stream's world was in has ended, and its worlds with it; "
                 "connect again and create another",
             ) from error
+
+    def paced(self, is_slow: bool) -> None:
+        if self._joined is not None:
+            self._joined.paced(is_slow)
 
     def abandon(self) -> None:
         self._is_gone = True
@@ -179,9 +245,13 @@ class PassedStream(ServerStream):
         """Has the right worker answer a request; WorkerGoneError as `answer`."""
         request = self._parsed(message)
         field = request.WhichOneof("payload") or ""
+        if field not in _OF_THE_JOINED or _asks_for_waiting(request):
+            owners.require_no_owner()  # What is in another process is waited for.
         while True:
+            here = None
             if field == "create_world":
-                share = self._places.place(lambda: self._is_gone)
+                here = self._places.here_for(request.create_world)
+                share = here or self._places.place(lambda: self._is_gone)
             else:
                 share = self._for(request, field)
             answer = b""
@@ -189,6 +259,10 @@ class PassedStream(ServerStream):
                 link = self._link_to(share)
                 answer = link.answer(message)
                 break
+            except ElsewhereError:
+                if here is None:
+                    raise
+                # Now it is known that what is served is a batch itself.
             except WorkerGoneError as error:
                 self._forget(share)
                 if error.may_have_begun:
@@ -198,12 +272,12 @@ class PassedStream(ServerStream):
                         "it; what the request did is unknown",
                     ) from error
             finally:
-                if field == "create_world" and answer[:1] != _CREATE:
+                if field == "create_world" and here is None and answer[:1] != _CREATE:
                     self._places.was_not_created(share)
         if field == "join_world" and answer[:1] == _JOIN:
-            self._joined = link
+            self._joined, self.owner, self.may_wait = link, link.owner, link.may_wait
         elif field == "leave_world" and answer[:1] == _LEAVE:
-            self._joined = None
+            self._joined, self.owner, self.may_wait = None, None, True
         return answer
 
     def _for(self, request: dm_env_rpc_pb2.EnvironmentRequest, field: str) -> WorkerShare:
@@ -212,7 +286,7 @@ class PassedStream(ServerStream):
         named: WorkerShare | None = None
         if field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
             named = self._places.of(getattr(request, field).world_name)
-        elif field == "extension" and WAITING_FOR.encode() in request.extension.value:
+        elif _asks_for_waiting(request):
             asked = properties_pb2.PropertyRequest()
             if request.extension.Unpack(asked):
                 named = self._places.of(asked.read_property.key.removeprefix(WAITING_FOR))
@@ -221,7 +295,8 @@ class PassedStream(ServerStream):
         if joined is not None:
             return joined.share
         for share in self._links:
-            return share
+            if not self._places.is_here(share):
+                return share
         share = self._places.place(lambda: self._is_gone)
         self._places.was_not_created(share)
         return share

@@ -15,8 +15,7 @@ import logging.handlers
 import multiprocessing.process
 import pickle
 import time
-import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dm_env_rpc_client.server.activity import Counts
@@ -25,11 +24,12 @@ from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.processes.asked import AskedProperties, AskedShare
-from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.messages import PackedError, hear, say
+from dm_env_rpc_client.server.processes.rows_here import RowsHere
 from dm_env_rpc_client.server.processes.worker_streams import WorkerStreams
+from dm_env_rpc_client.server.worlds.world_registry import CLOSE_SECONDS
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.tensors.limits import described
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -95,6 +95,7 @@ class Worker:
         self._streams = WorkerStreams(
             functools.partial(open_session, self._host, has_connection=False)
         )
+        self._rows = RowsHere(self._host)
 
     def run(self) -> None:
         """Does what it is told, until it is told to stop."""
@@ -113,18 +114,20 @@ class Worker:
                     (grace,) = arguments
                     break
                 self._obey(what, arguments, descriptor)
-        self._streams.stop(time.monotonic() + grace)
-        _tell(self._control, "closed", self._host.worlds.close())
+        deadline = time.monotonic() + grace
+        self._streams.stop(deadline)
+        are_closed = self._rows.close(max(deadline, time.monotonic() + CLOSE_SECONDS))
+        _tell(self._control, "closed", self._host.worlds.close() and are_closed)
 
     def _obey(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
         if what == "levels":
             _set_levels(*arguments)
             return
-        assert what == "stream"
+        adopt: Callable[..., None] = self._rows.adopt if what == "rows" else self._streams.adopt
         if descriptor is None:
             _log.warning("a stream is dropped: this process has no descriptor for it")
         else:
-            self._streams.adopt(descriptor, *arguments)
+            adopt(descriptor, *arguments)
         _tell(self._control, "taken")
 
 
@@ -136,13 +139,7 @@ class _SentErrors(ErrorLog):
         self._control = control
 
     def add(self, error: BaseException, text: str) -> None:
-        where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        shown = described(error)
-        try:
-            pickled = pickle.dumps(error)
-        except Exception:
-            pickled = pickle.dumps(RuntimeError(shown))
-        _tell(self._control, "error", pickled, shown, where, text)
+        _tell(self._control, "error", PackedError.of(error), text)
 
 
 class _SentRecords(logging.handlers.QueueHandler):

@@ -25,7 +25,6 @@ from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.system.spawned import SpawnedChild
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
-from dm_env_rpc_client.transports.server_streams import Peer
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -121,8 +120,12 @@ class WorkerProcess:
         """Whether it has not taken a stream for long: other code holds its GIL."""
         return self._untaken > 0 and time.monotonic() - self._untaken_since > _BEHIND_SECONDS
 
-    def connect(self, peer: Peer) -> MessagePipe:
-        """Returns this end of a pipe for another stream.
+    def connect(self, what: str, *arguments: Any) -> MessagePipe:
+        """Returns this end of a pipe for another stream, or for rows of a batch.
+
+        Args:
+          what: "stream" or "rows".
+          *arguments: what the worker has to know of it.
 
         Raises:
           OSError: it has ended.
@@ -137,7 +140,7 @@ class WorkerProcess:
                     self._untaken_since = time.monotonic()
                 self._untaken += 1
             try:
-                say(self.control, "stream", peer, descriptor=other.fileno())
+                say(self.control, what, *arguments, descriptor=other.fileno())
             except OSError:
                 mine.close()
                 raise

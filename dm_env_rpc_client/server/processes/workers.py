@@ -19,25 +19,34 @@ import pickle
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.batches import NUM_ENVS
 from dm_env_rpc_client.server.activity import COUNTED, Activity, ServerStats
+from dm_env_rpc_client.server.construction import takes_rows
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.host import listener_options
-from dm_env_rpc_client.server.options import ANYWHERE, ServeOptions
+from dm_env_rpc_client.server.host import Host, listener_options
+from dm_env_rpc_client.server.instances import Instance
+from dm_env_rpc_client.server.observed_session import open_session
+from dm_env_rpc_client.server.options import ANYWHERE, UNNAMED, ServeOptions
 from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.processes.registry import Registry, WorkerShare
+from dm_env_rpc_client.server.processes.spread_batch import RowPlaces, SpreadBatches
 from dm_env_rpc_client.server.processes.streams import (
     Link,
+    LinkHere,
     PassedStream,
     Places,
     WorkerGoneError,
 )
 from dm_env_rpc_client.server.processes.worker_process import ADVICE, LOOK_SECONDS, WorkerProcess
 from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.worlds.making import ENVIRONMENT
 from dm_env_rpc_client.system.locks import make_lock
+from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import (
@@ -63,12 +72,13 @@ _MAX_DELAY_SECONDS = 5.0
 
 _WAIT_SECONDS = 0.02
 
+_OF_CLIENTS: Mapping[str, Any] = {
+    "address": ANYWHERE, "credentials": None, "token": None, "transport": "auto"
+}  # fmt: skip
+"""What is about clients is not for those who have worlds."""
 
-class _RaisedInWorkerError(Exception):
-    """The cause of an exception that came from a worker: its traceback there, as text."""
 
-
-class Workers(Places):
+class Workers(Places, RowPlaces):
     """The worker processes of a server, and the address that leads to them.
 
     Args:
@@ -94,6 +104,20 @@ class Workers(Places):
         self._activity = Activity()
         self._registry = Registry()
         new_counts = multiprocessing.get_context("spawn").RawArray
+        self._names = list(options.hosted)
+        self._batches = {
+            name: SpreadBatches(self, name)
+            for name, factory in options.factories().items()
+            if not isinstance(factory, Instance) and not takes_rows(factory)
+        }
+        self._share = self._registry.new_share()
+        self._host = Host(
+            _of_batches(options, self._batches),
+            self._error_log,
+            properties,
+            self._share,
+            self._activity.counts,
+        )
         self._counted = [new_counts(ctypes.c_int64, len(COUNTED)) for _ in range(options.processes)]
         self._serials = itertools.count(1)
         # Protects `_workers`, and that none is started when all are to stop.
@@ -155,13 +179,14 @@ class Workers(Places):
         self._begin_to_stop(grace)
         if self._listener is not None:
             self._listener.stop(grace)
+        are_closed = self._host.worlds.close()
         left = max(0.0, self._stop_by - time.monotonic())
         for worker in list(self._workers.values()):
             with contextlib.suppress(OSError):
                 say(worker.control, "stop", left)
         self._join(self._stop_by + _STOP_SECONDS + _END_SECONDS)
         self._stopped.set()
-        return all(worker.is_clean for worker in self._workers.values())
+        return are_closed and all(worker.is_clean for worker in self._workers.values())
 
     def abort(self) -> None:
         """Has all workers end, without waiting."""
@@ -170,6 +195,7 @@ class Workers(Places):
         self._begin_to_stop(0.0)
         if self._listener is not None:
             self._listener.abort()
+        self._host.worlds.abandon()
         for worker in list(self._workers.values()):
             worker.control.shut_down()
         self._stopped.set()
@@ -198,26 +224,42 @@ class Workers(Places):
 
     def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
         while not is_gone():
-            able = [worker for worker in list(self._workers.values()) if worker.is_able]
-            prompt = [worker for worker in able if not worker.is_behind]
-            placed = self._registry.place([worker.share for worker in prompt or able])
+            placed = self._registry.place([worker.share for worker in self._prompt()])
             if placed is not None:
                 return placed
             if self._stopping.wait(_WAIT_SECONDS):
                 break
-        raise StreamStatusError("UNAVAILABLE", "the server was stopped")
+        raise _stopped()
+
+    def _prompt(self) -> list[WorkerProcess]:
+        """Returns the workers that can have more; none that are behind, unless all of them are."""
+        able = [worker for worker in list(self._workers.values()) if worker.is_able]
+        return [worker for worker in able if not worker.is_behind] or able
 
     def was_not_created(self, share: WorkerShare) -> None:
         self._registry.was_not_created(share)
+
+    def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
+        settings, chosen = request.settings, self._names
+        if UNNAMED not in chosen and ENVIRONMENT in settings:
+            chosen = list(settings[ENVIRONMENT].strings.array)
+        batches = self._batches.get(chosen[0]) if len(chosen) == 1 else None
+        is_spread = NUM_ENVS in settings and batches is not None and not batches.are_whole
+        return self._share if is_spread else None
+
+    def is_here(self, share: WorkerShare) -> bool:
+        return share is self._share
 
     def of(self, name: str) -> WorkerShare | None:
         return self._registry.of(name)
 
     def connect(self, share: WorkerShare, peer: Peer) -> Link:
+        if share is self._share:
+            return LinkHere(open_session(self._host, peer, has_connection=False), share)
         for worker in list(self._workers.values()):
             if worker.share is share:
                 with contextlib.suppress(OSError):
-                    return Link(worker.connect(peer), share)
+                    return Link(worker.connect("stream", peer), share)
         raise WorkerGoneError(may_have_begun=False)
 
     def lost(self, share: WorkerShare) -> None:
@@ -225,6 +267,42 @@ class Workers(Places):
         for worker in list(self._workers.values()):
             if worker.share is share:
                 worker.is_lost = True
+
+    # Rows of batches.
+
+    def spread(self, most: int) -> list[int]:
+        while True:
+            among = {worker.share: worker.index for worker in self._prompt()}
+            placed: list[int] = []
+            while among and len(placed) < most:
+                share = self._registry.place(list(among))
+                assert share is not None
+                placed.append(among.pop(share))
+            if placed:
+                return placed
+            if self._stopping.wait(_WAIT_SECONDS):
+                raise _stopped()
+
+    def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
+        worker = self._workers[number]
+        return worker.connect("rows"), worker.share
+
+    def wait_replaced(self, number: int, share: WorkerShare) -> None:
+        while True:
+            worker = self._workers[number]
+            if worker.share is not share:
+                if worker.is_able:
+                    self._registry.place([worker.share])
+                    return
+                if worker.ended and not worker.is_ready:
+                    raise ChildProcessError(
+                        f"the process that is to replace one {worker.ended} while it started"
+                    )
+            if self._stopping.wait(_WAIT_SECONDS):
+                raise ChildProcessError("the server was stopped")
+
+    def gone(self, share: WorkerShare) -> None:
+        self._registry.was_not_created(share)
 
     def _hear_all(self) -> None:
         """Takes what workers have said until now: they tell of an error before they answer."""
@@ -308,7 +386,8 @@ class Workers(Places):
         elif what == "taken":
             worker.taken()
         elif what == "error":
-            self._have_error(*arguments)
+            packed, text = arguments
+            self._error_log.add(packed.unpacked(), text)
         else:
             assert what == "log"
             _log_here(*arguments)
@@ -330,13 +409,16 @@ class Workers(Places):
             self._error_log.add(ChildProcessError(text), text)
         worker.has_begun.set()
 
-    def _have_error(self, pickled: bytes, shown: str, where: str, text: str) -> None:
-        try:
-            error = pickle.loads(pickled)
-        except Exception:
-            error = RuntimeError(shown)  # Its class is known to the worker only.
-        error.__cause__ = _RaisedInWorkerError(f"in a worker process:\n{where}")
-        self._error_log.add(error, text)
+
+def _stopped() -> StreamStatusError:
+    return StreamStatusError("UNAVAILABLE", "the server was stopped")
+
+
+def _of_batches(options: ServeOptions, batches: Mapping[str, SpreadBatches]) -> ServeOptions:
+    """Returns how the server's own process serves batches, each of which has a thread."""
+    return dataclasses.replace(
+        options, environment=batches, processes=None, threads="world", thread=None, **_OF_CLIENTS
+    )
 
 
 def _end_at_exit(workers: weakref.ref[Workers]) -> None:
@@ -368,8 +450,4 @@ def _pickled(options: ServeOptions) -> bytes:
                 f"{name} cannot be given to worker processes: "
                 f"{type(error).__name__}: {error}; {ADVICE}"
             ) from error
-    # What is about clients is not for workers.
-    of_worlds = dataclasses.replace(
-        options, address=ANYWHERE, credentials=None, token=None, transport="auto"
-    )
-    return pickle.dumps(of_worlds)
+    return pickle.dumps(dataclasses.replace(options, **_OF_CLIENTS))

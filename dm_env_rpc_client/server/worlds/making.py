@@ -8,7 +8,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from dm_env_rpc_client.server.construction import construct
+from dm_env_rpc_client.server.batch import Batch
+from dm_env_rpc_client.server.batch_settings import AskedRows
+from dm_env_rpc_client.server.construction import construct, construct_rows
 from dm_env_rpc_client.server.error_log import Report, unreported
 from dm_env_rpc_client.server.factories import Factory
 from dm_env_rpc_client.server.instances import Instance
@@ -110,6 +112,17 @@ class Kind:
                 if making.wait_begun(wait) or not making.take_back():
                     return making.result()  # type: ignore[no-any-return]  # of `_make`
         return self._make_at(new_owner(), settings)
+
+    def make_rows(self, asked: AskedRows) -> Batch:
+        """Makes rows of a batch that is not in this process, in this thread.
+
+        Raises:
+          HasRowsError: what the factory makes is a batch itself.
+          Exception: as `make`.
+        """
+        assert not isinstance(self._factory, Instance), "there is one for all processes"
+        mode = self._options.autoreset_mode
+        return construct_rows(self._factory, asked, mode, self._waits, self._report)
 
     def _make_at(self, owner: Owner, settings: Mapping[str, Any]) -> World:
         return owner.call(self._make, owner, settings)

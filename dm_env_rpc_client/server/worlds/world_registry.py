@@ -172,6 +172,10 @@ class WorldRegistry:
                 self._give_back(entry)
             raise
 
+    def kind(self, name: str) -> Kind:
+        """Returns what worlds of the environment of this name are made of."""
+        return self._kinds[name]
+
     def require_thread_to_create(self, settings: Mapping[str, Any]) -> None:
         """Checks that a world may be created in this thread, as `create`."""
         pick(self._kinds, dict(settings)).require_thread()

@@ -27,12 +27,17 @@ def sync(num_envs: int = 2) -> Any:
     return SyncVectorEnv([Masked] * num_envs)
 
 
-@pytest.fixture(params=["batch", "two batches", "streams", "vector"])
+@pytest.fixture(params=["batch", "two batches", "streams", "vector", "spread"])
 def envs(request: pytest.FixtureRequest) -> Iterator[RemoteVectorEnv]:
     factory = sync if request.param == "vector" else Masked
     number = {"two batches": 2, "streams": 0}.get(request.param)
     with (
-        serve(factory, callable_names=CALLABLE, settable_names=["level"]) as server,
+        serve(
+            factory,
+            callable_names=CALLABLE,
+            settable_names=["level"],
+            processes=2 if request.param == "spread" else None,
+        ) as server,
         RemoteVectorEnv(server.address, 4, num_batches=number) as made,
     ):
         yield made

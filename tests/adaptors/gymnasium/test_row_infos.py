@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import pickle
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -51,6 +52,24 @@ def _ours(infos: Sequence[tuple[int, Any]]) -> tuple[str, list[int]]:
     return text, sorted(failures)
 
 
+def _joined(infos: Sequence[tuple[int, Any]]) -> tuple[str, list[int]]:
+    """Those of two processes, each of which has some of the rows, in the one that has them all."""
+    all_rows = StackedInfos(COUNT, True)
+    middle = COUNT // 2
+    for first, last in ((0, middle), (middle, COUNT)):
+        part = all_rows.of(last - first)
+        for index, info in infos:
+            if first <= index < last:
+                part.put(index - first, info)
+        said, failures = part.taken()
+        assert not failures
+        assert part.taken() == ([], {})
+        for index, own in pickle.loads(pickle.dumps(said)):
+            all_rows.put_taken(first + index, own)
+    text, failed = all_rows.encoded(np.zeros(COUNT, np.bool_))
+    return text, sorted(failed)
+
+
 class Key(str, enum.Enum):
     """Equal to a text, and written in another way."""
 
@@ -96,7 +115,7 @@ CASES: dict[str, list[dict[Any, Any]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_infos_are_stacked_as_by_gymnasium(name: str) -> None:
     infos = list(enumerate(CASES[name]))
-    assert _ours(infos) == _Gymnasium().stacked(infos)
+    assert _ours(infos) == _joined(infos) == _Gymnasium().stacked(infos)
 
 
 def test_random_infos_are_stacked_as_by_gymnasium() -> None:
@@ -109,7 +128,7 @@ def test_random_infos_are_stacked_as_by_gymnasium() -> None:
             if chance.random() < 0.9:
                 names = chance.choice(["a", "ab", "ab", "ba", "abc"])
                 infos.append((row, {name: chance.choice(some) for name in names}))
-        assert _ours(infos) == _Gymnasium().stacked(infos), infos
+        assert _ours(infos) == _joined(infos) == _Gymnasium().stacked(infos), infos
 
 
 def test_rows_that_step_together_are_stacked_in_the_order_of_the_rows() -> None:

@@ -55,10 +55,13 @@ _LEAST_OF_REFERENCE = {"float32 [1]": 5.0, "uint8 84x84x4": 5.0, "float32 84x84x
 _MOST_OF_PIPE = 1.6
 _MOST_OF_SERVE = 1.5
 _MOST_OF_CPP = 2.0
-_COMPUTING = 8
+_COMPUTING = 16
+_PAIR = 2
 _STEPS_COMPUTING = 10
 _COMPUTED_SECONDS = 0.001
 _CALIBRATIONS = 20
+_MOST_OF_ASYNC_PAIR = 1.15
+_STEPS_PAIR = 40
 _LEAST_OF_ASYNC_RATE = 0.9
 _LEAST_OF_ONE_PROCESS = 1.8
 
@@ -240,7 +243,7 @@ def served_together(settings: Settings) -> Section:
 
 
 def served_computing(settings: Settings) -> Section:
-    """A step of one of 8 environments that compute in Python, in other processes."""
+    """A step of one of 16 environments that compute in Python, in other processes."""
     (payload, *_) = PAYLOADS
     work = _work_of(_COMPUTED_SECONDS)
     steps: dict[str, Callable[[], object]] = {}
@@ -254,7 +257,8 @@ def served_computing(settings: Settings) -> Section:
             name: timed(step, _STEPS_COMPUTING, _COMPUTING) for name, step in steps.items()
         }
         row = settings.row("1 ms in Python", contenders, "served, computing")
-    targets = []
+    two = _pair(settings, payload, work)
+    targets = [two.at_most(name, ASYNC, _MOST_OF_ASYNC_PAIR) for name in (BATCHED, VECTOR)]
     for name in (BATCHED, VECTOR):
         ours = _of(name, 2)
         text = f"{ours}: times the rate of {ASYNC}"
@@ -262,7 +266,17 @@ def served_computing(settings: Settings) -> Section:
         text = f"{ours}: times the rate of one process"
         targets.append(Target(text, row.ratio(_of(name, 1), ours), _LEAST_OF_ONE_PROCESS))
     title = f"A step of one of {_COMPUTING} Python environments that compute for 1 ms"
-    return Section("served-computing", title, [row, _hop(settings, payload)], targets)
+    return Section("served-computing", title, [row, two, _hop(settings, payload)], targets)
+
+
+def _pair(settings: Settings, payload: str, work: int) -> Row:
+    """A step of one of two environments that compute for 1 ms, each in a process of its own."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serve(Cheap, processes=_PAIR))
+        steps = _together(stack, server.address, _PAIR, payload=payload, work=work)
+        steps[ASYNC] = _async_vector(stack, payload, _PAIR, work)
+        contenders = {name: timed(step, _STEPS_PAIR, _PAIR) for name, step in steps.items()}
+        return settings.row("1 ms, two in two processes", contenders, "served, a pair")
 
 
 def _hop(settings: Settings, payload: str) -> Row:

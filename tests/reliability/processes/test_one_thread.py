@@ -144,13 +144,14 @@ def test_in_a_batch(
 
 
 @pytest.mark.parametrize("seconds", SECONDS)
+@pytest.mark.parametrize("num_batches", [0, 1], ids=["streams", "batch"])
 @counts(10, 100)
-def test_in_worker_processes(seconds: float, count: int, seen: Seen) -> None:
+def test_in_worker_processes(seconds: float, num_batches: int, count: int, seen: Seen) -> None:
     """What they observe cannot be seen from here: they refuse other threads themselves."""
     settings = {"seconds": seconds}
     with serve(Strict, processes=2) as server:
         for _ in range(2):
-            with BatchedEnvironment(server.address, 4, settings, num_batches=0) as envs:
+            with BatchedEnvironment(server.address, 4, settings, num_batches=num_batches) as envs:
                 envs.reset()
                 for _ in range(count if seconds < 1 else 2):
                     envs.step({"go": np.ones(4, np.int64)})

@@ -37,6 +37,7 @@ CLIENTS = 4
 CLOSE_SECONDS = 0.3
 """How long each environment takes to close, so that a second signal comes meanwhile."""
 
+BATCH = 3
 END_SECONDS = 60.0
 
 _SERVE = [*COMMAND, "serve", "tests.server.hosted:Closing", "--no-try"]
@@ -174,6 +175,10 @@ KINDS: dict[str, tuple[Callable[[str], list[str]], Callable[[str, str], Any], An
     "workers": (
         lambda folder: [*_SERVE, *_AT, "--processes", "2"], lambda at, _: make(at), {"do": 0}, 0,
     ),
+    "batches": (
+        lambda folder: [*_SERVE, *_AT, "--processes", "2"],
+        lambda at, _: make(at, {"num_envs": BATCH}), {"do": np.zeros(BATCH, np.int32)}, 0,
+    ),
     "gym-socket": (
         lambda folder: [*_SERVE, *_AT, "--protocol", "gym-socket", "--isolate"],
         lambda at, _: GymSocketEnvironment(at, "Closing"), np.int64(0), 0,
@@ -189,6 +194,11 @@ KINDS: dict[str, tuple[Callable[[str], list[str]], Callable[[str, str], Any], An
     "program-with-workers": (
         lambda folder: _program(_WORKERS, "server.wait()", folder),
         lambda at, _: make(at), {"do": 0}, -signal.SIGTERM,
+    ),
+    "program-with-batches": (
+        lambda folder: _program(_WORKERS, "server.wait()", folder),
+        lambda at, _: make(at, {"num_envs": BATCH}), {"do": np.zeros(BATCH, np.int32)},
+        -signal.SIGTERM,
     ),
     "program-with-sessions": (
         lambda folder: _program(_SESSIONS, "server.wait()", folder),
@@ -216,23 +226,25 @@ def test_environments_are_closed_and_nothing_is_left(
     address = started.address()
     envs = [join(address, str(folder)) for _ in range(CLIENTS)]
     seen(ended_after_s=terminate(started, reached, envs, action, code))
-    assert len(hosted.closed(folder)) == CLIENTS
+    assert len(hosted.closed(folder)) == CLIENTS * (BATCH if "batches" in kind else 1)
 
 
 @pytest.mark.row(51)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize(
-    ("environment", "options", "said"),
+    ("environment", "settings", "options", "said"),
     [
-        ("Unclosable", [], "RuntimeError: cannot be closed"),
-        ("Unclosable", ["--processes", "2"], "RuntimeError: cannot be closed"),
-        ("Unclosable", ["--protocol", "gym-socket", "--isolate"], "exit code 1"),
-        ("StopsItself", ["--processes", "1"], "did not stop in time and was killed"),
+        ("Unclosable", {}, [], "RuntimeError: cannot be closed"),
+        ("Unclosable", {}, ["--processes", "2"], "RuntimeError: cannot be closed"),
+        ("Unclosable", {"num_envs": 2}, ["--processes", "2"], "RuntimeError: cannot be closed"),
+        ("Unclosable", {}, ["--protocol", "gym-socket", "--isolate"], "exit code 1"),
+        ("StopsItself", {}, ["--processes", "1"], "did not stop in time and was killed"),
+        ("StopsItself", {"num_envs": 2}, ["--processes", "1"], "did not stop in time"),
     ],
 )
 def test_the_exit_code_tells_that_an_environment_was_not_closed(
-    environment: str, options: list[str], said: str, number: signal.Signals, code: int,
-    start: Callable[..., Started],
+    environment: str, settings: dict[str, Any], options: list[str], said: str,
+    number: signal.Signals, code: int, start: Callable[..., Started],
 ) -> None:  # fmt: skip
     served = [f"tests.server.hosted:{environment}", "--no-try", "--address", "localhost:0"]
     started = start(*COMMAND, "serve", *served, "--json", *options)
@@ -241,7 +253,7 @@ def test_the_exit_code_tells_that_an_environment_was_not_closed(
         if "gym-socket" in options:
             stack.enter_context(GymSocketEnvironment(address, environment))
         else:
-            create_world(stack.enter_context(connect(address)))
+            create_world(stack.enter_context(connect(address)), settings)
         started.signal_group(number)
         _, errors = started.process.communicate(timeout=END_SECONDS)
     assert started.process.returncode == code
@@ -251,10 +263,12 @@ def test_the_exit_code_tells_that_an_environment_was_not_closed(
 
 
 @pytest.mark.row(51)
-@pytest.mark.parametrize("serve", [_WORKERS, _SESSIONS], ids=["workers", "sessions"])
+@pytest.mark.parametrize("kind", ["workers", "batches", "sessions"])
 def test_a_program_that_does_not_stop_its_server_ends_and_closes_the_environments(
-    serve: str, tmp_path: Path, start: Callable[..., Started]
+    kind: str, tmp_path: Path, start: Callable[..., Started]
 ) -> None:
+    serve = _SESSIONS if kind == "sessions" else _WORKERS
+    settings = {"num_envs": BATCH} if kind == "batches" else {}
     folder = tmp_path / "folder"
     folder.mkdir()
     program = _program("weakref.finalize(sys, str); " + serve, "sys.stdin.read()", str(folder))
@@ -264,11 +278,11 @@ def test_a_program_that_does_not_stop_its_server_ends_and_closes_the_environment
     started = start(*program)
     address = started.address()
     join = functools.partial(GymSocketEnvironment, env_name="Closing")
-    with make(address) if serve == _WORKERS else join(address):
+    with join(address) if kind == "sessions" else make(address, settings):
         _, errors = started.process.communicate("", timeout=END_SECONDS)
         assert (started.process.returncode, errors) == (0, "")
         assert settles(lambda: not started.pids(), END_SECONDS)
-        assert len(hosted.closed(folder)) == 1
+        assert len(hosted.closed(folder)) == settings.get("num_envs", 1)
 
 
 def test_what_a_worker_starts_and_forks_can_be_terminated() -> None:

@@ -17,7 +17,7 @@ import pytest
 import tree
 from dm_env import specs
 
-from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, connect, make
+from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, make
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
@@ -336,18 +336,6 @@ def test_the_reference_packages_client_steps_a_batch() -> None:
         env.close()
         connection.close()
         assert name
-
-
-def test_a_batch_is_in_one_of_several_processes() -> None:
-    settings = {"num_envs": 2, "rows.length": [2, 3]}
-    with serve("tests.server.batches.test_batches:Counting", processes=2) as server:
-        with connect(server.address) as connection:
-            most, processes = PropertiesExtension(connection)[batches.MAX_NUM_ENVS]
-            assert (most, processes) == (16384, 2)
-        with make(server.address, settings) as env:
-            env.reset()
-            kinds = [stepped(env, push(0.5, -0.5))[batches.STEP_TYPE].tolist() for _ in range(3)]
-    assert kinds == [[1, 1], [2, 1], [0, 2]]
 
 
 def test_default_actions_are_those_of_every_row() -> None:

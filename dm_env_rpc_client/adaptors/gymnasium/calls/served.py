@@ -63,35 +63,34 @@ def _attribute(environment: gymnasium.Env[Any, Any], name: str) -> Any:
         raise _missing(name, environment) from error
 
 
-def _run_here(row: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
-
-
 @dataclasses.dataclass(frozen=True)
 class OfEach(Callee):
     """Rows with a Gymnasium environment each.
 
     Attributes:
-      environments: those of the rows.
-      run: calls a function in the thread of a row: called with its index, the function and its
-        arguments.
+      count: the number of rows.
+      run: calls a function with the environment of a row, where that belongs: called with its
+        index, the function and further arguments. They can be given to another process.
     """
 
-    environments: Sequence[gymnasium.Env[Any, Any]]
-    run: Callable[..., Any] = _run_here
+    count: int
+    run: Callable[..., Any]
 
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        of = self.environments
-        return [self.run(row, _call, of[row], name, args, kwargs) for row in self._of(rows)]
+        return [self.run(row, _call, name, args, kwargs) for row in self._of(rows)]
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
         for row, value in zip(self._of(rows), given, strict=True):
-            self.run(row, self.environments[row].set_wrapper_attr, name, value)
+            self.run(row, _set_attribute, name, value)
 
     def _of(self, rows: Sequence[int] | None) -> Sequence[int]:
-        return range(len(self.environments)) if rows is None else rows
+        return range(self.count) if rows is None else rows
+
+
+def _set_attribute(environment: gymnasium.Env[Any, Any], name: str, value: Any) -> None:
+    environment.set_wrapper_attr(name, value)
 
 
 def _call(

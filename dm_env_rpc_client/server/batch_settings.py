@@ -1,0 +1,133 @@
+"""What clients ask of a batch: the settings of its creation and of its Resets, for each row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.tensors import nesting
+
+Settings: TypeAlias = Mapping[str, Any]
+"""By flat name."""
+
+MAX_ROWS = 16_384
+"""The most environments of one batch: each takes memory and a place in every message."""
+
+_PREFIX = batches.ROWS + nesting.SEPARATOR
+
+
+@dataclasses.dataclass(frozen=True)
+class AskedRows:
+    """Rows of a batch that is to be made: all, or those that one process is to have.
+
+    Attributes:
+      settings: those of each of these rows.
+      mode: the autoreset mode that the client would like.
+      has_row_settings: whether the request has settings for single rows.
+      first: the index of the first one in the batch.
+      total: the number of rows of the batch.
+    """
+
+    settings: Sequence[Settings]
+    mode: str
+    has_row_settings: bool
+    first: int
+    total: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> AskedRows:
+        """Returns all rows of a batch.
+
+        Args:
+          settings: those of a world, by flat name, with `num_envs`.
+
+        Raises:
+          RequestError: the number of rows, or settings of rows, are wrong.
+        """
+        own = dict(settings)
+        count = check_num_envs(own.pop(batches.NUM_ENVS))
+        mode = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
+        if own.pop(batches.STEP_MASK, False):
+            raise RequestError.invalid(
+                f"setting {batches.STEP_MASK!r}: all rows of a batch step together; open several "
+                "batches, or a world for each environment, to step some of them"
+            )
+        has_row_settings = any(name.startswith(_PREFIX) for name in own)
+        return cls(_settings_of_rows(own, count), mode, has_row_settings, 0, count)
+
+    def part(self, start: int, stop: int) -> AskedRows:
+        """Returns some of the rows, which are next to each other."""
+        return dataclasses.replace(self, settings=self.settings[start:stop], first=start)
+
+
+def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
+    """Returns the settings of each row that a Reset names, by row.
+
+    Args:
+      settings: those of the Reset, nested or not.
+      count: the number of rows.
+
+    Raises:
+      ValueError: the mask, or a setting, is invalid.
+    """
+    flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
+    mask = flat.pop(batches.RESET_MASK, None)
+    if mask is not None:
+        mask = batches.checked_reset_mask(mask, count)
+    try:
+        of_rows = _settings_of_rows(flat, count)
+    except RequestError as error:
+        raise ValueError(str(error)) from error
+    return {row: of_rows[row] for row in indices(mask, count)}
+
+
+def indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
+    """Returns the rows of a mask; all if there is none."""
+    return range(count) if mask is None else np.flatnonzero(mask).tolist()
+
+
+def check_num_envs(count: Any) -> int:
+    """Returns the number of rows that a client asks for; RequestError if it cannot be had."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise RequestError.invalid(
+            f"setting {batches.NUM_ENVS!r}: expected an integer, got {count!r}"
+        )
+    if not 1 <= count <= MAX_ROWS:
+        raise RequestError.invalid(
+            f"setting {batches.NUM_ENVS!r} is {count}; a batch has 1 to {MAX_ROWS} environments"
+        )
+    return int(count)
+
+
+def _settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
+    """Returns the settings of each row.
+
+    Args:
+      settings: by flat name; those that begin with `rows.` have a value for each row.
+      count: the number of rows.
+
+    Raises:
+      RequestError: one has not as many values as there are rows.
+    """
+    shared = {name: value for name, value in settings.items() if not name.startswith(_PREFIX)}
+    of_rows: list[dict[str, Any]] = [dict(shared) for _ in range(count)]
+    for name, values in settings.items():
+        if not name.startswith(_PREFIX):
+            continue
+        array = np.asarray(values)
+        if array.ndim == 0 or len(array) != count:
+            raise RequestError.invalid(
+                f"setting {name!r} has the shape {list(array.shape)}; expected [{count}, ...], a "
+                "value for each row"
+            )
+        for own, value in zip(of_rows, array, strict=True):
+            # As settings of a single environment: int, float, bool and str of Python.
+            single = value.item() if isinstance(value, np.generic) else value
+            own[name.removeprefix(_PREFIX)] = single
+    return of_rows

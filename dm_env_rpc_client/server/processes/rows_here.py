@@ -1,0 +1,324 @@
+"""Rows of batches, in a worker: the server's own process has the batches that they belong to.
+
+Each process has some of the rows of a batch, and a pipe on which it is told what to do with them.
+Numbers are in memory that both have: the actions from before a message, and what the rows return
+before its answer.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copyreg
+import functools
+import io
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.batch import Batch, Prepared
+from dm_env_rpc_client.server.batch_settings import AskedRows, Settings
+from dm_env_rpc_client.server.construction import HasRowsError
+from dm_env_rpc_client.server.host import Host
+from dm_env_rpc_client.server.owned import in_thread_of
+from dm_env_rpc_client.server.processes.messages import PackedError, hear
+from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays, forms_of
+from dm_env_rpc_client.server.rows import RowKind
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.tensors import structures
+from dm_env_rpc_client.tensors.specs import codec_of
+
+_log = logging.getLogger("dm_env_rpc_client.server")
+
+
+class MadeRows(NamedTuple):
+    """What the server's own process has to know of rows.
+
+    Attributes:
+      kind: what each of them is.
+      default_actions: by flat name; see `AnyBatch`.
+    """
+
+    kind: RowKind
+    default_actions: Mapping[str, Any]
+
+
+class PreparedRows(NamedTuple):
+    """What rows are when they have taken the settings of a Reset.
+
+    Attributes:
+      made: as they are then.
+      is_new: whether there are other arrays then, for other specs.
+      taken: the names of the settings that environments have taken themselves.
+    """
+
+    made: MadeRows
+    is_new: bool
+    taken: frozenset[str]
+
+
+class Said(NamedTuple):
+    """What rows have done, beside the arrays of numbers.
+
+    Attributes:
+      errors: the texts of what rows have raised.
+      infos: pickled, what rows say beside their arrays; empty for nothing.
+      objects: the arrays of objects, in their order.
+    """
+
+    errors: Mapping[int, str]
+    infos: bytes
+    objects: Sequence[npt.NDArray[Any]]
+
+
+class RowsHere:
+    """The rows of all batches that are in this process.
+
+    Args:
+      host: has what they are made of.
+    """
+
+    def __init__(self, host: Host):
+        self._host = host
+        # With their pipes, and what is set when they begin to be closed.
+        self._open: dict[threading.Thread, tuple[MessagePipe, threading.Event]] = {}
+        self._are_clean = True
+
+    def adopt(self, descriptor: int) -> None:
+        """Makes rows as the other end of a pipe says, and steps them.
+
+        Args:
+          descriptor: this end.
+        """
+        pipe = MessagePipe.of(descriptor)
+        closes = threading.Event()
+        thread = threading.Thread(
+            target=self._serve,
+            args=(pipe, closes),
+            name="dm_env_rpc has rows of a batch",
+            daemon=True,
+        )
+        self._open[thread] = pipe, closes
+        try:
+            thread.start()
+        except RuntimeError:
+            _log.exception("no thread can be started for rows of a batch")
+            del self._open[thread]
+            pipe.close()
+
+    def close(self, deadline: float) -> bool:
+        """Closes all rows that are left; returns whether all were closed, these and others before.
+
+        Args:
+          deadline: until which steps that are being executed are waited for, in seconds of the
+            monotonic clock.
+        """
+        left = list(self._open.items())
+        for _, (pipe, _) in left:
+            pipe.shut_down()
+        for thread, (_, closes) in left:
+            if closes.wait(max(0.0, deadline - time.monotonic())):
+                thread.join()
+        return self._are_clean and not self._open
+
+    def _serve(self, pipe: MessagePipe, closes: threading.Event) -> None:
+        rows = _Rows(self._host)
+        main = self._host.main
+        call: Callable[..., Any] = _call if main is None else main.call
+        try:
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    (method, *arguments), descriptor = hear(pipe)
+                    if descriptor is not None:
+                        arguments.append(descriptor)
+                    _answer(pipe, functools.partial(call, getattr(rows, method), *arguments))
+        except BaseException:
+            _log.exception("rows of a batch failed")
+        finally:
+            closes.set()
+            pipe.close()
+            try:
+                call(rows.close)
+            except Exception as error:
+                self._are_clean = False
+                self._host.error_log.add(error, "closing rows of a batch failed")
+            del self._open[threading.current_thread()]
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _answer(pipe: MessagePipe, call: Callable[[], Any]) -> None:
+    try:
+        answer = pickle.dumps((call(), None))
+    except BaseException as error:
+        answer = pickle.dumps((None, PackedError.of(error)))
+    pipe.send(answer)
+
+
+def action_forms(action_spec: Any) -> list[Form]:
+    """Returns the forms in which actions arrive.
+
+    Args:
+      action_spec: the specs, [N, ...] each.
+    """
+    leaves = structures.leaves(action_spec)
+    return [(codec_of(leaf, "action").dtype, tuple(leaf.shape)) for leaf in leaves]
+
+
+class _Rows:
+    """Rows of one batch. Its public methods are what the other end asks for."""
+
+    def __init__(self, host: Host):
+        self._host = host
+        self._batch: Batch | None = None
+        self._prepared: Prepared | None = None
+        self._actions: Sequence[npt.NDArray[Any] | None] = []
+        self._values: Sequence[npt.NDArray[Any] | None] = []
+
+    @property
+    def _made(self) -> Batch:
+        assert self._batch is not None, "they are made first"
+        return self._batch
+
+    def make(self, name: str, asked: AskedRows) -> MadeRows | None:
+        """Makes the rows; returns None if what is made is a batch itself, and closed again.
+
+        Args:
+          name: of the environment.
+          asked: the rows.
+        """
+        self._first = asked.first
+        try:
+            self._batch = self._host.worlds.kind(name).make_rows(asked)
+        except HasRowsError as found:
+            if found.made is not None:
+                found.made.close()
+            return None
+        return MadeRows(self._batch.rows.kind, self._batch.default_actions)
+
+    def memory(self, descriptor: int) -> None:
+        """Takes the memory for the arrays of the actions, and of what the rows return."""
+        batch = self._made
+        actions = action_forms(batch.action_spec())
+        values = forms_of(batch.rows.arrays, batch.num_envs)
+        shared = SharedArrays([*actions, *values], descriptor)
+        with shared.handed_over():
+            self._actions = shared.arrays[: len(actions)]
+            self._values = shared.arrays[len(actions) :]
+        spec = batch.action_spec()
+        self._nest = structures.nester(spec) if actions else lambda _: spec
+
+    def step(self, others: Mapping[int, npt.NDArray[Any]]) -> Said:
+        """Steps the rows.
+
+        Args:
+          others: actions that are not in the memory, by their place among the leaves.
+        """
+        # Environments may keep their actions.
+        actions = [
+            others[place] if place in others else np.array(shared)
+            for place, shared in enumerate(self._actions)
+        ]
+        return self._said(self._made.step_rows(self._nest(iter(actions))), "step")
+
+    def begin(self) -> Said:
+        """Begins sequences, as `Batch.reset`."""
+        return self._said(self._made.begin_rows(), "reset")
+
+    def _said(self, failures: dict[int, Exception | str], request: str) -> Said:
+        batch, infos = self._made, b""
+        if batch.rows.infos is not None:
+            said, unsent = batch.rows.infos.taken()
+            failures.update(unsent)
+            if said:
+                infos = _pickled(said, failures)
+        objects = []
+        for array, shared in zip(batch.rows.arrays, self._values, strict=True):
+            if shared is None:
+                objects.append(array)
+            else:
+                shared[...] = array
+        if not failures:
+            return Said({}, infos, objects)
+        batch.report_rows(failures, request, self._first)
+        errors = {
+            row: error if isinstance(error, str) else batches.row_error(error)
+            for row, error in failures.items()
+        }
+        return Said(errors, infos, objects)
+
+    def prepare(self, of_rows: Mapping[int, Settings]) -> PreparedRows:
+        """Has rows take settings; `keep` or `undo` follows."""
+        prepared = self._prepared = self._made.prepare(of_rows)
+        is_new = prepared.rows is not self._made.rows
+        made = MadeRows(prepared.rows.kind, prepared.default_actions)
+        return PreparedRows(made, is_new, prepared.taken)
+
+    def keep(self) -> None:
+        """Puts the settings in force."""
+        assert self._prepared is not None
+        self._prepared.keep()
+
+    def undo(self) -> None:
+        """Leaves the rows as they were."""
+        assert self._prepared is not None
+        self._prepared.undo()
+
+    def begin_all(self) -> None:
+        """Has the next reset begin all rows, also those that no settings have named."""
+        self._made.begin_all()
+
+    def close_replaced(self) -> None:
+        """Closes environments that settings have replaced."""
+        self._made.close_replaced()
+
+    def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Has a function called with the environment of a row."""
+        return in_thread_of(self._made.environments[row], function, *arguments)
+
+    def close(self) -> None:
+        """Closes the rows; a second call does nothing."""
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.close()
+
+
+def _pickled(said: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
+    """Pickles what rows say; what cannot be pickled is the error of its row."""
+    try:
+        return _dumps(said)
+    except Exception:
+        sent = []
+        for row, own in said:
+            try:
+                _dumps(own)
+            except Exception as error:
+                failures[row] = error
+            else:
+                sent.append((row, own))
+        return _dumps(sent)
+
+
+_REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
+    {MappingProxyType: lambda mapping: (MappingProxyType, (dict(mapping),))},
+    copyreg.dispatch_table,
+)
+"""Also has mappings that cannot be changed, as which infos have those that are no dicts."""
+
+
+def _dumps(value: Any) -> bytes:
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = _REDUCED
+    pickler.dump(value)
+    return stream.getvalue()

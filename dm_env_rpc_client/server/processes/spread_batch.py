@@ -1,0 +1,492 @@
+"""Batches in the server's own process, whose rows are spread over the workers.
+
+Each worker has rows that are next to each other, and steps them while the others step theirs. When
+one has ended, its rows fail once, and are made anew in the one that replaces it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.server.batch import AnyBatch, check_specs, other_form
+from dm_env_rpc_client.server.batch_settings import AskedRows, Settings, of_reset
+from dm_env_rpc_client.server.construction import BatchMaker
+from dm_env_rpc_client.server.error_log import Report
+from dm_env_rpc_client.server.owned import StandIn
+from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.registry import WorkerShare
+from dm_env_rpc_client.server.processes.rows_here import (
+    MadeRows,
+    PreparedRows,
+    Said,
+    action_forms,
+)
+from dm_env_rpc_client.server.processes.shared_arrays import SharedArrays, forms_of
+from dm_env_rpc_client.server.rows import RowKind, Rows
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.owners import ElsewhereError
+from dm_env_rpc_client.tensors import structures
+from dm_env_rpc_client.transports.server_streams import StreamStatusError
+
+_LOST = (
+    "ChildProcessError: the process that this row was in has ended; the row is made anew, and "
+    "begins a sequence with the next step"
+)
+
+
+class RowPlaces(Protocol):
+    """The workers, as those who have rows of a batch."""
+
+    def spread(self, most: int) -> list[int]:
+        """Returns the numbers of workers for the rows of a batch, in which they are counted.
+
+        It waits until there is one.
+
+        Args:
+          most: how many there are to be at most.
+
+        Raises:
+          StreamStatusError: the server stops.
+        """
+
+    def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
+        """Returns a pipe to a worker, and its share; OSError if it has ended."""
+
+    def wait_replaced(self, number: int, share: WorkerShare) -> None:
+        """Waits until another worker is in the place of one that has ended, and counts rows there.
+
+        Args:
+          number: that of the place.
+          share: of the one that has ended.
+
+        Raises:
+          ChildProcessError: it has ended while it started, or the server stops.
+        """
+
+    def gone(self, share: WorkerShare) -> None:
+        """Takes note that rows that were counted are closed."""
+
+    def lost(self, share: WorkerShare) -> None:
+        """Takes note that a worker has ended."""
+
+
+class _LostError(ChildProcessError):
+    """The worker that has some rows has ended."""
+
+
+class _Part:
+    """The rows of a batch that one worker has.
+
+    Args:
+      places: the workers.
+      number: that of the worker.
+      rows: their indices.
+
+    Attributes:
+      rows: as the argument.
+      slice: the rows in arrays of all.
+      is_lost: whether the worker has ended, and its rows with it.
+      arrays: those that the worker fills; None in the place of arrays of objects.
+      actions: the same of the arrays that it reads.
+    """
+
+    def __init__(self, places: RowPlaces, number: int, rows: range):
+        self.rows = rows
+        self.slice = slice(rows.start, rows.stop)
+        self.is_lost = True
+        self.actions: Sequence[npt.NDArray[Any] | None] = []
+        self.arrays: Sequence[npt.NDArray[Any] | None] = []
+        self._places = places
+        self._number = number
+        self._pipe: MessagePipe | None = None
+        self._share: WorkerShare | None = None
+
+    def open(self) -> None:
+        """Opens the way to the worker, or to the one that has replaced it.
+
+        Raises:
+          ChildProcessError: there is none.
+        """
+        if self._share is not None:
+            self._places.wait_replaced(self._number, self._share)
+        try:
+            self._pipe, self._share = self._places.open_rows(self._number)
+        except OSError as error:
+            raise _LostError("the process has ended") from error
+        self.is_lost = False
+
+    def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
+        """Asks for something, without waiting for it; see `rows_here`."""
+        if not self.is_lost:
+            assert self._pipe is not None
+            try:
+                say(self._pipe, method, *arguments, descriptor=descriptor)
+            except OSError:
+                self._lose()
+
+    def end(self) -> Any:
+        """Returns or raises what came of that; _LostError if the worker has ended."""
+        if not self.is_lost:
+            assert self._pipe is not None
+            try:
+                (answer, error), _ = hear(self._pipe)
+            except (OSError, EOFError):
+                self._lose()
+            else:
+                if error is not None:
+                    raise error.unpacked()
+                return answer
+        raise _LostError(
+            f"the process with rows {self.rows.start} to {self.rows.stop - 1} of the batch has "
+            "ended; they are made anew with the next request"
+        )
+
+    def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
+        """Asks for something, and waits for it."""
+        self.begin(method, *arguments, descriptor=descriptor)
+        return self.end()
+
+    def share_memory(self, rows: Rows) -> None:
+        """Gives the worker the memory of arrays.
+
+        Args:
+          rows: those of the whole batch.
+        """
+        count = len(self.rows)
+        actions = [(dtype, (count, *shape[1:])) for dtype, shape in action_forms(rows.action_spec)]
+        shared = SharedArrays([*actions, *forms_of(rows.arrays, count)])
+        with shared.handed_over() as descriptor:
+            self.ask("memory", descriptor=descriptor)
+        self.actions, self.arrays = shared.arrays[: len(actions)], shared.arrays[len(actions) :]
+
+    def close(self) -> None:
+        """Gives up the way to the worker, which closes rows that are not closed yet."""
+        if self._pipe is not None:
+            self._pipe.shut_down()
+            self._pipe.close()
+        if not self.is_lost and self._share is not None:
+            self._places.gone(self._share)
+        self.is_lost = True
+
+    def _lose(self) -> None:
+        assert self._share is not None
+        self._places.lost(self._share)
+        self.is_lost = True
+
+
+class SpreadBatch(AnyBatch):
+    """A batch whose rows are in the workers. All calls come from one thread.
+
+    Args:
+      places: the workers.
+      name: of the environment.
+      asked: the rows.
+      report: takes what rows have raised.
+
+    Raises:
+      ElsewhereError: what is served is a batch itself, which has to be in one process.
+      StreamStatusError: a worker has ended meanwhile, or the server stops.
+      Exception: as `construct`.
+    """
+
+    def __init__(self, places: RowPlaces, name: str, asked: AskedRows, report: Report):
+        super().__init__(asked.total, report)
+        self._name = name
+        self._asked = asked
+        self._settings: list[Settings] = list(asked.settings)
+        # What the environments have taken themselves, and take again when they are made anew.
+        self._taken: list[Settings] = [{} for _ in self._settings]
+        self._has_ended = False
+        numbers = places.spread(self.num_envs)
+        bounds = [self.num_envs * n // len(numbers) for n in range(len(numbers) + 1)]
+        self._parts = [
+            _Part(places, number, range(*bounds[n : n + 2])) for n, number in enumerate(numbers)
+        ]
+        try:
+            self._make()
+        except BaseException as error:
+            self._outcomes("close")
+            self._close_parts()
+            if isinstance(error, _LostError):
+                raise StreamStatusError(
+                    "UNAVAILABLE",
+                    "a process that was to have rows of the batch has ended; what the request did "
+                    "is unknown",
+                ) from error
+            raise
+
+    def _make(self) -> None:
+        for part in self._parts:
+            part.open()
+        made = self._ask_all("make", *zip(*map(self._to_make, self._parts), strict=True))
+        if None in made:
+            raise ElsewhereError
+        first: MadeRows = made[0]
+        for part, own in zip(self._parts, made, strict=True):
+            _check_kind(own.kind, part, first.kind, self._asked.has_row_settings)
+        self._adopt(first)
+
+    def _to_make(self, part: _Part) -> tuple[str, AskedRows]:
+        asked = dataclasses.replace(self._asked, settings=self._settings)
+        return self._name, asked.part(part.rows.start, part.rows.stop)
+
+    def _adopt(self, made: MadeRows, is_new: bool = True) -> None:
+        """Takes note of what rows are."""
+        self._default_actions = made.default_actions
+        if is_new:
+            self._rows = Rows(made.kind, self.num_envs)
+            self._flatten_action = structures.flattener(self._rows.action_spec, "action")
+            self._action_shapes = [leaf.shape for leaf in structures.leaves(self.action_spec())]
+            for part in self._parts:
+                with contextlib.suppress(_LostError):  # It gets it when it is made anew.
+                    part.share_memory(self._rows)
+
+    @property
+    def environments(self) -> Sequence[Any]:
+        return [_RowElsewhere(self, row) for row in range(self.num_envs)]
+
+    @property
+    def default_actions(self) -> Mapping[str, Any]:
+        return self._default_actions
+
+    def configure(self, settings: Settings) -> None:
+        of_rows = of_reset(settings, self.num_envs)
+        self._mend()
+        own = [
+            {row - part.rows.start: of_rows[row] for row in part.rows if row in of_rows}
+            for part in self._parts
+        ]
+        prepared = self._outcomes("prepare", own)
+        try:
+            after = self._after(prepared)
+        except BaseException:
+            self._undo(prepared)
+            raise
+        taken = frozenset[str]().union(*(each.taken for each in prepared))
+        for row, given in of_rows.items():
+            kept = {name: value for name, value in given.items() if name not in taken}
+            self._settings[row] = {**self._settings[row], **kept}
+            self._taken[row] = {**self._taken[row], **{n: given[n] for n in given if n in taken}}
+        # Rows that are lost now are made with these settings.
+        self._outcomes("keep")
+        self._adopt(after.made, after.is_new)
+
+    def _after(self, prepared: Sequence[Any]) -> PreparedRows:
+        """Returns what all rows are when they have taken settings.
+
+        Args:
+          prepared: what they are in each worker, or the error.
+
+        Raises:
+          RequestError: they differ.
+          Exception: the first error.
+        """
+        for error in prepared:
+            if isinstance(error, BaseException):
+                raise error
+        are_new = all(each.is_new for each in prepared)
+        expected = prepared[0].made.kind if are_new else self._rows.kind
+        for part, each in zip(self._parts, prepared, strict=True):
+            kind = each.made.kind if each.is_new else self._rows.kind
+            _check_kind(kind, part, expected, True)
+        after: PreparedRows = prepared[0]._replace(is_new=are_new)
+        return after
+
+    def _undo(self, prepared: Sequence[Any]) -> None:
+        """Has rows that have taken settings be as they were."""
+        for part, each in zip(self._parts, prepared, strict=True):
+            if isinstance(each, PreparedRows):
+                part.begin("undo")
+        for part, each in zip(self._parts, prepared, strict=True):
+            if isinstance(each, PreparedRows):
+                with contextlib.suppress(_LostError):
+                    part.end()
+
+    def reset(self) -> dm_env.TimeStep:
+        """Begins sequences; see `Batch`."""
+        self._mend()
+        for part in self._parts:
+            part.begin("begin")
+        return self._gathered(dm_env.StepType.FIRST, "reset")
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Takes a step; see `Batch`."""
+        self._mend()
+        leaves = [
+            value
+            if type(value) is np.ndarray and value.shape == shape
+            else np.broadcast_to(value, shape)
+            for value, shape in zip(self._flatten_action(action), self._action_shapes, strict=True)
+        ]
+        for part in self._parts:
+            others = {}
+            for place, (value, shared) in enumerate(zip(leaves, part.actions, strict=True)):
+                if shared is not None and value.dtype == shared.dtype:
+                    shared[...] = value[part.slice]
+                else:
+                    others[place] = value[part.slice]
+            part.begin("step", others)
+        return self._gathered(dm_env.StepType.MID, "step")
+
+    def _gathered(self, kind: dm_env.StepType, request: str) -> dm_env.TimeStep:
+        """Waits until all rows have acted, and returns their TimeStep."""
+        rows, failures = self._rows, dict[int, Exception | str]()
+        fatal: BaseException | None = None
+        for part in self._parts:
+            start = part.rows.start
+            try:
+                said: Said = part.end()
+            except _LostError:
+                failures.update(dict.fromkeys(part.rows, _LOST))
+                continue
+            except BaseException as error:
+                fatal = fatal or error  # When no row acts any more.
+                continue
+            failures.update({start + row: text for row, text in said.errors.items()})
+            objects = iter(said.objects)
+            for array, shared in zip(rows.arrays, part.arrays, strict=True):
+                array[part.slice] = next(objects) if shared is None else shared
+            if said.infos and rows.infos is not None:
+                for row, own in pickle.loads(said.infos):
+                    rows.infos.put_taken(start + row, own)
+        if fatal is not None:
+            if rows.infos is not None:
+                rows.infos.taken()  # Of a step that nobody sees.
+            raise fatal
+        return self._timestep(kind, failures, request)
+
+    def close_replaced(self) -> None:
+        for outcome in self._outcomes("close_replaced"):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, _LostError):
+                raise outcome
+
+    def close(self) -> None:
+        """Closes every environment; raises the first error after all have been closed."""
+        outcomes = self._outcomes("close")
+        self._close_parts()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, _LostError):
+                raise outcome
+
+    def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Has a function called with the environment of a row."""
+        self._mend()
+        part = next(part for part in self._parts if row in part.rows)
+        return part.ask("run", row - part.rows.start, function, *arguments)
+
+    def _close_parts(self) -> None:
+        for part in self._parts:
+            part.close()
+
+    def _ask_all(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
+        """Asks all workers for something, and returns what came of it, or raises the first error.
+
+        Args:
+          method: see `rows_here`.
+          *arguments: for each argument, those of the workers.
+        """
+        outcomes = self._outcomes(method, *arguments)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return outcomes
+
+    def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
+        """Does the same, and returns errors in the place of what came of it."""
+        for number, part in enumerate(self._parts):
+            part.begin(method, *(each[number] for each in arguments))
+        outcomes: list[Any] = []
+        for part in self._parts:
+            try:
+                outcomes.append(part.end())
+            except BaseException as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _mend(self) -> None:
+        """Makes rows anew that were lost with their workers.
+
+        Raises:
+          StreamStatusError: they cannot be made, and the world has ended.
+        """
+        lost = [part for part in self._parts if part.is_lost]
+        if not lost:
+            return
+        error: Exception | None = None
+        if not self._has_ended:
+            try:
+                for part in lost:
+                    self._make_anew(part)
+                return
+            except Exception as raised:
+                self._has_ended, error = True, raised
+                self._report(raised, "rows of a batch could not be made anew")
+        raise StreamStatusError(
+            "UNAVAILABLE",
+            "a process with rows of this stream's world has ended, and the rows could not be made "
+            "anew; connect again and create another world",
+        ) from error
+
+    def _make_anew(self, part: _Part) -> None:
+        part.close()
+        part.open()
+        made: MadeRows | None = part.ask("make", *self._to_make(part))
+        assert made is not None, "it was no batch before"
+        taken = [self._taken[row] for row in part.rows]
+        if any(taken):
+            prepared: PreparedRows = part.ask("prepare", dict(enumerate(taken)))
+            part.ask("keep")
+            part.ask("begin_all")
+            made = prepared.made
+        _check_kind(made.kind, part, self._rows.kind, True)
+        part.share_memory(self._rows)
+
+
+class _RowElsewhere(StandIn):
+    """The environment of a row of a `SpreadBatch`."""
+
+    def __init__(self, batch: SpreadBatch, row: int):
+        self._batch = batch
+        self._row = row
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._batch.run(self._row, function, *arguments)
+
+
+def _check_kind(own: RowKind, part: _Part, expected: RowKind, has_settings: bool) -> None:
+    """Raises an error if the rows of a worker are others than expected; see `check_specs`."""
+    check_specs(own.specs, part.rows.start, expected.specs, has_settings)
+    if own.form != expected.form:
+        raise other_form(part.rows.start)
+
+
+class SpreadBatches(BatchMaker):
+    """Makes the batches of one environment.
+
+    Args:
+      places: the workers.
+      name: of the environment.
+
+    Attributes:
+      are_whole: whether they are found to be batches by themselves, which are in one process.
+    """
+
+    def __init__(self, places: RowPlaces, name: str):
+        self.are_whole = False
+        self._places = places
+        self._name = name
+
+    def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
+        try:
+            return SpreadBatch(self._places, self._name, AskedRows.of(settings), report)
+        except ElsewhereError:
+            self.are_whole = True
+            raise

@@ -1,0 +1,614 @@
+"""Batches of a server of several processes, whose rows are spread over these."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DmEnvAdaptor,
+    DmEnvRpcError,
+    connect,
+    create_world,
+    destroy_world,
+    join_world,
+    make,
+    reset_world,
+)
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server import Race, Server, serve
+from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays
+from tests.adaptors.sameness import same
+from tests.server import hosted
+from tests.server.batches.steps import begun, stepped
+from tests.server.batches.test_batches import (
+    Boundless,
+    Counting,
+    Discounted,
+    Liar,
+    Reserved,
+    Variable,
+    Wordy,
+    actions_of,
+    large,
+    push,
+    varying,
+)
+from tests.server.worker_processes import START_SECONDS, are_complete, processes_of
+from tests.support.environments import Robot
+from tests.support.scripted import descriptor_count, settles
+
+ROWS = 5
+
+
+class Meeting(Counting):
+    """Each step waits until the other row is in one, too; they meet in a folder."""
+
+    def __init__(self, folder: str, index: int):
+        super().__init__(length=9)
+        self._mine, self._others = (Path(folder) / str(each) for each in (index, 1 - index))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._mine.touch()
+        assert settles(self._others.exists)
+        return super().step(action)
+
+
+class Once(hosted.Where):
+    """Cannot be made again while a file exists."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        if Path(path).exists():
+            raise OSError("no second engine")
+
+
+class Fragile:
+    """Makes environments in processes that begin before there is a file.
+
+    Args:
+      path: of the file.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if Path(self.path).exists():
+            raise OSError("no second engine")
+
+    def __call__(self) -> hosted.Where:
+        return hosted.Where()
+
+
+class Framed(gymnasium.Env[Any, Any]):
+    """Renders its index, in another shape from 9 on."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as in Gymnasium
+    render_mode = "rgb_array"
+
+    def __init__(self, index: int = 0):
+        self._index = index
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def render(self) -> Any:
+        return np.full((2 + (self._index > 8), 3, 3), self._index, np.uint8)
+
+
+class Unsent(gymnasium.Env[Any, Any]):
+    """Row 3 has an info that cannot be given to another process, if the action is 1."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, index: int = 0):
+        self._index = index
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        info = {"a": type("Local", (str,), {})() if action and self._index == 3 else "x"}
+        return np.full(1, self._index, np.float32), 0.5, False, False, info
+
+
+class Seeded(gymnasium.Env[Any, Any]):
+    """Observes the seed of its reset."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.full(1, seed or 0, np.float32), {}
+
+
+class Exits(hosted.Where):
+    """Ends its program, as it believes."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if action["do"] == hosted.RAISE:
+            raise SystemExit("told to")
+        return super().step(action)
+
+
+class OnMain(Counting):
+    """Refuses other threads than the main one of its process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._check()
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._check()
+        return super().step(action)
+
+    def _check(self) -> None:
+        assert threading.current_thread() is threading.main_thread()
+
+
+class ClosingTwo(gymnasium.vector.SyncVectorEnv):
+    """Is a batch by itself; leaves a file in a folder as `hosted.Closing` does."""
+
+    def __init__(self, folder: str):
+        super().__init__([Seeded] * 2)
+        self._path = Path(folder) / f"{os.getpid()}-{id(self)}.open"
+        self._path.touch()
+
+    def close_extras(self, **keywords: Any) -> None:
+        super().close_extras(**keywords)
+        self._path.rename(self._path.with_suffix(".closed"))
+
+
+def two(num_envs: int = 2) -> Any:
+    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+
+
+def two_unasked() -> Any:
+    return two()
+
+
+SERVED: Mapping[str, Callable[..., Any]] = {
+    "counting": Counting, "discounted": Discounted, "robot": Robot, "liar": Liar, "wordy": Wordy,
+    "large": large, "boundless": Boundless, "varying": varying, "variable": Variable,
+    "reserved": Reserved, "race": Race, "where": hosted.Where, "meeting": Meeting, "once": Once,
+    "closing": hosted.Closing, "unsent": Unsent, "framed": Framed, "two": two,
+    "two unasked": two_unasked, "seeded": Seeded, "closing two": ClosingTwo,
+    "unclosable": hosted.Unclosable, "exits": Exits,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def _spread() -> Iterator[Server]:
+    with serve(SERVED, processes=2) as server:
+        yield server
+
+
+@pytest.fixture
+def spread(_spread: Server) -> Iterator[Server]:
+    """A server of two processes; nothing is left on it."""
+    assert settles(lambda: are_complete(_spread), START_SECONDS)
+    yield _spread
+    assert settles(lambda: (_spread.world_count, _spread.stats().streams) == (0, 0))
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Server]:
+    """The same in one process."""
+    with serve(SERVED) as server:
+        yield server
+
+
+def told(call: Callable[[], Mapping[str, Any]]) -> Any:
+    """What a client is told, or the text of the error."""
+    try:
+        return {name: np.array(value) for name, value in call().items()}
+    except DmEnvRpcError as error:
+        return error.message
+
+
+def steps(env: DmEnvAdaptor, count: int = 6) -> Iterator[Any]:
+    random = np.random.default_rng(0)
+    for _ in range(count):
+        yield told(lambda: stepped(env, actions_of(env, random)))
+
+
+def only_steps(env: DmEnvAdaptor) -> Iterator[Any]:
+    yield told(lambda: begun(env))
+    yield from steps(env, 15)
+
+
+def resets(*each: Mapping[str, Any]) -> Callable[[DmEnvAdaptor], Iterator[Any]]:
+    """Plays, with resets by these settings between steps."""
+
+    def play(env: DmEnvAdaptor) -> Iterator[Any]:
+        for settings in ({}, *each):
+            yield told(lambda: begun(env, settings))  # noqa: B023  # runs now
+            yield from steps(env)
+
+    return play
+
+
+SOME = [True, False, False, True, False]
+LENGTHS = {"rows.length": [2, 3, 5, 2, 4]}
+
+PLAYED: Mapping[str, tuple[dict[str, Any], Callable[[DmEnvAdaptor], Iterator[Any]]]] = {
+    "numbers": ({"environment": "counting", **LENGTHS}, only_steps),
+    "discounts": ({"environment": "discounted", **LENGTHS}, only_steps),
+    "texts": ({"environment": "robot", "joints": 2}, only_steps),
+    "errors": ({"environment": "counting", "rows.fails_at": [-1, 2, 3, 2, -1]}, only_steps),
+    "wrong values": ({"environment": "liar"}, only_steps),
+    "long errors": ({"environment": "wordy"}, only_steps),
+    "masks": (
+        {"environment": "counting", **LENGTHS},
+        resets({"reset_mask": SOME}, {}, {"reset_mask": [not each for each in SOME]}),
+    ),
+    "settings of rows": (
+        {"environment": "counting"},
+        resets(LENGTHS, {"reset_mask": SOME, "rows.length": [1, 2, 2, 9, 9]}, {"length": 3}),
+    ),
+    "other specs": (
+        {"environment": "counting"},
+        resets({"size": 4}, {"reset_mask": SOME, "size": 3}, {"reset_mask": SOME, "size": 4}),
+    ),
+    "other specs of a half": (
+        {"environment": "counting"}, resets({"reset_mask": [True] * 2 + [False] * 3, "size": 4})
+    ),
+    "refused settings": (
+        {"environment": "counting"},
+        resets({"reset_mask": [False] * 5}, {"rows.length": [1]}, {"colour": 3}, {"size": "x"}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_spread_batch_is_as_one_in_one_process(spread: Server, single: Server, name: str) -> None:
+    settings, play = PLAYED[name]
+    seen = []
+    for server in (single, spread):
+        with make(server.address, {"num_envs": ROWS, **settings}) as env:
+            seen.append(list(play(env)))
+    assert len(seen[0]) > 6
+    for number, (expected, found) in enumerate(zip(*seen, strict=True)):
+        assert same(found, expected), (number, found, expected)
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        ("counting", {"num_envs": 0}),
+        ("counting", {"num_envs": 1_000_000}),
+        ("counting", {"num_envs": 3, "rows.length": [1, 2]}),
+        ("counting", {"num_envs": 3, "colour": 2}),
+        ("counting", {"num_envs": 3, "step_mask": True}),
+        ("large", {"num_envs": 64}),
+        ("boundless", {"num_envs": 2}),
+        ("varying", {"num_envs": 2, "rows.seed": [0, 1]}),
+        ("varying", {"num_envs": 4, "rows.seed": [0, 0, 0, 1]}),
+        ("variable", {"num_envs": 2}),
+        ("reserved", {"num_envs": 2}),
+        ("race", {"num_envs": 2}),
+        ("two unasked", {"num_envs": 3}),
+        ("nothing", {"num_envs": 2}),
+    ],
+)
+def test_what_is_refused_is_refused_in_the_same_words(
+    spread: Server, single: Server, environment: str, settings: dict[str, Any]
+) -> None:
+    texts = []
+    for server in (single, spread):
+        with pytest.raises(DmEnvRpcError) as caught:
+            make(server.address, {"environment": environment, **settings})
+        texts.append((caught.value.code, caught.value.message))
+    assert texts[0] == texts[1]
+
+
+def pids_of(values: Mapping[str, Any]) -> list[int]:
+    found: list[int] = values["pid"].tolist()
+    return found
+
+
+DO_NOTHING = {"do": np.zeros(ROWS, np.int32)}
+
+
+def test_the_rows_of_any_client_are_in_all_processes(spread: Server) -> None:
+    with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
+        pids = pids_of(begun(env))
+        assert sorted(map(pids.count, set(pids))) == [2, 3]
+        assert set(pids) == set(processes_of(spread))
+        assert pids == sorted(pids, key=pids.index), "rows of a process are next to each other"
+        stats = spread.stats()
+        assert (stats.streams, stats.worlds, stats.agents) == (1, 1, 1)
+    with make(spread.address, {"environment": "where", "num_envs": 1}) as env:
+        assert len(pids_of(begun(env))) == 1
+
+
+def test_rows_step_at_the_same_time(spread: Server, tmp_path: Path) -> None:
+    settings = {"environment": "meeting", "folder": str(tmp_path), "rows.index": [0, 1]}
+    with make(spread.address, {"num_envs": 2, **settings}) as env:
+        env.reset()
+        assert stepped(env, push(0.5, 0.25))["reward"].tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("environment", ["two", "two unasked"])
+def test_what_is_a_batch_by_itself_is_in_one_process(spread: Server, environment: str) -> None:
+    for _ in range(2):
+        with make(spread.address, {"environment": environment, "num_envs": 2}) as env:
+            env.reset()
+            assert env.step({"action": np.zeros(2, int)}).reward.tolist() == [1.0, 1.0]
+            assert batches.ROW_ERRORS not in env.observation_spec()
+
+
+def test_a_world_with_spread_rows_is_as_any_other(spread: Server) -> None:
+    settings = {"environment": "where", "num_envs": ROWS}
+    with connect(spread.address) as connection, connect(spread.address) as other:
+        assert PropertiesExtension(other)[batches.MAX_NUM_ENVS] == 16384
+        name = create_world(connection, settings)
+        with join_world(other, name) as env:
+            pids = pids_of(begun(env))
+            assert PropertiesExtension(other)[batches.WORLD_NUM_ENVS] == ROWS
+            with pytest.raises(DmEnvRpcError, match="leave it first"):
+                destroy_world(other, name)
+        reset_world(connection, name, {"rows.doubled": [0, 0, 0, 0, 1]})
+        with join_world(connection, name) as env:
+            found = pids_of(begun(env))
+        assert found == [*pids[:4], 2 * pids[4]]
+        destroy_world(other, name)
+        with pytest.raises(DmEnvRpcError, match="no world"):
+            join_world(connection, name)
+
+
+def test_settings_that_a_row_refuses_are_undone_in_all_processes(
+    spread: Server, single: Server
+) -> None:
+    seen = []
+    for server in (single, spread):
+        with make(server.address, {"environment": "seeded", "num_envs": ROWS}) as env:
+            env.reset({"seed": 3})
+            with pytest.raises(DmEnvRpcError, match="setting 'options'"):
+                env.reset({"seed": 5, "rows.options": [*["{}"] * (ROWS - 1), "["]})
+            seen.append([begun(env)["observation"].ravel().tolist() for _ in range(2)])
+            seen[-1].append(begun(env, {"seed": 7})["observation"].ravel().tolist())
+    assert seen[0] == seen[1] == [[0.0] * ROWS, [0.0] * ROWS, [7.0] * ROWS]
+
+
+def test_a_step_that_fails_as_a_whole_leaves_the_world_of_use(spread: Server) -> None:
+    exits = {"do": np.array([hosted.RAISE, 0, 0, 0, 0], np.int32)}
+    with connect(spread.address) as connection:
+        name = create_world(connection, {"environment": "exits", "num_envs": ROWS})
+        with connect(spread.address) as other:
+            env = join_world(other, name)
+            pids = pids_of(begun(env))
+            with pytest.raises(ConnectionLostError):
+                env.step(exits)
+        assert settles(lambda: spread.agent_count == 0)
+        with join_world(connection, name) as env:
+            first = begun(env)
+            assert (first[batches.STEP_TYPE].tolist(), pids_of(first)) == ([0] * ROWS, pids)
+            assert stepped(env, DO_NOTHING)[batches.STEP_TYPE].tolist() == [1] * ROWS
+            # An answer that nobody has taken would be that to another request.
+            assert pids_of(begun(env, {"doubled": 1})) == [2 * pid for pid in pids]
+        destroy_world(connection, name)
+
+
+def test_what_closing_environments_raises_is_told(spread: Server) -> None:
+    with connect(spread.address) as connection:
+        name = create_world(connection, {"environment": "unclosable", "num_envs": ROWS})
+        with join_world(connection, name) as env:
+            pids = pids_of(begun(env))
+            with pytest.raises(DmEnvRpcError, match="cannot be closed"):
+                env.reset({"doubled": 1})
+            assert pids_of(begun(env)) == [2 * pid for pid in pids], "the settings are in force"
+        with pytest.raises(DmEnvRpcError, match="cannot be closed"):
+            destroy_world(connection, name)
+
+
+def test_rows_are_in_the_main_threads_of_their_processes() -> None:
+    with (
+        serve(OnMain, processes=2, thread="main") as server,
+        make(server.address, {"num_envs": 2}) as env,
+    ):
+        env.reset()
+        assert stepped(env, push(0.5, 0.25))["reward"].tolist() == [0.5, 0.25]
+
+
+def test_what_rows_raise_is_told_logged_and_counted(spread: Server) -> None:
+    before = spread.stats().errors
+    with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
+        env.reset()
+        step = stepped(env, {"do": np.array([0, 0, 0, 0, hosted.RAISE], np.int32)})
+        assert json.loads(step[batches.ROW_ERRORS]) == {"4": "OwnError: told to"}
+    assert spread.stats().errors == before + 1
+    assert str(spread.errors[-1]) == "OwnError: told to"
+    assert "hosted.py" in str(spread.errors[-1].__cause__)
+
+
+def test_environments_are_closed_with_their_batch(spread: Server, tmp_path: Path) -> None:
+    settings = {"environment": "closing", "num_envs": 4, "folder": str(tmp_path)}
+    with make(spread.address, settings) as env:
+        env.reset()
+        assert len(list(tmp_path.glob("*.open"))) == 4
+    assert len(hosted.closed(tmp_path)) == 4
+
+
+def test_what_is_found_to_be_a_batch_by_itself_is_closed(spread: Server, tmp_path: Path) -> None:
+    settings = {"environment": "closing two", "num_envs": 2, "folder": str(tmp_path)}
+    with make(spread.address, settings) as env:
+        env.reset()
+        assert len(list(tmp_path.glob("*.open"))) == 1
+    # In each process, and in the one that has the world.
+    assert len(hosted.closed(tmp_path)) == 3
+
+
+def test_environments_are_closed_when_the_server_stops(tmp_path: Path) -> None:
+    with serve(hosted.Closing, processes=2) as server:
+        connection = connect(server.address)
+        create_world(connection, {"num_envs": 4, "folder": str(tmp_path)})
+        assert server.stop()
+        connection.close()
+    assert len(hosted.closed(tmp_path)) == 4
+
+
+def test_nothing_is_left_of_batches(spread: Server) -> None:
+    def play() -> None:
+        with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
+            env.reset()
+
+    play()
+    assert settles(lambda: spread.stats().streams == 0)
+    before = descriptor_count()
+    for _ in range(10):
+        play()
+    assert settles(lambda: descriptor_count() <= before)
+
+
+def test_rows_of_a_process_that_has_ended_fail_once_and_are_made_anew(spread: Server) -> None:
+    settings = {"environment": "where", "num_envs": ROWS, "rows.doubled": [0, 1, 0, 0, 1]}
+    with make(spread.address, settings) as env:
+        env.reset()
+        env.reset({"rows.doubled": [0, 1, 0, 1, 1]})
+        before = pids_of(stepped(env, DO_NOTHING))
+        lost = before[2]
+        assert before == [before[0], 2 * before[0], lost, 2 * lost, 2 * lost]
+        os.kill(lost, signal.SIGKILL)
+        step = stepped(env, DO_NOTHING)
+        errors = json.loads(step[batches.ROW_ERRORS])
+        assert set(errors) == {"2", "3", "4"}
+        assert "the process that this row was in has ended" in errors["2"]
+        assert pids_of(step) == before, "rows that failed have their last values"
+        step = stepped(env, DO_NOTHING)
+        assert (step[batches.ROW_ERRORS], step[batches.STEP_TYPE].tolist()) == ("", [1, 1, 0, 0, 0])
+        after = pids_of(step)
+        assert after[:2] == before[:2]
+        assert after[2:] == [after[2], 2 * after[2], 2 * after[2]]
+        assert after[2] not in before
+        assert stepped(env, DO_NOTHING)[batches.STEP_TYPE].tolist() == [1] * ROWS
+        assert "was ended by SIGKILL" in str(spread.errors[-1])
+
+
+def test_the_rows_of_the_first_process_may_be_lost_as_well(spread: Server) -> None:
+    with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
+        before = pids_of(begun(env))
+        os.kill(before[0], signal.SIGKILL)
+        assert set(json.loads(stepped(env, DO_NOTHING)[batches.ROW_ERRORS])) == {"0", "1"}
+        for kind in (0, 1, 1):
+            step = stepped(env, DO_NOTHING)
+            assert step[batches.STEP_TYPE].tolist() == [kind, kind, 1, 1, 1]
+            assert pids_of(step)[2:] == before[2:]
+
+
+@pytest.mark.parametrize("request_kind", ["reset", "settings", "property"])
+def test_the_next_request_makes_lost_rows_anew(spread: Server, request_kind: str) -> None:
+    with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
+        pids = pids_of(begun(env))
+        os.kill(pids[-1], signal.SIGKILL)
+        stepped(env, DO_NOTHING)
+        if request_kind == "reset":
+            found = pids_of(begun(env))
+        elif request_kind == "settings":
+            found = pids_of(begun(env, {"rows.doubled": [0] * ROWS}))
+        else:
+            assert PropertiesExtension(env.connection)[batches.WORLD_NUM_ENVS] == ROWS
+            found = pids_of(stepped(env, DO_NOTHING))
+        assert found[:2] == pids[:2]
+        assert set(found[2:]) & set(pids) == set()
+
+
+def test_a_world_whose_rows_cannot_be_made_anew_ends(spread: Server, tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    settings = {"environment": "once", "num_envs": ROWS, "path": str(path)}
+    with connect(spread.address) as connection:
+        name = create_world(connection, settings)
+        env = join_world(connection, name)
+        path.touch()
+        os.kill(pids_of(begun(env))[-1], signal.SIGKILL)
+        stepped(env, DO_NOTHING)
+        with pytest.raises(ConnectionLostError, match="rows could not be made anew") as caught:
+            env.step(DO_NOTHING)
+        assert caught.value.code == "UNAVAILABLE"
+    assert str(spread.errors[-1]) == "no second engine"
+    with connect(spread.address) as connection:
+        assert settles(lambda: spread.agent_count == 0)
+        destroy_world(connection, name)
+
+
+def test_an_info_that_cannot_travel_is_the_error_of_its_row(spread: Server) -> None:
+    settings = {"environment": "unsent", "num_envs": ROWS, "rows.index": list(range(ROWS))}
+    with make(spread.address, settings) as env:
+        env.reset({"infos": "stacked"})
+        values = stepped(env, {"action": np.zeros(ROWS, int)})
+        assert values[batches.ROW_ERRORS] == ""
+        values = stepped(env, {"action": np.ones(ROWS, int)})
+        assert set(json.loads(values[batches.ROW_ERRORS])) == {"3"}
+        assert stepped(env, {"action": np.zeros(ROWS, int)})[batches.ROW_ERRORS] == ""
+
+
+@pytest.mark.parametrize("last", [4, 9])
+def test_the_description_and_the_frames_are_of_all_rows(
+    spread: Server, single: Server, last: int
+) -> None:
+    seen = []
+    for server in (single, spread):
+        settings = [{"environment": "framed", "index": index} for index in (0, 1, 2, 3, last)]
+        with RemoteVectorEnv(server.address, ROWS, settings, render_mode="rgb_array") as envs:
+            envs.reset()
+            seen.append((envs.metadata, tuple(envs.render() or ())))
+    assert same(*seen)
+    assert [frame[0, 0, 0] for frame in seen[1][1]] == [0, 1, 2, 3, last]
+
+
+def test_a_world_ends_if_the_process_with_its_rows_cannot_be_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    with serve(Fragile(str(path)), processes=2) as server, connect(server.address) as connection:
+        with join_world(connection, create_world(connection, {"num_envs": ROWS})) as env:
+            path.touch()
+            os.kill(pids_of(begun(env))[0], signal.SIGKILL)
+            stepped(env, DO_NOTHING)
+            with pytest.raises(ConnectionLostError, match="rows could not be made anew"):
+                env.step(DO_NOTHING)
+        assert any("while it started" in str(error) for error in server.errors)
+        assert any("no second engine" in str(error) for error in server.errors)
+
+
+def test_arrays_that_two_processes_share() -> None:
+    forms: list[Form] = [
+        (np.dtype(np.uint8), (3,)),
+        (np.dtype(object), (2,)),
+        (np.dtype(np.float64), (2, 3)),
+        (np.dtype(np.int16), (0, 4)),
+        (np.dtype(np.bool_), ()),
+    ]
+    here = SharedArrays(forms)
+    with here.handed_over() as descriptor:
+        there = SharedArrays(forms, os.dup(descriptor))
+    with there.handed_over():
+        pass
+    for number, (dtype, shape) in enumerate(forms):
+        mine, others = here.arrays[number], there.arrays[number]
+        if dtype.kind == "O":
+            assert (mine, others) == (None, None)
+            continue
+        assert mine is not None
+        assert others is not None
+        assert (mine.dtype, mine.shape) == (others.dtype, others.shape) == (dtype, shape)
+        values: npt.NDArray[Any] = np.arange(mine.size).reshape(shape).astype(dtype)
+        mine[...] = values
+        np.testing.assert_array_equal(others, values)
