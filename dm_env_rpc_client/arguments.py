@@ -20,24 +20,6 @@ from typing import Any, TypeVar
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = [
-    "MOST_SECONDS",
-    "NO_LIMIT",
-    "amount",
-    "count",
-    "flag",
-    "function",
-    "instance",
-    "mapping",
-    "names",
-    "one_of",
-    "path",
-    "refused",
-    "seconds",
-    "shown",
-    "text",
-]
-
 MOST_SECONDS = (1 << 31) // 1000
 """The longest time: poll(2) takes milliseconds as an int."""
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.system.polling import processors
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.reliability.recording import seen
 from tests.support import timeouts

@@ -15,8 +15,7 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
-from dm_env_rpc_client.adaptors.gymnasium.spaces import spec_to_space, to_space_array
+from dm_env_rpc_client.adaptors.gymnasium.spaces import Room, spec_to_space, to_space_array
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.recording.episodes import Episode, all_episodes

@@ -20,7 +20,7 @@ import typer
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.extras import is_told
 from dm_env_rpc_client.plain_text import one_line
-from dm_env_rpc_client.system.objects import raised_by
+from dm_env_rpc_client.system.sources import raised_by
 
 REFUSED = 1
 WRONG_USAGE = 2

@@ -25,7 +25,7 @@ from dm_env_rpc_client.cli.consoles import Layers, cell, progress, waiting
 from dm_env_rpc_client.cli.failures import WRONG_USAGE, UsageError
 from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
 from dm_env_rpc_client.system.keywords import attribute_texts
-from dm_env_rpc_client.system.launch_text import DOCKER, PROCESS, is_launch
+from dm_env_rpc_client.system.sources import DOCKER, PROCESS, is_launch
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
 if TYPE_CHECKING:

@@ -170,7 +170,7 @@ def _play(
 
     from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import element_for
     from dm_env_rpc_client.tensors.controls import ROOT, Keys, changed
-    from dm_env_rpc_client.tensors.displays.leaves import named_leaves, rebuild
+    from dm_env_rpc_client.tensors.displays.markup import named_leaves, rebuild
     from dm_env_rpc_client.tensors.displays.progress import Progress
 
     structure = env.environment.action_spec()

@@ -19,7 +19,7 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.system.keywords import check_keywords, takes
-from dm_env_rpc_client.system.threads import in_thread
+from dm_env_rpc_client.system.waiting import in_thread
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.client.connect_options import ConnectKeywords
     from dm_env_rpc_client.tensors.limits import Limits
-
-__all__ = [
-    "AsyncConnection",
-    "connect_async",
-    "create_secure_async_channel_and_connect",
-    "open_connection_async",
-]
 
 
 _log = logging.getLogger(__name__)

@@ -29,11 +29,8 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observing import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system import forking
-from dm_env_rpc_client.system.threads import in_thread
+from dm_env_rpc_client.system.waiting import in_thread
 from dm_env_rpc_client.transports.streams import AsyncStream
-
-__all__ = ["AsyncPipeline"]
-
 
 _log = logging.getLogger(__name__)
 

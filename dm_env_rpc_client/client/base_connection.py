@@ -17,7 +17,6 @@ from dm_env_rpc_client.transports.endpoint import Tap
 if TYPE_CHECKING:
     from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["CLOSE_SECONDS", "BaseConnection", "checked_timeout"]
 
 CLOSE_SECONDS = 1.0
 """How long the server may take to end a stream that was closed."""

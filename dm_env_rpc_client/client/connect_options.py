@@ -21,14 +21,6 @@ from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording.recorder import Recorder
 
-__all__ = [
-    "CONNECT_SECONDS",
-    "DEFAULT",
-    "ConnectKeywords",
-    "ConnectOptions",
-    "DefaultSeconds",
-    "ReachKeywords",
-]
 
 Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
 """A file to record to, or what records to one."""

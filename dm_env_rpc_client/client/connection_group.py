@@ -15,8 +15,6 @@ from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.opening import StreamGroup
 
-__all__ = ["ConnectionGroup"]
-
 
 class ConnectionGroup:
     """Opens connections to a server, each a stream, on as few sockets as the server allows.

@@ -9,8 +9,6 @@ from dm_env_rpc_client.client.connecting import open_connection
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest
 
-__all__ = ["check_answers"]
-
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 
 from dm_env_rpc_client.transports.streams import Stream
 
-__all__ = ["Remains"]
-
 
 class Remains:
     """The stream of a pipeline.

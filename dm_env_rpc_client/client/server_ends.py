@@ -7,8 +7,6 @@ from typing import Protocol
 
 from dm_env_rpc_client.errors import ConnectionLostError, LaunchError
 
-__all__ = ["WatchedServer", "unwatch", "watch", "watched"]
-
 # What a stream ends with if nobody is there any more; other codes are what a server has said.
 _MAY_HAVE_ENDED = (None, "UNAVAILABLE", "CANCELLED", "UNKNOWN")
 

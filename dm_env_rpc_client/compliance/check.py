@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from dm_env_rpc_client.compliance.facts import ONE, Takes
+from dm_env_rpc_client.compliance.outcome import ONE, Takes
 from dm_env_rpc_client.compliance.trial import Trial
 
 

@@ -223,7 +223,7 @@ class Options:
           SpecError: the function or the policy does not exist.
         """
         from dm_env_rpc_client.errors import SpecError
-        from dm_env_rpc_client.system.objects import guarded, load_object, look_in_current_folder
+        from dm_env_rpc_client.system.sources import guarded, load_object, look_in_current_folder
 
         if self.policy in ("random", "constant"):
             return None

@@ -14,8 +14,7 @@ import pytest
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.options import FINDING, Options
 from dm_env_rpc_client.compliance.outcome import ComplianceWarning, Outcome
-from dm_env_rpc_client.compliance.runner import Suite
-from dm_env_rpc_client.compliance.table import CHECKS
+from dm_env_rpc_client.compliance.runner import CHECKS, Suite
 
 Suites = dict[str, Suite]
 

@@ -14,11 +14,9 @@ from typing import Any
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
-from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
-from dm_env_rpc_client.compliance.probe import Probe
-from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
+from dm_env_rpc_client.compliance.outcome import Facts, NotOfferedError, ViolationError
+from dm_env_rpc_client.compliance.probe import Probe, ProbeAgent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.tensors.settings import pack_settings

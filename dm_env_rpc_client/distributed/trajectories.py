@@ -12,8 +12,7 @@ import tree
 
 from dm_env_rpc_client.environment.restarting import difference
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.batch_specs import batch_spec
-from dm_env_rpc_client.tensors.columns import Column
+from dm_env_rpc_client.tensors.columns import Column, batch_spec
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -15,8 +15,7 @@ import dm_env
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection
-from dm_env_rpc_client.environment.ahead import per_step, take
-from dm_env_rpc_client.environment.base_adaptor import AHEAD, UNROLL_AHEAD
+from dm_env_rpc_client.environment.base_adaptor import AHEAD, UNROLL_AHEAD, per_step, take
 from dm_env_rpc_client.environment.exchanges import adrive
 from dm_env_rpc_client.environment.gymnasium_names import takes_settings
 from dm_env_rpc_client.environment.joined_adaptor import JoinedAdaptor
@@ -24,8 +23,6 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.pipeline import Pending
-
-__all__ = ["AsyncDmEnvAdaptor"]
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from dm_env_rpc_client.environment.worlds import (
     resetting,
 )
 from dm_env_rpc_client.system.keywords import takes
-from dm_env_rpc_client.system.threads import in_thread
+from dm_env_rpc_client.system.waiting import in_thread
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.endpoint import Endpoint
 
@@ -39,17 +39,6 @@ if TYPE_CHECKING:
         AsyncJoinKeywords,
         AsyncMakeKeywords,
     )
-
-__all__ = [
-    "AsyncDmEnvAndWorldName",
-    "create_and_join_world_async",
-    "create_world_async",
-    "destroy_world_async",
-    "join_world_async",
-    "leave_world_async",
-    "make_async",
-    "reset_world_async",
-]
 
 
 class AsyncDmEnvAndWorldName(NamedTuple):

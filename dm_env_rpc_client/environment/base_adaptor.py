@@ -1,28 +1,29 @@
 """The part of the adaptors that does no I/O: requests from actions, TimeSteps from answers.
 
+dm_env says nothing of its types to mypy, for which a subclass then has every attribute: a misspelt
+method would be no error. Pyright reads them from its source, and needs no help.
+
 `DmEnvAdaptor` and `AsyncDmEnvAdaptor` send the requests and receive the answers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import dm_env
+import numpy as np
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames
 from dm_env_rpc_client.environment.made_again import MadeAgain
-from dm_env_rpc_client.environment.requested import (
-    AutoObservations,
-    check_adapting,
-    visible_names,
-)
+from dm_env_rpc_client.environment.requested import AutoObservations, check_adapting, visible_names
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.environment.sites import Site
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
@@ -45,8 +46,80 @@ __all__ = [
     "NO_SETTINGS",
     "UNROLL_AHEAD",
     "BaseAdaptor",
+    "Environment",
     "Extensions",
+    "per_step",
+    "take",
 ]
+
+
+def take(
+    prepared: Iterator[EncodedRequest], count: int
+) -> tuple[list[EncodedRequest], Exception | None]:
+    """Takes requests from an iterator, up to the first that raises an error.
+
+    So an invalid action is raised after the steps before it were taken.
+
+    Args:
+      prepared: the requests, made as they are taken.
+      count: the maximum number to take.
+
+    Returns:
+      The requests, and the error that was raised in place of the next one, or None.
+    """
+    taken: list[EncodedRequest] = []
+    try:
+        # The requests before an error stay in the list.
+        taken.extend(itertools.islice(prepared, count))
+    except Exception as error:
+        return taken, error
+    return taken, None
+
+
+def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
+    """Returns the action of each step.
+
+    Args:
+      actions: an iterable of actions; or one structure whose leaves have a leading time axis.
+
+    Returns:
+      An iterable of actions.
+
+    Raises:
+      SpecError: the leaves have different lengths, or there are none.
+    """
+    if not isinstance(actions, Mapping):
+        return actions
+    flat = nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)
+    lengths = {name: len(values) for name, values in flat.items()}
+    if len(set(lengths.values())) != 1:
+        raise SpecError(
+            f"every action of an unroll has the same number of steps, got {lengths or 'no actions'}"
+        )
+    length = next(iter(lengths.values()))
+    for name, values in flat.items():
+        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
+            flat[name] = values.tolist()  # Python ints are encoded faster than NumPy's.
+    return [{name: values[t] for name, values in flat.items()} for t in range(length)]
+
+
+MYPY = False
+"""True for mypy, which knows this name."""
+
+if MYPY:
+
+    class Environment:  # noqa: D101  # dm_env documents it
+        def reset(self) -> dm_env.TimeStep: ...
+        def step(self, action: Any) -> dm_env.TimeStep: ...
+        def action_spec(self) -> Any: ...
+        def observation_spec(self) -> Any: ...
+        def reward_spec(self) -> Any: ...
+        def discount_spec(self) -> Any: ...
+        def close(self) -> None: ...
+
+else:
+    Environment = dm_env.Environment
+
 
 _Connection = TypeVar("_Connection")
 

@@ -11,18 +11,17 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, Environment
 from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames, takes_settings
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.open_rows import described, open_worlds
 from dm_env_rpc_client.environment.many.pool_sites import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings, for_each
 from dm_env_rpc_client.environment.many.rows import Rows
-from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION
 from dm_env_rpc_client.tensors import nesting
-from dm_env_rpc_client.tensors.batch_specs import batch_spec
+from dm_env_rpc_client.tensors.columns import batch_spec
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -14,16 +14,16 @@ import dm_env
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
-from dm_env_rpc_client.environment.ahead import per_step, take
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     UNROLL_AHEAD,
+    Environment,
+    per_step,
+    take,
 )
 from dm_env_rpc_client.environment.exchanges import drive
 from dm_env_rpc_client.environment.gymnasium_names import takes_settings
-from dm_env_rpc_client.environment.joined_adaptor import Joined, JoinedAdaptor, StartedReset
-from dm_env_rpc_client.environment.requested import AutoObservations
-from dm_env_rpc_client.environment.typed_environment import Environment
+from dm_env_rpc_client.environment.joined_adaptor import JoinedAdaptor, StartedReset
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
@@ -33,7 +33,6 @@ from dm_env_rpc_client.protocol.step_layout import UnreadStep
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AutoObservations", "DmEnvAdaptor", "Joined", "Rejoin", "StartedReset"]
 
 _log = logging.getLogger(__name__)
 

@@ -20,25 +20,12 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from dm_env_rpc_client.protocol import envelopes
-from dm_env_rpc_client.system.threads import in_thread
+from dm_env_rpc_client.system.waiting import in_thread
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.async_connection import AsyncConnection
     from dm_env_rpc_client.client.connection import Connection
 
-__all__ = [
-    "AnyConnection",
-    "Blocking",
-    "Call",
-    "Exchange",
-    "Sleep",
-    "adrive",
-    "answer",
-    "closed_if_failing",
-    "closing",
-    "drive",
-    "request",
-]
 
 AnyConnection: TypeAlias = "Connection | AsyncConnection"
 """What an exchange is held over: one driver takes the first kind, the other the second."""

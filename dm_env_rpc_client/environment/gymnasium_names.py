@@ -13,8 +13,6 @@ from typing import Any, TypeVar, cast
 
 from dm_env_rpc_client.plain_text import did_you_mean
 
-__all__ = ["DmEnvNames", "takes_settings"]
-
 _Reset = TypeVar("_Reset", bound=Callable[..., Any])
 
 _MEANT = {

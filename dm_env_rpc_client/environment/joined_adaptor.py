@@ -25,8 +25,6 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["Joined", "JoinedAdaptor", "StartedReset"]
-
 _log = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind", bound=AnyConnection)

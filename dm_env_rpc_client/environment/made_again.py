@@ -17,9 +17,7 @@ import dm_env
 import numpy as np
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors import casting, endless, nesting
-
-__all__ = ["MadeAgain", "MadeByArguments", "Making", "is_made_again"]
+from dm_env_rpc_client.tensors import casting, nesting
 
 _Made = TypeVar("_Made", bound="MadeByArguments")
 
@@ -52,7 +50,7 @@ class Making(NamedTuple):
                 _snapshot(value, _MOST_LEVELS - 1)
             except _TooDeepError:
                 where = f"argument {name} of {make.__name__}"
-                raise endless.too_deep(value, where, _MOST_LEVELS) from None
+                raise nesting.too_deep(value, where, _MOST_LEVELS) from None
         raise AssertionError("an argument is too deep")
 
     def __call__(self) -> Any:

@@ -28,22 +28,6 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.dm_env_adaptor import Rejoin
     from dm_env_rpc_client.environment.requested import AutoObservations
 
-__all__ = [
-    "AdaptOptions",
-    "AdaptorKeywords",
-    "AsyncAdaptorKeywords",
-    "AsyncJoinKeywords",
-    "AsyncMakeKeywords",
-    "BatchKeywords",
-    "JoinKeywords",
-    "MakeKeywords",
-    "MakeOptions",
-    "PassedKeywords",
-    "PlayersKeywords",
-    "RemoteKeywords",
-    "VectorKeywords",
-]
-
 
 class AdaptorKeywords(TypedDict, total=False):
     """Those of `DmEnvAdaptor`."""

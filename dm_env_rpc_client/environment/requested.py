@@ -11,8 +11,6 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
-__all__ = ["AutoObservations", "check_adapting", "visible_names"]
-
 
 class AutoObservations(enum.Flag):
     """Which observations to request if they are not listed by name.

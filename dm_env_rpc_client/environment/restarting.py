@@ -21,8 +21,6 @@ import numpy as np
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import DmEnvRpcClientError, RestartWarning, SpecError
 
-__all__ = ["Restart", "Supervision", "restart_of"]
-
 _log = logging.getLogger(__name__)
 
 

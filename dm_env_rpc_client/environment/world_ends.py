@@ -1,12 +1,20 @@
-"""Leaving and destroying worlds in the end, whatever has happened to the connection.
+"""Leaving and destroying worlds in the end, whatever has happened, also if nobody closed them.
+
+An environment may be freed in any thread, in the middle of any code, whatever locks that code
+holds. So a thread of its own talks to the server, and the exit of the interpreter waits for it.
+Environments that exist at the exit are ended there, one after the other.
 
 What an interrupt has left is ended by a thread, over a connection of its own; see `exchanges.py`.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import atexit
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
@@ -18,7 +26,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.client.connection import Connection, Reopen
 from dm_env_rpc_client.client.remains import Remains
-from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.exchanges import (
     AnyConnection,
     Call,
@@ -41,9 +48,94 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.protocol.envelopes import encode_request
+from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors.limits import DEFAULT
 
 _log = logging.getLogger(__name__)
+
+EXIT_SECONDS = 1.0
+"""How long the exit of the interpreter is delayed before it goes on without the rest."""
+
+
+class _Exit:
+    """The exit of the interpreter, whose time all environments share."""
+
+    deadline: float | None = None
+
+    @classmethod
+    def remaining(cls) -> float:
+        if cls.deadline is None:
+            cls.deadline = time.monotonic() + EXIT_SECONDS
+        return max(0.0, cls.deadline - time.monotonic())
+
+
+_is_first_at_exit = False
+
+# Locked until what runs in the background is done; with the process that it belongs to.
+_running: dict[threading.Lock, int] = {}
+
+
+def in_background(action: Callable[[], None]) -> None:
+    """Calls a function in a thread of its own. Raises nothing.
+
+    Args:
+      action: takes a limited time.
+    """
+    global _is_first_at_exit
+    if not _is_first_at_exit:
+        # Called before everything that was registered earlier, so before the finalizers of
+        # `weakref`, which end the connections that threads of ours use.
+        _is_first_at_exit = True
+        atexit.register(_wait_for_background)
+    done = make_lock()
+    done.acquire()
+    _running[done] = os.getpid()
+
+    def run() -> None:
+        try:
+            _guarded(action)
+        finally:
+            _running.pop(done, None)
+            done.release()
+
+    try:
+        # Not a `threading.Thread`: this may be the middle of code that holds a lock of that module.
+        _thread.start_new_thread(run, ())
+    except RuntimeError:
+        run()  # The interpreter exits and starts no more threads.
+
+
+def at_exit(action: Callable[[], None]) -> None:
+    """Calls a function, unless others have used up the time at the exit. Raises nothing.
+
+    Args:
+      action: takes a limited time.
+    """
+    if _Exit.remaining() > 0:
+        try:
+            _guarded(action)
+        except BaseException:
+            _Exit.deadline = 0.0  # Ctrl-C: the user does not want to wait.
+
+
+def _guarded(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception:
+        _log.warning("could not end an environment that was not closed", exc_info=True)
+
+
+def _wait_for_background() -> None:
+    try:
+        for done in (done for done, pid in list(_running.items()) if pid == os.getpid()):
+            done.acquire(timeout=_Exit.remaining())
+    except KeyboardInterrupt:
+        _Exit.deadline = 0.0
+
+
+# Called after the finalizers, some of which call `in_background`.
+atexit.register(_wait_for_background)
+
 
 Result = TypeVar("Result")
 
@@ -141,7 +233,7 @@ def _destroyed_if_interrupted(
     except BaseException as interrupt:
         connection.interrupted(interrupt)
         if may_reopen(type(connection.poisoned_by)):
-            forgotten.in_background(_destroying(connection, world_name))
+            in_background(_destroying(connection, world_name))
         raise
 
 
@@ -280,7 +372,7 @@ def end_unclosed(
         finally:
             site.forget()
 
-    (forgotten.in_background if connection is None else forgotten.at_exit)(end)
+    (in_background if connection is None else at_exit)(end)
 
 
 def end_unclosed_async(
@@ -299,7 +391,7 @@ def end_unclosed_async(
         finally:
             site.forget()
 
-    (forgotten.at_exit if is_exit else forgotten.in_background)(end)
+    (at_exit if is_exit else in_background)(end)
 
 
 def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> None:

@@ -16,7 +16,7 @@ from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connecting import connect_with
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
-from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.exchanges import (
     AnyConnection,
     Blocking,
@@ -26,6 +26,7 @@ from dm_env_rpc_client.environment.exchanges import (
     drive,
     request,
 )
+from dm_env_rpc_client.environment.joined_adaptor import Joined
 from dm_env_rpc_client.environment.made_again import Making
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.requested import check_adapting
@@ -51,18 +52,6 @@ if TYPE_CHECKING:
         JoinKeywords,
         MakeKeywords,
     )
-
-__all__ = [
-    "DmEnvAndWorldName",
-    "create_and_join_world",
-    "create_world",
-    "destroy_world",
-    "join_world",
-    "leave_world",
-    "make",
-    "make_on",
-    "reset_world",
-]
 
 
 class DmEnvAndWorldName(NamedTuple):

@@ -3,5 +3,5 @@
 The guide is `docs/how-to/properties.md`.
 """
 
-# `properties.py` is the properties extension, `legacy_properties.py` the same for servers of the
-# 1.0 line. Read `property_access.py` first, the interface of both.
+# `properties.py` is the properties extension, with the interface of both; `legacy_properties.py`
+# is the same for servers of the 1.0 line.

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client._proto import line_1_0_pb2
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.extensions.property_access import PropertyAccess, unpack_property
-from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
+from dm_env_rpc_client.extensions.properties import (
+    PropertyAccess,
+    PropertySpec,
+    property_errors,
+    unpack_property,
+)
 from dm_env_rpc_client.tensors import packing
 
 if TYPE_CHECKING:

@@ -1,35 +1,354 @@
-"""Properties: data beside actions and observations, over the properties extension."""
+"""Properties: data beside actions and observations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import abc
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from dm_env import specs as dm_env_specs
 from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client._proto import properties_pb2
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import (
+    DmEnvRpcError,
+    PropertyError,
     PropertyNotFoundError,
     PropertyPermissionError,
     PropertyValueError,
     ProtocolError,
+    SpecError,
 )
-from dm_env_rpc_client.extensions.property_access import PropertyAccess, unpack_property
-from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
-from dm_env_rpc_client.tensors import bounded_parsing, packing
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget
+from dm_env_rpc_client.plain_text import printable
+from dm_env_rpc_client.tensors import bounded_parsing, packing, specs
+from dm_env_rpc_client.tensors.displays import markup
+from dm_env_rpc_client.tensors.displays.spec_tables import spec_text
+from dm_env_rpc_client.tensors.displays.values import in_short, show_value
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
 
 __all__ = [
     "PropertiesExtension",
+    "PropertyAccess",
     "PropertyNotFoundError",
     "PropertyPermissionError",
     "PropertySpec",
     "PropertyValueError",
 ]
+
+
+class PropertySpec:
+    """The description of a property by a server.
+
+    Attributes:
+      key: the key to read, write and list it by.
+      readable: whether it has a value to read.
+      writable: whether a value can be written to it.
+      listable: whether there are properties below it.
+      spec: the dm_env spec of its value; None if it has no value.
+      description: what it is for.
+
+    Raises:
+      ProtocolError: the server's TensorSpec is invalid.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        tensor_spec: dm_env_rpc_pb2.TensorSpec,
+        *,
+        readable: bool,
+        writable: bool,
+        listable: bool,
+        description: str = "",
+    ):
+        self.key = key
+        self.readable = readable
+        self.writable = writable
+        self.listable = listable
+        self.description = description
+        self.spec: dm_env_specs.Array | None = None
+        if tensor_spec.dtype != dm_env_rpc_pb2.INVALID_DATA_TYPE:
+            try:
+                self.spec = specs.tensor_spec_to_dm_env_spec(tensor_spec)
+            except SpecError as error:
+                raise ProtocolError(f"the spec of property {key!r}: {error}") from error
+
+    @classmethod
+    def of_text(cls, key: str, *, readable: bool, writable: bool, listable: bool) -> PropertySpec:
+        """Returns the description of a property whose value is a string.
+
+        Args:
+          key: as in the attributes, like the others.
+          readable: the same.
+          writable: the same.
+          listable: the same.
+        """
+        text = dm_env_rpc_pb2.TensorSpec(name=key, dtype=dm_env_rpc_pb2.STRING)
+        return cls(key, text, readable=readable, writable=writable, listable=listable)
+
+    def __repr__(self) -> str:
+        kinds = [kind for kind in ("readable", "writable", "listable") if getattr(self, kind)]
+        text = f", {self.description!r}" if self.description else ""
+        named = f"{self.key!r}: {', '.join(kinds) or 'nothing'}, {self.spec}{text}"
+        return printable(f"PropertySpec({named})")
+
+
+@contextlib.contextmanager
+def property_errors(operation: str, key: str) -> Iterator[None]:
+    """Raises a PropertyError if the server refuses an operation on a property.
+
+    An error that says nothing about the property, such as UNIMPLEMENTED, stays as it is.
+
+    Args:
+      operation: "read", "write" or "list".
+      key: the key of the property; several keys are separated by commas.
+    """
+    try:
+        yield
+    except DmEnvRpcError as error:
+        refusal = PropertyError.of_status(operation, key, error.status)
+        if type(refusal) is PropertyError:
+            raise
+        raise refusal from error
+
+
+class PropertyAccess(abc.ABC):
+    """Properties by key; `[key]` reads and writes, `walk` iterates (there is no `in`).
+
+    In IPython, `[` and the Tab key complete the keys that `specs`, `walk` and `tree` have
+    returned so far; completion itself does not ask the server.
+    """
+
+    def __init__(self) -> None:
+        self._seen_keys: dict[str, None] = {}
+
+    @abc.abstractmethod
+    def read(self, key: str) -> Any:
+        """Returns the value of a property, as `unpack_tensor` does.
+
+        Raises:
+          PropertyNotFoundError: there is no such property; also a KeyError.
+          PropertyPermissionError: it is not readable; also a PermissionError.
+          Otherwise as `Connection.send`.
+        """
+
+    @abc.abstractmethod
+    def write(self, key: str, value: Any) -> None:
+        """Writes a value: anything that `pack_tensor` takes, or a Tensor.
+
+        The world decides when it takes effect ("Read/Write/List Property" in the protocol
+        reference).
+
+        Raises:
+          PropertyValueError: the value is invalid for the property; also a ValueError.
+          SpecError: it cannot be packed; nothing was sent. Otherwise as `read`.
+        """
+
+    @abc.abstractmethod
+    def list(self, key: str = "") -> Sequence[PropertySpec]:
+        """Returns the properties directly below a property; the empty key is the root.
+
+        Raises:
+          As `read`.
+        """
+
+    def specs(self, key: str = "") -> dict[str, PropertySpec]:
+        """Returns the result of `list` by key."""
+        found = {spec.key: spec for spec in self.list(key)}
+        self._seen_keys.update(dict.fromkeys(found))
+        return found
+
+    def walk(self, key: str = "") -> Iterator[PropertySpec]:
+        """Yields all properties below a property, parents first, each key once."""
+        seen = {key}
+        pending = [key]
+        while pending:
+            for spec in self.list(pending.pop()):
+                if spec.key not in seen:
+                    seen.add(spec.key)
+                    self._seen_keys[spec.key] = None
+                    yield spec
+                    if spec.listable:
+                        pending.append(spec.key)
+
+    def tree(self, key: str = "") -> PropertyTree:
+        """Lists and reads all properties below a property.
+
+        Returns:
+          A snapshot, which prints as a tree and is a table in a notebook. A property that
+          cannot be read has the reason in place of its value.
+
+        Raises:
+          As `list`.
+        """
+        tree = PropertyTree(self.list, self.read, key)
+        self._seen_keys.update((entry.spec.key, None) for entry in tree.entries)
+        return tree
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: [key] reads and writes, tree() shows all>"
+
+    def _ipython_key_completions_(self) -> Sequence[str]:
+        return [*self._seen_keys]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.read(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.write(key, value)
+
+    # With __getitem__ alone Python would iterate over the keys 0, 1, 2, ...
+    __iter__ = None
+    __contains__ = None
+
+
+def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | None) -> Any:
+    """Unpacks the value of a property; ProtocolError if it is invalid."""
+    try:
+        return packing.unpack_tensor(tensor, limits or DEFAULT)
+    except SpecError as error:
+        raise ProtocolError(f"the value of property {key!r}: {error}") from error
+
+
+MAX_PROPERTIES = 1000
+"""The maximum number of properties of a tree; a server may list without end."""
+
+_FEW = 8
+
+Lister = Callable[[str], Sequence[PropertySpec]]
+
+
+class TreeEntry(NamedTuple):
+    """One property of a tree.
+
+    Attributes:
+      spec: the server's description of it.
+      depth: the number of listed properties above it.
+      value: its value; None if it has none.
+      refusal: why it could not be read, or listed; "" if it could.
+    """
+
+    spec: PropertySpec
+    depth: int
+    value: Any
+    refusal: str
+
+
+class PropertyTree:
+    """A snapshot; showing it asks the server nothing. Made by `PropertyAccess.tree`.
+
+    Args:
+      list_below: lists the properties directly below a key.
+      read: reads the value of a key.
+      key: the key of the tree's root; the empty key is the root of all properties.
+
+    Attributes:
+      entries: the properties, parents before their children.
+      is_complete: False if there are more than `MAX_PROPERTIES`.
+    """
+
+    def __init__(self, list_below: Lister, read: Callable[[str], Any], key: str = ""):
+        found = list(itertools.islice(_entries(list_below, read, key), MAX_PROPERTIES + 1))
+        self.entries = found[:MAX_PROPERTIES]
+        self.is_complete = len(found) == len(self.entries)
+
+    def __repr__(self) -> str:
+        lines = [
+            "  " * entry.depth + entry.spec.key + _value_text(entry) + _remark(entry)
+            for entry in self.entries
+        ]
+        if not self.is_complete:
+            lines.append(f"... and more than {MAX_PROPERTIES} properties")
+        return printable("\n".join(lines)) or "no properties"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                _key_cell(entry),
+                _value_cell(entry),
+                markup.escape(", ".join(_kinds(entry.spec))),
+                markup.escape("" if entry.spec.spec is None else spec_text(entry.spec.spec)),
+                markup.escape(entry.spec.description),
+            )
+            for entry in self.entries
+        ]
+        if not rows:
+            return markup.section("No properties")
+        title = "Properties" if self.is_complete else f"The first {len(rows)} properties"
+        columns = ("key", "value", "may be", "spec", "description")
+        return markup.section(title, markup.table(columns, rows))
+
+
+def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
+    """Yields all properties below one; without recursion, because there may be many levels."""
+    seen = {key}
+    levels = [iter(list_below(key))]
+    while levels:
+        spec = next(levels[-1], None)
+        if spec is None:
+            levels.pop()
+            continue
+        if spec.key in seen:
+            continue
+        seen.add(spec.key)
+        value, refusal = None, ""
+        depth = len(levels) - 1
+        if spec.readable:
+            try:
+                value = read(spec.key)
+            except (DmEnvRpcError, ProtocolError) as error:
+                refusal = _reason(error)
+        if spec.listable:
+            try:
+                levels.append(iter(list_below(spec.key)))
+            except DmEnvRpcError as error:
+                refusal = refusal or _reason(error)
+        yield TreeEntry(spec, depth, value, refusal)
+
+
+def _key_cell(entry: TreeEntry) -> str:
+    indent = f"padding-left:{1.2 * min(entry.depth, 20):.1f}em"
+    return f'<span style="{indent}"><b>{markup.escape(entry.spec.key, 200)}</b></span>'
+
+
+def _value_cell(entry: TreeEntry) -> str:
+    if entry.refusal:
+        return f"<i>{markup.escape(entry.refusal)}</i>"
+    if not entry.spec.readable:
+        return ""
+    is_short = np.ndim(entry.value) == 1 and len(entry.value) <= _FEW
+    return markup.escape(in_short(entry.value)) if is_short else show_value(entry.value)
+
+
+def _reason(error: DmEnvRpcError | ProtocolError) -> str:
+    return f"{error.code_name}: {error.message}" if isinstance(error, DmEnvRpcError) else str(error)
+
+
+def _kinds(spec: PropertySpec) -> list[str]:
+    done = {"readable": "read", "writable": "written", "listable": "listed"}
+    return [word for kind, word in done.items() if getattr(spec, kind)]
+
+
+def _value_text(entry: TreeEntry) -> str:
+    if entry.refusal:
+        return f" ({entry.refusal})"
+    if not entry.spec.readable:
+        return ""
+    text = " ".join(repr(getattr(entry.value, "tolist", lambda: entry.value)()).split())
+    return f" = {markup.shorten(text, 60)}"
+
+
+def _remark(entry: TreeEntry) -> str:
+    kinds = ", ".join(_kinds(entry.spec))
+    text = f"  ({kinds})" if kinds else ""
+    return f"{text}  {entry.spec.description}".rstrip()
 
 
 class PropertiesExtension(PropertyAccess):

@@ -29,7 +29,7 @@ from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.processes import START_SECONDS, UNBUFFERED, asked, check_process
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system.waiting import Deadline
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

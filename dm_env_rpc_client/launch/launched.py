@@ -20,9 +20,9 @@ from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.readiness import check_answers
 from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
-from dm_env_rpc_client.launch.descendants import doing
+from dm_env_rpc_client.launch.ports import doing
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system.waiting import Deadline
 
 LOG_BYTES = 64 << 10
 """How much of the end of its output a launched server's `logs` returns."""

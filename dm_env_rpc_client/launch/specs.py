@@ -13,7 +13,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.containers import Progress, from_docker
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python, from_source
-from dm_env_rpc_client.system import launch_text
+from dm_env_rpc_client.system import sources
 
 Launcher: TypeAlias = Callable[[], Launch]
 """Starts a server; called again to start it anew."""
@@ -24,7 +24,7 @@ Address: TypeAlias = str | Launcher
 
 def is_address(given: Address) -> bool:
     """Whether this is the address of a server that is running, and not one to launch."""
-    return isinstance(given, str) and not launch_text.is_launch(given)
+    return isinstance(given, str) and not sources.is_launch(given)
 
 
 def launcher_of(
@@ -48,18 +48,18 @@ def launcher_of(
     Raises:
       SpecError: the text has another form.
     """
-    if python is not None and not (isinstance(given, str) and given.startswith(launch_text.PYTHON)):
+    if python is not None and not (isinstance(given, str) and given.startswith(sources.PYTHON)):
         raise SpecError(f"python={os.fspath(python)!r} is for python:MODULE:NAME, got {given!r}")
     if not isinstance(given, str):
         _check_launches(given)
         return given
     timeout = options.timeout
     seconds = START_SECONDS if isinstance(timeout, DefaultSeconds) else timeout
-    if given.startswith(launch_text.SOURCES):
+    if given.startswith(sources.SOURCES):
         return functools.partial(from_source, given, timeout=seconds)
     name, _, rest = given.partition(":")
     scheme = f"{name}:"
-    if scheme == launch_text.PYTHON:
+    if scheme == sources.PYTHON:
         reference, is_main = _without_thread(rest)
         thread: Literal["main"] | None = "main" if is_main else None
         return functools.partial(
@@ -72,7 +72,7 @@ def launcher_of(
     if not argv:
         raise SpecError(f"expected {scheme} and what to start, got {given!r}")
     connecting = options.of_launched
-    if scheme == launch_text.PROCESS:
+    if scheme == sources.PROCESS:
         return functools.partial(from_process, argv, timeout=seconds, **connecting)
     return functools.partial(
         from_docker, argv[0], argv[1:], timeout=seconds, progress=progress, **connecting

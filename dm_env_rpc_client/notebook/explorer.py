@@ -15,21 +15,19 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.extensions.property_access import PropertyAccess
+from dm_env_rpc_client.extensions.properties import PropertiesExtension, PropertyAccess
 from dm_env_rpc_client.notebook.controls import Control, control_for
 from dm_env_rpc_client.notebook.keyboard import Keyboard
-from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.notebook.observation_view import ObservationView
-from dm_env_rpc_client.notebook.property_panel import PropertyPanel
+from dm_env_rpc_client.notebook.property_panel import LocalProperties, PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Stepper
-from dm_env_rpc_client.server.properties.strings import has_string_properties
+from dm_env_rpc_client.server.properties import has_string_properties
 from dm_env_rpc_client.tensors.controls import ROOT, Change, changed, checked_action
 from dm_env_rpc_client.tensors.displays import markup, plots
-from dm_env_rpc_client.tensors.displays.leaves import named_leaves, rebuild
+from dm_env_rpc_client.tensors.displays.markup import named_leaves, rebuild
 from dm_env_rpc_client.tensors.displays.progress import Progress
 from dm_env_rpc_client.tensors.displays.values import in_short
-from dm_env_rpc_client.tensors.sampling import sample
+from dm_env_rpc_client.tensors.specs import sample
 
 Policy = Callable[[dm_env.TimeStep], Any]
 

@@ -12,7 +12,7 @@ import dm_env
 from dm_env import specs
 
 from dm_env_rpc_client.tensors.displays.spec_tables import are_specs, spec_table
-from dm_env_rpc_client.tensors.displays.timestep_tables import show_timestep
+from dm_env_rpc_client.tensors.displays.values import show_timestep
 
 _HTML = "text/html"
 

@@ -8,7 +8,7 @@ import ipywidgets
 import numpy as np
 
 from dm_env_rpc_client.tensors.displays import images, markup
-from dm_env_rpc_client.tensors.displays.leaves import named_leaves
+from dm_env_rpc_client.tensors.displays.markup import named_leaves
 from dm_env_rpc_client.tensors.displays.spec_tables import ANY, value_range
 from dm_env_rpc_client.tensors.displays.values import show_value
 

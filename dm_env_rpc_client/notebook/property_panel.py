@@ -1,19 +1,50 @@
-"""A panel that shows and sets properties."""
+"""A panel that shows and sets properties, of a server or of an environment in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ipywidgets
 
-from dm_env_rpc_client.extensions.property_tree import TreeEntry
+from dm_env_rpc_client.extensions.properties import PropertyAccess, PropertySpec, TreeEntry
 from dm_env_rpc_client.notebook.controls import Control, control_for
+from dm_env_rpc_client.server.properties import HasStringProperties
 from dm_env_rpc_client.tensors.displays import markup
 from dm_env_rpc_client.tensors.displays.values import show_value
 
-if TYPE_CHECKING:
-    from dm_env_rpc_client.extensions.property_access import PropertyAccess
+
+class LocalProperties(PropertyAccess):
+    """The interface of `PropertiesExtension` for an environment in this process.
+
+    Values are strings. If the environment refuses, the error is the one that a server would send.
+
+    Args:
+      environment: the environment.
+    """
+
+    def __init__(self, environment: HasStringProperties):
+        super().__init__()
+        self._environment = environment
+
+    def read(self, key: str) -> Any:
+        return self._environment.read_property(key)
+
+    def write(self, key: str, value: Any) -> None:
+        self._environment.write_property(key, str(value))
+
+    def list(self, key: str = "") -> Sequence[PropertySpec]:
+        listed = self._environment.list_properties(key)
+        return [
+            PropertySpec.of_text(
+                child,
+                readable=attributes.is_readable,
+                writable=attributes.is_writable,
+                listable=attributes.is_listable,
+            )
+            for child, attributes in sorted(listed.items())
+        ]
+
 
 MAX_SHOWN = 200
 """The maximum number of properties that are shown."""

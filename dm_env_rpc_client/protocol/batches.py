@@ -22,31 +22,6 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors.limits import described, sendable
 
-__all__ = [
-    "AUTORESET_MODE",
-    "AUTORESET_MODES",
-    "MAX_NUM_ENVS",
-    "NUM_ENVS",
-    "OF_BATCH",
-    "RESET_MASK",
-    "ROWS",
-    "ROW_ERRORS",
-    "ROW_ERROR_BYTES",
-    "SETTINGS",
-    "STEP_MASK",
-    "STEP_TYPE",
-    "WORLD_AUTORESET_MODE",
-    "WORLD_NUM_ENVS",
-    "check_step",
-    "checked_reset_mask",
-    "next_kind",
-    "num_rows",
-    "row_error",
-    "row_errors",
-    "row_errors_text",
-    "row_index",
-]
-
 NUM_ENVS = "num_envs"
 """The setting of a CreateWorld with the number of rows, an integer."""
 

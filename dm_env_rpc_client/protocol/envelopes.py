@@ -21,21 +21,6 @@ from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 
-__all__ = [
-    "DECODE_ERRORS",
-    "Buffer",
-    "EncodedRequest",
-    "EnvironmentRequest",
-    "EnvironmentResponse",
-    "Outgoing",
-    "Request",
-    "Response",
-    "answer_field",
-    "decode_response",
-    "encode_request",
-    "over_limit",
-]
-
 Request: TypeAlias = (
     dm_env_rpc_pb2.CreateWorldRequest
     | dm_env_rpc_pb2.JoinWorldRequest

@@ -16,15 +16,6 @@ import dm_env
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError
 
-__all__ = [
-    "TRANSITIONS",
-    "Lifecycle",
-    "State",
-    "advance",
-    "next_states",
-    "step_type",
-]
-
 
 class State(enum.Enum):
     """The state of a connection."""

@@ -30,8 +30,6 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
-__all__ = ["MAX_BYTES_IN_FLIGHT", "MAX_REQUESTS_IN_FLIGHT", "Pending", "Pipeline"]
-
 MAX_REQUESTS_IN_FLIGHT = 1024
 """The maximum number of pending requests. Further ones wait, so that answers never fill the
 buffers to the point where the peer stops reading."""

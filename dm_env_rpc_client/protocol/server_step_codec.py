@@ -23,8 +23,6 @@ from dm_env_rpc_client.tensors.codecs import read_varint, varint
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
-__all__ = ["ServerStepCodec", "StepAsked"]
-
 _ENVELOPE_STEP = 0x1A
 _ACTION = 0x0A
 _REQUESTED = 0x12

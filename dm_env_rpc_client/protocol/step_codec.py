@@ -46,8 +46,6 @@ from dm_env_rpc_client.tensors.codecs import read_varint, varint
 from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
-__all__ = ["StepCodec", "answer_memory"]
-
 _STEP = "step"
 
 # Tags: the number of the field << 3 | its wire type.

@@ -28,20 +28,6 @@ from dm_env_rpc_client.tensors.codecs import read_varint, varint
 from dm_env_rpc_client.tensors.limits import Budget, Limits
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-__all__ = [
-    "KEY",
-    "MISSING",
-    "VALUE",
-    "EntryWriter",
-    "FieldReaders",
-    "Reader",
-    "as_integer",
-    "elements_in",
-    "elements_reader",
-    "memory_of",
-    "read_entry",
-]
-
 _SHAPE = b"\x7a"
 KEY = 0x08
 VALUE = 0x12

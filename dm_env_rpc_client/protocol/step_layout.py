@@ -9,7 +9,7 @@ if it is an image.
 
 After the comparison there is nothing left that could be wrong with most answers, so their elements
 are read only when they are asked for (`UnreadStep`), or those of many answers together
-(`mid_steps.py`).
+(`timesteps.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ import numpy as np
 from dm_env_rpc_client.protocol.envelopes import Buffer
 from dm_env_rpc_client.protocol.step_fields import MISSING, Reader, elements_in, elements_reader
 from dm_env_rpc_client.tensors.spec_manager import TensorField
-
-__all__ = ["FoundEntry", "StepAnswer", "StepLayout", "UnreadStep"]
 
 _MAX_TEXT = 1 << 10
 """The longest string that is remembered as a part of answers."""

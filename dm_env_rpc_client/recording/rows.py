@@ -18,7 +18,7 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.bounded_records import FileBudget
-from dm_env_rpc_client.tensors.batch_specs import row_tensor_spec
+from dm_env_rpc_client.tensors.columns import row_tensor_spec
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.tensors.specs import tensor_spec_to_dm_env_spec
 

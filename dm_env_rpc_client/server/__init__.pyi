@@ -1,11 +1,11 @@
 from .activity import ServerStats as ServerStats
+from .errors import RequestError as RequestError
 from .games.catch import Catch as Catch
 from .games.race import Race as Race
 from .hosting import Server as Server
 from .hosting import Tls as Tls
 from .hosting import serve as serve
-from .properties.offered import Properties as Properties
-from .request_errors import RequestError as RequestError
-from .worlds.game import Game as Game
+from .properties import Properties as Properties
 from .worlds.world import Agent as Agent
+from .worlds.world import Game as Game
 from .worlds.world import World as World

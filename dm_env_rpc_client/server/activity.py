@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, MutableSequence
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.server.error_log import Allowance
+from dm_env_rpc_client.server.errors import Allowance
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors.limits import shortened
 

@@ -23,14 +23,18 @@ from dm_env_rpc_client.server.batch_settings import (
     indices,
     of_reset,
 )
-from dm_env_rpc_client.server.error_log import Report, unreported
+from dm_env_rpc_client.server.errors import (
+    Report,
+    RequestError,
+    environments_own,
+    in_request,
+    unreported,
+)
 from dm_env_rpc_client.server.owned import in_thread_of
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError, environments_own, in_request
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import EnvironmentRows, Rows, named
 from dm_env_rpc_client.server.turns import Turns, Waits
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
-from dm_env_rpc_client.server.worlds.spec_checks import METHODS, Specs, specs_of
+from dm_env_rpc_client.server.worlds.flat_specs import METHODS, FlatSpecs, Specs, specs_of
 from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.limits import DEFAULT
 from dm_env_rpc_client.tensors.structures import leaves

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.tensors import nesting
 
 Settings: TypeAlias = Mapping[str, Any]

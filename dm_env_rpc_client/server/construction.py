@@ -16,14 +16,11 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
 from dm_env_rpc_client.server.batch import Batch
 from dm_env_rpc_client.server.batch_settings import AskedRows, check_num_envs
-from dm_env_rpc_client.server.error_log import Report, unreported
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.errors import Report, RequestError, unreported
 from dm_env_rpc_client.server.turns import Waits
-from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.server.worlds.spec_checks import METHODS
-from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.system.conversions import converted
-from dm_env_rpc_client.system.wrong_returns import class_name, described
+from dm_env_rpc_client.server.worlds.flat_specs import METHODS
+from dm_env_rpc_client.server.worlds.world import Game, World
+from dm_env_rpc_client.system.conversions import class_name, converted, described
 from dm_env_rpc_client.tensors import nesting
 
 SERVED = (

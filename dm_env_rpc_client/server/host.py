@@ -12,13 +12,11 @@ from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.activity import Activity, Counts
 from dm_env_rpc_client.server.batch import properties_of_batches
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.errors import ErrorLog, refusal_of
 from dm_env_rpc_client.server.options import Handler, ServeOptions
-from dm_env_rpc_client.server.properties.offered import Properties, answer_property_request
-from dm_env_rpc_client.server.request_errors import refusal_of
-from dm_env_rpc_client.server.worlds.holding import Share
+from dm_env_rpc_client.server.properties import Properties, answer_property_request
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
+from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
 from dm_env_rpc_client.system.owners import MainOwner
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,

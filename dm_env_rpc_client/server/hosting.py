@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.server.activity import ServerStats
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.errors import ErrorLog
 from dm_env_rpc_client.server.factories import Hosted
 from dm_env_rpc_client.server.host import Host, listener_options
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ANYWHERE, ServeOptions
 from dm_env_rpc_client.server.processes.workers import Workers
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.making import Kind
-from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.server.worlds.world import Game, World
 from dm_env_rpc_client.system.keywords import check_keywords, takes
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.net.credentials import Tls as Tls  # noqa: PLC0414  # for `server`

@@ -9,10 +9,9 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client.protocol.batches import NUM_ENVS
 from dm_env_rpc_client.server.construction import check_made, construct
-from dm_env_rpc_client.server.error_log import Report, unreported
+from dm_env_rpc_client.server.errors import Report, RequestError, unreported
 from dm_env_rpc_client.server.owned import OwnedEnvironment, OwnedGame
-from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.world import Game
 from dm_env_rpc_client.system.conversions import check_mode, converted, is_foreign
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import Owner, OwnerThread

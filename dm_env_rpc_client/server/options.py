@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from google.protobuf import message as protobuf_message
 
     from dm_env_rpc_client.server.factories import Factory, Hosted
-    from dm_env_rpc_client.server.properties.offered import Properties
-    from dm_env_rpc_client.server.worlds.game import Game
-    from dm_env_rpc_client.server.worlds.world import World
+    from dm_env_rpc_client.server.properties import Properties
+    from dm_env_rpc_client.server.worlds.world import Game, World
     from dm_env_rpc_client.transports.endpoint import Transport
     from dm_env_rpc_client.transports.net.credentials import ServerCredentials
 
@@ -187,8 +186,7 @@ class ServeOptions:
     @property
     def made(self) -> World | Game | None:
         """The only world, or the game in it, if that is made already."""
-        from dm_env_rpc_client.server.worlds.game import Game
-        from dm_env_rpc_client.server.worlds.world import World
+        from dm_env_rpc_client.server.worlds.world import Game, World
 
         return self.environment if isinstance(self.environment, World | Game) else None
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import dm_env
 
-from dm_env_rpc_client.server.properties.of_environment import properties_of
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.game import Game, Player
+from dm_env_rpc_client.server.errors import RequestError
+from dm_env_rpc_client.server.properties import Properties, properties_of
+from dm_env_rpc_client.server.worlds.world import Game, Player
+from dm_env_rpc_client.system.conversions import class_name
 from dm_env_rpc_client.system.owners import Owner
-from dm_env_rpc_client.system.wrong_returns import class_name
 
 
 def _forwarded(name: str) -> Callable[..., Any]:

@@ -14,15 +14,13 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import environment_error
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, check_taken
-from dm_env_rpc_client.server.worlds.spec_checks import Specs, specs_of
-from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
-from dm_env_rpc_client.system.wrong_returns import check_time_step
+from dm_env_rpc_client.server.errors import environment_error
+from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, Specs, check_taken, specs_of
+from dm_env_rpc_client.server.worlds.world import begun, next_step_type
+from dm_env_rpc_client.system.conversions import check_time_step
 from dm_env_rpc_client.tensors import nesting, structures
-from dm_env_rpc_client.tensors.batch_specs import VARIABLE, batch_spec
-from dm_env_rpc_client.tensors.columns import Column
+from dm_env_rpc_client.tensors.columns import VARIABLE, Column, batch_spec
 from dm_env_rpc_client.tensors.structures import leaves
 
 _FIRST, _MID, _LAST = dm_env.StepType

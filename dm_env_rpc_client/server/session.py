@@ -25,13 +25,13 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
 from dm_env_rpc_client.server import waiting
 from dm_env_rpc_client.server.activity import STEPS
-from dm_env_rpc_client.server.host import WAITING_FOR, Host
-from dm_env_rpc_client.server.request_errors import (
+from dm_env_rpc_client.server.errors import (
     RequestError,
     environment_error,
     in_request,
     refusal_of,
 )
+from dm_env_rpc_client.server.host import WAITING_FOR, Host
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
 from dm_env_rpc_client.server.worlds.making import ENVIRONMENT
 from dm_env_rpc_client.server.worlds.world import Agent

@@ -1,5 +1,8 @@
 """The environments that a text names, for `serve`, the command `dm-env-rpc serve` and `make`.
 
+They are here and not in `launch`, so that a command that gets an address imports no more than it
+needs.
+
 The server and the command find them alike, and know neither the client nor the bridges. So what
 makes an environment stands here by name, and is imported with the first environment of its kind.
 """
@@ -7,9 +10,13 @@ makes an environment stands here by name, and is imported with the first environ
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
+import os
 import pkgutil
 import re
+import sys
+import traceback
 import urllib.parse
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,8 +24,84 @@ from typing import Any, NamedTuple
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.plain_text import did_you_mean
-from dm_env_rpc_client.system.launch_text import DOCKER, PROCESS, PYTHON
-from dm_env_rpc_client.system.objects import load_object
+
+PROCESS, DOCKER, PYTHON = "process:", "docker:", "python:"
+"""What the texts begin with; `launch.specs` says what follows."""
+
+SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
+"""The same for environments of other packages, which `dm-env-rpc serve` serves."""
+
+
+def is_launch(text: str) -> bool:
+    """Whether a text names a server to launch, and not an address."""
+    return text.startswith((PROCESS, DOCKER, PYTHON, *SOURCES))
+
+
+def look_in_current_folder() -> None:
+    """Has imports find the modules of the current folder, too, as commands do."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def load_object(reference: str, what: str) -> Any:
+    """Imports the object that MODULE:NAME names.
+
+    Args:
+      reference: MODULE:NAME.
+      what: the purpose of the object, for error messages.
+
+    Raises:
+      SpecError: the module cannot be imported, or has no such object.
+    """
+    module_name, found, name = reference.partition(":")
+    if not found or not module_name or not name:
+        raise SpecError(f"{what} looks like MODULE:NAME, such as my_envs:make, got {reference!r}")
+    try:
+        loaded: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"cannot import {module_name!r}: {raised_by(error)}") from error
+    for part in name.split("."):
+        try:
+            loaded = getattr(loaded, part)
+        except AttributeError:
+            raise SpecError(f"{module_name!r} has no {name!r}") from None
+        except Exception as error:
+            raise SpecError(
+                f"cannot take {name!r} from {module_name!r}: {raised_by(error)}"
+            ) from error
+    return loaded
+
+
+def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """Returns a function of the user's own whose errors name it as their cause.
+
+    Args:
+      function: a function that `load_object` returned.
+      what: the purpose of the function, for error messages.
+
+    Returns:
+      A function with the same arguments and result. It raises SpecError instead of any other
+      exception.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except SpecError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise SpecError(f"{what} failed: {raised_by(error)}") from error
+
+    return call
+
+
+def raised_by(error: BaseException) -> str:
+    """Describes an error and the place that raised it in one line, unlike a traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
 
 WHAT_THERE_IS = (
     "name one of these: catch, an example game for one agent; race, one for several; "

@@ -1,4 +1,4 @@
-"""Waits that a signal ends, and calls that no signal interrupts.
+"""Waits: until a deadline, for a signal, and for work in several threads.
 
 Python calls a signal's handler between two bytecodes of the main thread. A signal that comes after
 the last of them, just before the thread sleeps, or that the system gives to another thread, does
@@ -8,19 +8,65 @@ A handler that raises at the wrong point of `threading.Condition.wait`, and of w
 has it return without its lock, so that the `with` around it raises RuntimeError in the place of
 what the handler raised. At another point the lock is left locked. A handler that does not raise
 but sets the event that it interrupts may wait for that lock forever. Here there is no lock.
+
+`concurrent.futures` and `asyncio.to_thread` take no more work as soon as the main thread's code has
+ended. Functions that `atexit` calls come after that, and so does a thread that goes on training.
+Python 3.12.0 and 3.12.1 start no thread for `atexit`: then the calling thread does the work.
 """
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import contextlib
+import contextvars
+import dataclasses
 import functools
+import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
+from typing import Any, Generic, TypeVar
 
 from dm_env_rpc_client.system.locks import make_lock
+
+
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class Deadline:
+    """A time of the monotonic clock; `min` of several is the earliest.
+
+    A timeout limits one wait. An operation that waits several times makes a deadline of its
+    timeout once, and each wait takes what remains.
+
+    Attributes:
+      time: seconds of `time.monotonic()`; infinite for a deadline that never passes.
+    """
+
+    time: float
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """Returns the deadline this many seconds from now; one that never passes for None."""
+        return cls(math.inf if seconds is None else time.monotonic() + seconds)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until it passes, 0.0 if it has; None if it never does.
+
+        This is what `wait`, `join` and `select` take as a timeout. For a socket 0.0 means
+        non-blocking, so look at it before `settimeout`.
+        """
+        if self.time == math.inf:
+            return None
+        return max(0.0, self.time - time.monotonic())
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether no time remains."""
+        return time.monotonic() >= self.time
+
 
 PART_SECONDS = 0.5
 """The longest sleep, so the longest time until a signal's handler is called."""
@@ -148,3 +194,100 @@ def later_signals() -> Iterator[None]:
         own = handlers[number]
         assert callable(own), "only such were replaced"
         own(number, None)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MOST_THREADS = 64
+"""The number of items that are worked on at the same time."""
+
+
+def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
+    """Does something for each item, for several at the same time, and waits for all.
+
+    After an error, or an interrupt of the wait, no further item is begun. What `action` raises is
+    raised here, the error of the first item if there are several.
+
+    Args:
+      items: the items.
+      action: called with each.
+    """
+    work = _Work(items, action)
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(min(MOST_THREADS, len(work.left))):
+            thread = threading.Thread(target=work.run, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # The interpreter exits, or the system has no more threads.
+                break
+            threads.append(thread)
+        if not threads:
+            work.run()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        work.left.clear()
+        for thread in threads:
+            thread.join()
+        raise
+    for index in sorted(work.failures):
+        raise work.failures[index]
+
+
+def can_start_threads() -> bool:
+    """Whether a thread can be started: not at the exit of some Pythons, nor above a limit."""
+    thread = threading.Thread(target=lambda: None, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join()
+    return True
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    """Calls a function in a thread of its own and waits for it, as `asyncio.to_thread` does."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Result] = loop.create_future()
+    call = functools.partial(contextvars.copy_context().run, function, *arguments, **named)
+
+    def run() -> None:
+        finish: Callable[[], object]
+        try:
+            finish = functools.partial(outcome.set_result, call())
+        except BaseException as error:
+            finish = functools.partial(outcome.set_exception, error)
+        try:
+            loop.call_soon_threadsafe(lambda: None if outcome.done() else finish())
+        except RuntimeError:
+            pass  # The loop was closed meanwhile.
+
+    try:
+        threading.Thread(target=run, daemon=True).start()
+    except RuntimeError:
+        return call()
+    return await outcome
+
+
+class _Work(Generic[Item]):
+    """Items that some threads share."""
+
+    def __init__(self, items: Iterable[Item], action: Callable[[Item], object]):
+        self.left = collections.deque(enumerate(items))
+        self.failures: dict[int, BaseException] = {}
+        self._action = action
+
+    def run(self) -> None:
+        """Takes one item after the other."""
+        while True:
+            try:
+                index, item = self.left.popleft()
+            except IndexError:
+                return
+            try:
+                self._action(item)
+            except BaseException as error:
+                self.failures[index] = error
+                self.left.clear()

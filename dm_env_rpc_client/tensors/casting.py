@@ -18,7 +18,7 @@ import numpy.typing as npt
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.endless import text_of
+from dm_env_rpc_client.tensors.nesting import text_of
 
 Array = npt.NDArray[Any]
 

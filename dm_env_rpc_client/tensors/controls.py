@@ -17,8 +17,7 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.displays.leaves import named_leaves
-from dm_env_rpc_client.tensors.displays.markup import shorten
+from dm_env_rpc_client.tensors.displays.markup import named_leaves, shorten
 from dm_env_rpc_client.tensors.displays.values import in_short
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec

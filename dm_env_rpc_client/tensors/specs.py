@@ -1,5 +1,9 @@
 """TensorSpec messages to dm_env specs and back, and their bounds.
 
+dm_env has no such specs; its own, with -1 in their shape, refuse every array. These subclasses
+accept any length along that axis and otherwise behave like their base classes ("Variable lengths"
+in the protocol overview).
+
 Bounds are inclusive; there is one for all elements of the tensor or one for each ("Ranges" in the
 protocol overview). Servers of the 1.0 line send scalar bounds in fields whose numbers are reserved
 in the current protocol; these are read, never written.
@@ -7,21 +11,102 @@ in the current protocol; these are read, never written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from dm_env import specs
+from google.protobuf import any_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, codecs, packing
 from dm_env_rpc_client.tensors.limits import Budget
-from dm_env_rpc_client.tensors.variable_specs import (
-    VariableArray,
-    VariableBoundedArray,
-    VariableStringArray,
-    bounded_array,
-)
+
+
+def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
+    """Gives a shape to a new spec that was made with shape () and scalar bounds.
+
+    Given the shape, dm_env would refuse -1, and would compare the two bounds in arrays of that
+    shape, which a server may have made gigabytes. It has no public way to avoid that.
+    """
+    spec._shape = tuple(int(size) for size in shape)
+
+
+def bounded_array(
+    shape: tuple[int, ...], dtype: npt.DTypeLike, minimum: Any, maximum: Any, name: str | None
+) -> specs.BoundedArray:
+    """Returns `dm_env.specs.BoundedArray`; scalar bounds take no arrays of the shape."""
+    if np.ndim(minimum) or np.ndim(maximum):
+        return specs.BoundedArray(shape, dtype, minimum, maximum, name)
+    bounded = specs.BoundedArray((), dtype, minimum, maximum, name)
+    set_shape(bounded, shape)
+    return bounded
+
+
+def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
+    """Returns the bounds of a spec of numbers or bools; without any, those of its dtype."""
+    if spec.dtype.kind == "b":
+        return 0, 1
+    if isinstance(spec, specs.BoundedArray):
+        return spec.minimum, spec.maximum
+    if spec.dtype.kind == "f":
+        return -np.inf, np.inf
+    info = np.iinfo(spec.dtype)
+    return np.array(info.min, spec.dtype), np.array(info.max, spec.dtype)
+
+
+class _VariableShape(specs.Array):
+    """Validates a value with a spec that has the value's length along the -1 axis."""
+
+    __slots__ = ()
+
+    def _with_length(self, length: int) -> specs.Array:
+        shape = tuple(length if size < 0 else size for size in self.shape)
+        fixed = next(base for base in type(self).__mro__ if base.__module__ == specs.__name__)
+        kwargs = {**self._get_constructor_kwargs(), "shape": shape}
+        return fixed(**kwargs)
+
+    def validate(self, value: Any) -> npt.NDArray[Any]:
+        """Returns `value` as an array; ValueError if it does not conform."""
+        array = np.asarray(value)
+        axis = next(axis for axis, size in enumerate(self.shape) if size < 0)
+        length = array.shape[axis] if array.ndim == len(self.shape) else 1
+        conforming: npt.NDArray[Any] = self._with_length(length).validate(value)
+        return conforming
+
+    def generate_value(self) -> Any:
+        """Returns a conforming value with length 1 along the variable axis."""
+        return self._with_length(1).generate_value()
+
+
+class VariableArray(_VariableShape, specs.Array):
+    """`dm_env.specs.Array` whose shape has one -1."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.shape, self.dtype, self.name)
+
+
+class VariableBoundedArray(_VariableShape, specs.BoundedArray):
+    """`dm_env.specs.BoundedArray` whose shape has one -1 and whose bounds are scalars."""
+
+    def __init__(
+        self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None
+    ) -> None:
+        super().__init__((), dtype, minimum, maximum, name)
+        set_shape(self, shape)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.shape, self.dtype, self.minimum, self.maximum, self.name)
+
+
+class VariableStringArray(_VariableShape, specs.StringArray):
+    """`dm_env.specs.StringArray` whose shape has one -1."""
+
+    __slots__ = ()
 
 
 class Bounds(NamedTuple):
@@ -296,3 +381,37 @@ def _check_order(given: Bounds, codec: codecs.Codec, where: str) -> None:
 
 def _where(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> str:
     return f"spec {tensor_spec.name!r}"
+
+
+_WIDEST = 2**31 - 1
+
+
+def sample(spec: specs.Array, random: np.random.Generator) -> Any:
+    """Draws a value that conforms to `spec`.
+
+    Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are
+    normally distributed, integers without bounds are uniform over 32 bits. For other dtypes it
+    is the value that `generate_value` of the spec returns.
+    """
+    template = spec.generate_value()
+    shape, dtype = np.shape(template), spec.dtype
+    bounded = isinstance(spec, specs.BoundedArray)
+    if dtype.kind == "b":
+        return random.integers(2, size=shape).astype(bool)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        low = spec.minimum if bounded else max(info.min, -_WIDEST)
+        high = spec.maximum if bounded else min(info.max, _WIDEST)
+        return random.integers(low, high, size=shape, dtype=dtype, endpoint=True)
+    if dtype.kind == "f":
+        finite = np.finfo(dtype).max / 2
+        low = np.clip(spec.minimum if bounded else -np.inf, -finite, finite)
+        high = np.clip(spec.maximum if bounded else np.inf, -finite, finite)
+        even = random.random(shape)
+        normal = np.clip(random.standard_normal(shape), low, high)
+        drawn = np.where(high - low < finite, low + (high - low) * even, normal).astype(dtype)
+        return np.clip(drawn, spec.minimum, spec.maximum) if bounded else drawn
+    if dtype.kind == "O" and not isinstance(spec, specs.StringArray):
+        messages = np.fromiter((any_pb2.Any() for _ in range(template.size)), object, template.size)
+        return messages.reshape(shape) if shape else messages[0]
+    return template

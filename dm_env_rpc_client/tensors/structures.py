@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from dm_env_rpc_client.tensors import endless, nesting
+from dm_env_rpc_client.tensors import nesting
 
 _Take: TypeAlias = Callable[[Any, list[Any]], None]
 """Appends the leaves of a value to a list."""
@@ -147,7 +147,7 @@ def _walk(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ..
 def _check_depth(structure: Any, path: Sequence[Any]) -> None:
     """Raises SpecError for a structure that contains itself, or has too many levels for names."""
     if len(path) >= nesting.MAX_NESTING:
-        raise endless.too_deep(structure, "specs", nesting.MAX_NESTING)
+        raise nesting.too_deep(structure, "specs", nesting.MAX_NESTING)
 
 
 def _parts(structure: Any) -> list[tuple[Any, Any]] | None:

@@ -14,7 +14,7 @@ from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream, Reopen
 from dm_env_rpc_client.transports.net.credentials import GrpcCredentials, Tls
-from dm_env_rpc_client.transports.net.waits import IN_LOOP, Waits
+from dm_env_rpc_client.transports.net.sockets import IN_LOOP, Waits
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 _AGAIN_SECONDS = 5.0

@@ -16,12 +16,11 @@ from dm_env import specs
 
 from dm_env_rpc_client import SpecError, connect, create_world, make
 from dm_env_rpc_client.cli import entry
-from dm_env_rpc_client.cli.stepping import policies
+from dm_env_rpc_client.cli.stepping import episodes
 from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.setting_text import parse_settings
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray, sample
 from tests.cli.commands import address_of, command, ended, invoke, started
 from tests.launch.processes import children_of, is_alive
 from tests.support.environments import Robot
@@ -254,9 +253,9 @@ def test_random_actions_reach_both_ends(random: np.random.Generator) -> None:
 def test_policies_repeat_with_their_seed() -> None:
     spec: dict[str, Any] = Robot().action_spec()
     timestep = dm_env.restart({})
-    first, second = (policies.make_policy("random", spec, seed=4)(timestep) for _ in range(2))
+    first, second = (episodes.make_policy("random", spec, seed=4)(timestep) for _ in range(2))
     np.testing.assert_array_equal(first["arm"]["torque"], second["arm"]["torque"])
-    constant = policies.make_policy("constant", spec, None)
+    constant = episodes.make_policy("constant", spec, None)
     assert constant(timestep) is constant(timestep)
     with pytest.raises(SpecError, match="random, constant or MODULE:FUNCTION"):
-        policies.make_policy("clever", spec, None)
+        episodes.make_policy("clever", spec, None)

@@ -24,10 +24,9 @@ from dm_env_rpc_client.compliance import (
 )
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import foundations
-from dm_env_rpc_client.compliance.facts import Facts, Takes
-from dm_env_rpc_client.compliance.outcome import NotOfferedError
+from dm_env_rpc_client.compliance.outcome import Facts, NotOfferedError, Takes
 from dm_env_rpc_client.compliance.probe import Probe
-from dm_env_rpc_client.compliance.table import FOUNDATIONS
+from dm_env_rpc_client.compliance.runner import FOUNDATIONS
 from dm_env_rpc_client.testing import ScriptedServer, answering
 from tests.compliance import playground
 from tests.compliance.breakage import OPTIONS, session_of

@@ -13,7 +13,7 @@ from google.protobuf import any_pb2
 
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
 from dm_env_rpc_client.server import Catch, Race, serve
-from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoundedArray
+from dm_env_rpc_client.tensors.specs import VariableArray, VariableBoundedArray
 from tests.compliance import playground
 from tests.compliance.limited_servers import Minimal, OneConnection
 from tests.reliability.recording import Seen

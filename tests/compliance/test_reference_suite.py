@@ -19,7 +19,7 @@ from dm_env_rpc.v1.compliance import (
 
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 from tests.compliance.test_good_servers import Arm
 
 

@@ -29,7 +29,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.distributed import Batch, LocalRollouts, RayRollouts, RemoteEnvironments
-from dm_env_rpc_client.distributed.worker import Worker
+from dm_env_rpc_client.distributed.rollouts import Worker
 from dm_env_rpc_client.server import Catch, serve
 from tests.adaptors.sameness import same
 from tests.distributed.actors import (

@@ -17,7 +17,7 @@ from dm_env_rpc_client import (
     connect,
     make,
 )
-from dm_env_rpc_client.distributed import RayServers, ray_servers
+from dm_env_rpc_client.distributed import RayServers, on_ray
 from tests.support.environments import Echo
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -66,7 +66,7 @@ def test_what_serve_refuses_is_refused_here(ray: Any) -> None:
 def test_plaintext_stays_on_loopback(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # The machine of a cluster that others reach.
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.1")
-    host = ray_servers._Host()
+    host = on_ray._Host()
     with pytest.raises(SpecError, match=r"other machines can reach 192\.0\.2\.1:0"):
         host.start(Echo, {})
     host.stop()

@@ -29,8 +29,6 @@ PUBLIC_MODULES = (
             "distributed",
             "extensions.legacy_properties",
             "extensions.properties",
-            "extensions.property_access",
-            "extensions.property_spec",
             "notebook",
             "recording",
             "server",

@@ -17,14 +17,14 @@ import dm_env_rpc_client
 from dm_env_rpc_client import Limits, server
 from dm_env_rpc_client.cli import health
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.distributed import ray_package
+from dm_env_rpc_client.distributed import on_ray
 from dm_env_rpc_client.environment import base_adaptor
 from dm_env_rpc_client.launch import containers, launched, processes
 from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.recording import container, recorder
-from dm_env_rpc_client.server import batch_settings, error_log
+from dm_env_rpc_client.server import batch_settings, errors
 from dm_env_rpc_client.server.processes import worker, workers
-from dm_env_rpc_client.system import busy_wait, children
+from dm_env_rpc_client.system import children, polling
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.displays import images
 from dm_env_rpc_client.transports import streams
@@ -68,7 +68,7 @@ STATED = [
     Stated("launch.containers:from_docker", r"or with `target` (\d+)", containers._STANDALONE_PORT),
     Stated("launch.launched:Launch.logs", r"(\d+) KiB", launched.LOG_BYTES >> 10),
     Stated("launch.launched:Launch.end", r"at most (\d+) s", launched._END_SECONDS),
-    Stated("distributed.ray_package:end", r"within (\d+) seconds", ray_package._END_SECONDS),
+    Stated("distributed.on_ray:end", r"within (\d+) seconds", on_ray._END_SECONDS),
     Stated("transports.health_check:check_health", r"at most (\d+) bytes",
            health._LONGEST_NAME),
     Stated("tensors.bounded_parsing:", r"up to (\d+) KiB are parsed without",
@@ -111,7 +111,7 @@ STATED = [
     Stated("CHANGELOG.md", r"A launched server has (\d+) s until it must answer",
            processes.START_SECONDS),
     Stated("CHANGELOG.md", r"`Server.errors` holds the last (\d+) exceptions",
-           error_log.KEPT_ERRORS),
+           errors.KEPT_ERRORS),
 ]  # fmt: skip
 
 
@@ -144,7 +144,7 @@ OTHER = {
     ("client.connecting:connect", "80 s"),
     ("client.connecting:connect", "20 s"),
     # RFC 9113, section 6.5.2.
-    ("transports.http2.protocol.header_decoder:HeaderDecoder", "32 bytes"),
+    ("transports.http2.protocol.headers:HeaderDecoder", "32 bytes"),
 }
 """Numbers with a unit that are no constants of this package."""
 
@@ -193,7 +193,7 @@ def test_no_docstring_states_an_amount_that_is_not_compared() -> None:
 
 def test_half_a_millisecond_is_what_a_wait_looks_for_input() -> None:
     assert "half a millisecond" in text_of("docs/explanations/how-a-step-travels.md")
-    assert busy_wait.SPIN_SECONDS == 0.5e-3
+    assert polling.SPIN_SECONDS == 0.5e-3
 
 
 def test_constants_that_are_the_same_number_are_equal() -> None:

@@ -9,9 +9,12 @@ import numpy as np
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import dm_env_rpc_pb2
-from dm_env_rpc_client.extensions.property_access import PropertyAccess
-from dm_env_rpc_client.extensions.property_spec import PropertyPermissionError, PropertySpec
-from dm_env_rpc_client.extensions.property_tree import MAX_PROPERTIES
+from dm_env_rpc_client.extensions.properties import (
+    MAX_PROPERTIES,
+    PropertyAccess,
+    PropertyPermissionError,
+    PropertySpec,
+)
 
 
 class Shelf(PropertyAccess):

@@ -29,8 +29,7 @@ from dm_env_rpc_client.launch import (
     from_python,
     processes,
 )
-from dm_env_rpc_client.launch.descendants import doing
-from dm_env_rpc_client.launch.ports import Port
+from dm_env_rpc_client.launch.ports import Port, doing
 from dm_env_rpc_client.system import children
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
 from tests.support.alarms import Alarm

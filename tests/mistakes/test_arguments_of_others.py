@@ -19,7 +19,7 @@ from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
 from dm_env_rpc_client.compliance import Options
 from dm_env_rpc_client.distributed import LocalRollouts, RayRollouts, RemoteEnvironments
-from dm_env_rpc_client.distributed.ray_servers import RayServers
+from dm_env_rpc_client.distributed.on_ray import RayServers
 from dm_env_rpc_client.server import Catch
 from dm_env_rpc_client.testing import FaultProxy
 from tests.mistakes.doors import NOWHERE, REMOTE, connect_async, never

@@ -8,7 +8,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.notebook.controls import Buttons, Sliders, Text, control_for
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 
 CASES: dict[str, tuple[specs.Array, type, Any]] = {
     "a choice": (specs.DiscreteArray(3), Buttons, 2),

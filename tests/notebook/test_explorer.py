@@ -22,7 +22,7 @@ from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
 from dm_env_rpc_client.errors import PropertyNotFoundError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.notebook import Explorer, explore
-from dm_env_rpc_client.notebook.local_properties import LocalProperties
+from dm_env_rpc_client.notebook.property_panel import LocalProperties
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.notebook.waiting import wait_for

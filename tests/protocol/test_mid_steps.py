@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
+from dm_env_rpc_client.protocol.timesteps import MidSteps
 from tests.protocol.test_step_codec import codec_of, response
 from tests.tensors.strategies import same_bits
 

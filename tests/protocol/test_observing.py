@@ -28,7 +28,7 @@ from dm_env_rpc_client.protocol import observing
 from dm_env_rpc_client.protocol.observing import ObservedPipeline
 from dm_env_rpc_client.protocol.pipeline import Pipeline
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.errors import ErrorLog
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import ObservedSession, open_session
 from dm_env_rpc_client.server.options import ServeOptions

@@ -19,11 +19,11 @@ from dm_env_rpc_client import dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.tensors.spec_manager import TensorField
-from dm_env_rpc_client.tensors.specs import named_tensor_spec
-from dm_env_rpc_client.tensors.variable_specs import (
+from dm_env_rpc_client.tensors.specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
+    named_tensor_spec,
 )
 from tests.recording.sessions import record, recorded
 from tests.support.environments import Constant

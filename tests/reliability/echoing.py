@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.support.environments import Echo
 from tests.support.scripted import number_of

@@ -13,7 +13,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Properties, serve
-from dm_env_rpc_client.server.error_log import KEPT_ERRORS, ErrorLog
+from dm_env_rpc_client.server.errors import KEPT_ERRORS, ErrorLog
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session

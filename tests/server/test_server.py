@@ -27,12 +27,12 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.errors import ErrorLog
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.tensors.settings import pack_settings
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.support.environments import Echo
 from tests.support.scripted import extension, settles

@@ -30,7 +30,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.system import owners
 from tests.server.hosted import Where

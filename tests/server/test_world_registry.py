@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.errors import ErrorLog, RequestError
 from dm_env_rpc_client.server.options import ServeOptions
-from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.holding import Share
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
+from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
 
 
 def test_a_factory_that_fails_while_the_server_stops_says_why() -> None:

@@ -9,7 +9,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 
 
 class Echo(dm_env.Environment):

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.system.polling import processors
 from tests.reliability.scorecard import is_strict
 
 _USUAL_LOAD = 2.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.system.polling import processors
 from tests.reliability.scorecard import FULL, MODE
 from tests.support import stopwatch
 from tests.support.stopwatch import Stopwatch, ends_within, time_limit

@@ -124,7 +124,7 @@ def test_tests_that_hang_fail_alone(tmp_path: Path) -> None:
 
 BUSY = """
 import os, threading, time
-from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.system.polling import processors
 
 def test_slow():
     time.sleep(1.5)  # Longer than its timeout, and not than a busy machine allows.

@@ -14,8 +14,8 @@ import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.system import busy_wait
-from dm_env_rpc_client.system.busy_wait import SPIN_SECONDS, BusyWait, at_work
+from dm_env_rpc_client.system import polling
+from dm_env_rpc_client.system.polling import SPIN_SECONDS, BusyWait, at_work
 from tests.support.scripted import served_echo
 
 
@@ -53,10 +53,10 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(busy_wait, "time", SimpleNamespace(perf_counter=lambda: made.now))
-    monkeypatch.setattr(busy_wait, "os", SimpleNamespace(sched_yield=made.offer))
-    monkeypatch.setattr(busy_wait, "processors", lambda: 2)
-    monkeypatch.setattr(busy_wait, "threads", {threading.get_ident()})
+    monkeypatch.setattr(polling, "time", SimpleNamespace(perf_counter=lambda: made.now))
+    monkeypatch.setattr(polling, "os", SimpleNamespace(sched_yield=made.offer))
+    monkeypatch.setattr(polling, "processors", lambda: 2)
+    monkeypatch.setattr(polling, "threads", {threading.get_ident()})
     return made
 
 
@@ -147,9 +147,9 @@ def test_while_the_other_end_runs_on_this_processor_it_looks_for_some_turns(cloc
         clock.wait(place, SOON)
     clock.away = lambda: SOON  # The input is there afterwards.
     # Meanwhile both can run, so that the system may give them a processor each.
-    assert turns(clock, place, have_looks=True) == pytest.approx(busy_wait._TRIALS, abs=2)
+    assert turns(clock, place, have_looks=True) == pytest.approx(polling._TRIALS, abs=2)
     assert rest_of(clock, place) >= 14
-    assert turns(clock, place, have_looks=True) == pytest.approx(busy_wait._TRIALS, abs=2)
+    assert turns(clock, place, have_looks=True) == pytest.approx(polling._TRIALS, abs=2)
 
 
 def test_beside_another_program_it_rests_soon_when_the_other_end_runs_here(clock: Clock) -> None:
@@ -184,7 +184,7 @@ def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock)
 
 
 def test_with_one_processor_it_never_looks(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy_wait, "processors", lambda: 1)
+    monkeypatch.setattr(polling, "processors", lambda: 1)
     place = BusyWait()
     assert all(clock.wait(place, SOON) == (None, 0) for _ in range(5_000))
 
@@ -193,19 +193,19 @@ def test_theprocessors_are_those_that_this_process_may_use() -> None:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
-        assert busy_wait.processors() == 1
+        assert polling.processors() == 1
     finally:
         os.sched_setaffinity(0, before)
-    assert busy_wait.processors() == len(before)
+    assert polling.processors() == len(before)
 
 
 def test_threads_of_the_parent_are_not_those_of_a_forked_child() -> None:
     with at_work():
         child = os.fork()
         if not child:
-            os._exit(len(busy_wait.threads))
+            os._exit(len(polling.threads))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert threading.get_ident() not in busy_wait.threads
+    assert threading.get_ident() not in polling.threads
 
 
 # At both ends.
@@ -246,7 +246,7 @@ def test_ends_in_one_process_do_not_take_the_interpreter_from_each_other(
         looked.add(threading.current_thread())
 
     with serve(Catch, transport="http2") as server, make(server.address) as environment:
-        monkeypatch.setattr(busy_wait, "os", SimpleNamespace(sched_yield=look))
+        monkeypatch.setattr(polling, "os", SimpleNamespace(sched_yield=look))
         environment.reset()
         for _ in range(200):
             environment.step({"paddle": 0})

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from dm_env_rpc_client.system import deadline
-from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system import waiting
+from dm_env_rpc_client.system.waiting import Deadline
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: made.now))
     return made
 
 

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from dm_env_rpc_client.system import busy_wait
+from dm_env_rpc_client.system import polling
 from dm_env_rpc_client.system.owners import (
     ElsewhereError,
     MainOwner,
@@ -225,12 +225,12 @@ def test_an_owner_that_leads_is_at_work_also_after_a_call_that_was() -> None:
     """Otherwise threads of the same process look for input while it works."""
 
     def at_work_within() -> bool:
-        with busy_wait.at_work():
-            with busy_wait.at_work():
+        with polling.at_work():
+            with polling.at_work():
                 pass
-            return threading.get_ident() in busy_wait.threads
+            return threading.get_ident() in polling.threads
 
     owner = OwnerThread("owner")
     assert owner.call(at_work_within)
-    assert owner.call(threading.get_ident) not in busy_wait.threads
+    assert owner.call(threading.get_ident) not in polling.threads
     owner.end()

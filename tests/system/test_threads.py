@@ -11,7 +11,7 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, connect
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.system.threads import MOST_THREADS, at_once, in_thread
+from dm_env_rpc_client.system.waiting import MOST_THREADS, at_once, in_thread
 from tests.reliability.connections.counting import CountingGym
 from tests.support.certificates import self_signed
 from tests.support.programs import run_python

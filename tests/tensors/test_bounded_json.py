@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors import bounded_parsing
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from dm_env_rpc_client.tensors import bounded_json
 )
 def test_json_bombs_are_refused_before_they_go_off(text: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        bounded_json.decode(text, "the text")
+        bounded_parsing.decode(text, "the text")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_json_bombs_are_refused_before_they_go_off(text: bytes, message: str) ->
     ],
 )
 def test_deep_looks_alone_are_no_bomb(text: bytes) -> None:
-    assert bounded_json.decode(text, "the text") == json.loads(text)
+    assert bounded_parsing.decode(text, "the text") == json.loads(text)
 
 
 def test_diagnostics_become_what_json_can_hold() -> None:
@@ -52,11 +52,11 @@ def test_diagnostics_become_what_json_can_hold() -> None:
         3: (True, None, "text"),
         "object": object(),
     }
-    assert bounded_json.jsonable(value) == {
+    assert bounded_parsing.jsonable(value) == {
         "array": [[1, 2]],
         "scalar": 0.5,
         "nan": None,
         "3": [True, None, "text"],
         "object": "object",
     }
-    bounded_json.decode(bounded_json.encode(bounded_json.jsonable(nested), ""), "")
+    bounded_parsing.decode(bounded_parsing.encode(bounded_parsing.jsonable(nested), ""), "")

@@ -11,7 +11,7 @@ from dm_env import specs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import controls
 from dm_env_rpc_client.tensors.controls import Change, Keys, changed, checked_change, default_keys
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 
 SPECS: dict[str, specs.Array] = {
     "speech": specs.StringArray((), name="speech"),

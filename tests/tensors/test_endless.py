@@ -11,7 +11,7 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors import endless, packing, structures
+from dm_env_rpc_client.tensors import nesting, packing, structures
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 
@@ -95,27 +95,27 @@ def deep_dict(levels: int = 100_000) -> Any:
 @pytest.mark.parametrize("make", ENDLESS)
 def test_a_value_that_contains_itself_is_found(make: Callable[[], Any]) -> None:
     value = make()
-    assert endless.contains_itself(value)
+    assert nesting.contains_itself(value)
     with pytest.raises(SpecError, match=r"(?s)contains itself: .*; give a copy without that"):
-        endless.text_of_deep(value)
+        nesting.text_of_deep(value)
 
 
 def test_a_value_that_occurs_twice_does_not_contain_itself() -> None:
     shared = [1, {"two": (3,)}]
     twice: Any = {"a": shared, "b": [shared, shared], "c": np.array([shared, None], object)}
-    assert not endless.contains_itself(twice)
-    assert endless.text_of_deep(shared) == repr(shared)
+    assert not nesting.contains_itself(twice)
+    assert nesting.text_of_deep(shared) == repr(shared)
     doubled: Any = [1]
     for _ in range(200):
         doubled = [doubled, doubled]
-    assert not endless.contains_itself(doubled)
+    assert not nesting.contains_itself(doubled)
     for value in (None, 1, "text", np.ones(3), deep(), deep_dict()):
-        assert not endless.contains_itself(value)
+        assert not nesting.contains_itself(value)
 
 
 @pytest.mark.parametrize("make", [deep, deep_dict])
 def test_a_deep_value_has_a_short_text(make: Callable[[], Any]) -> None:
-    assert len(endless.text_of_deep(make())) < 100
+    assert len(nesting.text_of_deep(make())) < 100
 
 
 @pytest.mark.parametrize("make", [*ENDLESS, deep, deep_dict])

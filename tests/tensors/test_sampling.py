@@ -4,7 +4,7 @@ import numpy as np
 import tree
 from dm_env import specs
 
-from dm_env_rpc_client.tensors.sampling import sample
+from dm_env_rpc_client.tensors.specs import sample
 
 
 def test_samples_conform() -> None:

@@ -23,11 +23,11 @@ from dm_env_rpc_client import (
     set_bounds,
     tensor_spec_to_dm_env_spec,
 )
-from dm_env_rpc_client.tensors.specs import check_spec
-from dm_env_rpc_client.tensors.variable_specs import (
+from dm_env_rpc_client.tensors.specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
+    check_spec,
 )
 from tests.fuzz import wire
 from tests.tensors import strategies

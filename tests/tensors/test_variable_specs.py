@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from dm_env_rpc_client.tensors.variable_specs import (
+from dm_env_rpc_client.tensors.specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,

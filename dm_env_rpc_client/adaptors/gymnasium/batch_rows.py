@@ -24,9 +24,9 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.errors import RequestError, environment_error
 from dm_env_rpc_client.server.owned import in_thread_of
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError, environment_error
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import Offers, RowKind, Rows
 from dm_env_rpc_client.tensors import structures
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from dm_env_rpc_client.adaptors.gymnasium.extras import OWN
 from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
 
-__all__ = ["DictVectorEnv", "DummyResults"]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 DummyResults: TypeAlias = tuple[Any, Array, Array, list[dict[str, Any]]]

@@ -29,26 +29,15 @@ from dm_env import specs
 from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.boxes import one_bound
+from dm_env_rpc_client.adaptors.gymnasium.spaces import one_bound
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.system.wrong_returns import described
+from dm_env_rpc_client.system.conversions import described
 from dm_env_rpc_client.tensors import casting
-from dm_env_rpc_client.tensors.variable_specs import (
+from dm_env_rpc_client.tensors.specs import (
     VariableArray,
     VariableBoundedArray,
     bounded_array,
 )
-
-__all__ = [
-    "ARRAYS",
-    "as_array",
-    "by_name",
-    "escaped",
-    "from_structure",
-    "part",
-    "to_spec",
-    "to_structure",
-]
 
 _TAKEN = ("reward", "discount")
 

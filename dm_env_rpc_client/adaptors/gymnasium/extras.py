@@ -28,25 +28,6 @@ from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol import batches
 
-__all__ = [
-    "EXTRAS",
-    "FINAL_INFO",
-    "FINAL_OBSERVATION",
-    "INFO",
-    "INFOS",
-    "OWN",
-    "STACKED",
-    "Extras",
-    "RowExtras",
-    "RowInfo",
-    "encoded",
-    "encoded_rows",
-    "encoded_stack",
-    "extras_of",
-    "extras_of_rows",
-    "unstacked",
-]
-
 EXTRAS = "gymnasium"
 """The name of the observation."""
 

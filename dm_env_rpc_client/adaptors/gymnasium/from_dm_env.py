@@ -33,7 +33,7 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.displays import images
-from dm_env_rpc_client.tensors.displays.leaves import leaf_paths
+from dm_env_rpc_client.tensors.displays.markup import leaf_paths
 from dm_env_rpc_client.tensors.displays.spec_tables import value_range
 from dm_env_rpc_client.tensors.structures import single_leaf
 
@@ -42,18 +42,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.environment.make_options import RemoteKeywords
 
-__all__ = [
-    "GymnasiumEnv",
-    "check_reward",
-    "check_reward_spec",
-    "element_for",
-    "info_of",
-    "is_terminated",
-    "join_described",
-    "largest_image",
-    "make_remote",
-    "wrap",
-]
 
 RENDER_FPS = 30
 

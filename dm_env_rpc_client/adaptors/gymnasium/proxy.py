@@ -16,34 +16,17 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
-from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteNames
 from dm_env_rpc_client.adaptors.gymnasium.extras import INFOS, OWN, Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
+from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION, FRAME, OBSERVATION
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.system.wrong_returns import described
+from dm_env_rpc_client.system.conversions import described
 from dm_env_rpc_client.tensors.limits import DEFAULT
-
-__all__ = [
-    "Description",
-    "GymnasiumProxy",
-    "begin",
-    "begin_again",
-    "describe",
-    "metadata_of",
-    "observation_of",
-    "read_frame",
-    "read_frames",
-    "remote_element",
-    "reset_settings",
-    "restarted",
-    "wire_action",
-]
-
 
 _CALLABLE = "; those of the environment at the server are there with serve(callable_names=...)"
 

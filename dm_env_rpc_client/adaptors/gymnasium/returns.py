@@ -11,9 +11,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.system.wrong_returns import described, explain_unpacking
-
-__all__ = ["as_reward", "begun", "explain"]
+from dm_env_rpc_client.system.conversions import described, explain_unpacking
 
 _EXPECTED = {
     "step": "(observation, reward, terminated, truncated, info)",

@@ -23,9 +23,7 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import (
 )
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.rows import Infos
-from dm_env_rpc_client.system.wrong_returns import described
-
-__all__ = ["OwnInfos", "StackedInfos"]
+from dm_env_rpc_client.system.conversions import described
 
 _INDEX = operator.itemgetter(0)
 

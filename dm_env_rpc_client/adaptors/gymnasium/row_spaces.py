@@ -16,16 +16,13 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dm_env_rpc_client.adaptors.gymnasium import elements
-from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
 from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
-from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.adaptors.gymnasium.spaces import Room, from_space, spec_to_space, to_space
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION
 from dm_env_rpc_client.environment.many.rows import RowSpecs, empty
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION
 from dm_env_rpc_client.tensors import nesting
-
-__all__ = ["OwnSpaces", "RowSpaces", "SpecSpaces"]
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 """Arrays [N, ...] by flat name."""

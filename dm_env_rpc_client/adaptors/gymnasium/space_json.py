@@ -25,7 +25,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium.boxes import (
+from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     Room,
     WideBox,
     multi_binary,
@@ -36,8 +36,6 @@ from dm_env_rpc_client.adaptors.gymnasium.values import from_jsonable, to_jsonab
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.limits import DEFAULT
-
-__all__ = ["from_json", "to_json"]
 
 _TEXT_LENGTH = 4096
 """The length of the longest text of a space that has texts, but is not a Text."""

@@ -19,21 +19,10 @@ from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCall
 from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, INFOS, OWN, STACKED, encoded
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError, environment_error
+from dm_env_rpc_client.server.errors import RequestError, environment_error
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST
-from dm_env_rpc_client.tensors import bounded_json
-
-__all__ = [
-    "DESCRIPTION",
-    "EXTRAS",
-    "FRAME",
-    "OBSERVATION",
-    "GymnasiumEnvironment",
-    "as_environment",
-    "encoded_frame",
-    "reset_arguments",
-]
+from dm_env_rpc_client.tensors import bounded_parsing
 
 DESCRIPTION = "gymnasium"
 """The property with the spaces and the metadata, as JSON."""
@@ -247,7 +236,7 @@ class GymnasiumEnvironment(dm_env.Environment):
             "notes": self.notes,
             INFOS: [OWN],
         }
-        return bounded_json.encode(description, DESCRIPTION).decode("ascii")
+        return bounded_parsing.encode(description, DESCRIPTION).decode("ascii")
 
     def _frame(self) -> Any:
         return encoded_frame(self.gymnasium.render())

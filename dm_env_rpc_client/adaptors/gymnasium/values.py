@@ -41,21 +41,8 @@ from gymnasium import spaces
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors import bounded_json
-from dm_env_rpc_client.tensors.endless import text_of_deep
-
-__all__ = [
-    "INFO_LEVELS",
-    "VERSION",
-    "decode",
-    "decode_description",
-    "encode",
-    "encode_extras",
-    "from_jsonable",
-    "snapshot",
-    "text_of",
-    "to_jsonable",
-]
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.nesting import text_of_deep
 
 VERSION = 1
 """The version of descriptions of environments."""
@@ -113,7 +100,7 @@ def encode(value: Any, is_exact: bool = False) -> str:
 
 def text_of(jsonable: Any) -> str:
     """Returns the text of a JSON value."""
-    return bounded_json.encode(jsonable, "a value").decode("ascii")
+    return bounded_parsing.encode(jsonable, "a value").decode("ascii")
 
 
 def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
@@ -226,7 +213,7 @@ def _json(text: str, where: str) -> Any:
             f"{where}: JSON of {len(encoded)} bytes with about {containers} lists and objects; at "
             f"most {_MAX_CONTAINERS} are allowed"
         )
-    return bounded_json.decode(encoded, where, _MAX_VALUES)
+    return bounded_parsing.decode(encoded, where, _MAX_VALUES)
 
 
 def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -> Any:

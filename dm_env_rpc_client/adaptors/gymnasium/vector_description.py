@@ -12,14 +12,7 @@ from gymnasium.vector import AutoresetMode
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.adaptors.gymnasium.extras import INFOS
-from dm_env_rpc_client.tensors import bounded_json
-
-__all__ = [
-    "VECTOR_DESCRIPTION",
-    "checked_mode",
-    "describe_vector",
-    "encoded_frames",
-]
+from dm_env_rpc_client.tensors import bounded_parsing
 
 VECTOR_DESCRIPTION = "gymnasium.vector"
 """The property with the spaces of one row and the metadata, as JSON."""
@@ -74,7 +67,7 @@ def describe_vector(
         "notes": notes,
         INFOS: list(forms),
     }
-    return bounded_json.encode(description, VECTOR_DESCRIPTION).decode("ascii")
+    return bounded_parsing.encode(description, VECTOR_DESCRIPTION).decode("ascii")
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:

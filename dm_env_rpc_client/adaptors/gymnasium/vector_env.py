@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
 
-__all__ = ["RemoteVectorEnv"]
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -30,13 +30,11 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError, environment_error
+from dm_env_rpc_client.server.errors import RequestError, environment_error
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import batched, named, observation_specs
-from dm_env_rpc_client.system.wrong_returns import described
+from dm_env_rpc_client.system.conversions import described
 from dm_env_rpc_client.tensors import casting
-
-__all__ = ["GymnasiumVectorEnvironment", "autoreset_mode_of"]
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
 """Packages whose vector environments have this mode, also where they do not declare it."""

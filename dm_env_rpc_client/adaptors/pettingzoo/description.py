@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
-from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json, to_json
+from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.gymnasium.values import (
     VERSION,
     decode_description,
@@ -16,7 +16,7 @@ from dm_env_rpc_client.adaptors.gymnasium.values import (
     to_jsonable,
 )
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import Limits
 
 DESCRIPTION = "pettingzoo"
@@ -120,4 +120,4 @@ def describe(env: Any) -> str:
         "state_space": None if state_space is None else to_json(state_space, "state_space", notes),
         "notes": notes,
     }
-    return bounded_json.encode(description, DESCRIPTION).decode("ascii")
+    return bounded_parsing.encode(description, DESCRIPTION).decode("ascii")

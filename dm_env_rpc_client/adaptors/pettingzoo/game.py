@@ -33,14 +33,14 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
     describe,
 )
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import (
+from dm_env_rpc_client.server.errors import (
     environment_error,
     environments_own,
     in_request,
 )
-from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.system.wrong_returns import class_name, described, explain_unpacking
+from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.worlds.world import Game
+from dm_env_rpc_client.system.conversions import class_name, described, explain_unpacking
 from dm_env_rpc_client.tensors import nesting
 
 _STEP = "(observations, rewards, terminations, truncations, infos), each a dict by agent"

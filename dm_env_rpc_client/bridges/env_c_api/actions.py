@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import memory
+from dm_env_rpc_client.bridges.env_c_api import declarations
 from dm_env_rpc_client.bridges.env_c_api.description import BoundedAction, Description
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import SpecError
@@ -114,7 +114,7 @@ def _text(name: str, value: Any) -> str:
         value = _scalar(value, np.dtype(object), name)
     if not isinstance(value, str):
         raise SpecError(f"action {name!r}: expected a string, got {type(value).__name__}")
-    memory.encode(value, f"action {name!r}")
+    declarations.encode(value, f"action {name!r}")
     return str(value)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import memory
+from dm_env_rpc_client.bridges.env_c_api import declarations
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.bridges.env_c_api.description import Event, ObservationType, checked_size
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
@@ -45,7 +45,7 @@ class Context:
       api: a filled `EnvCApi*` of that version.
       handle: the library's `void*` for the environment.
       keep_alive: objects to which the library may hold pointers.
-      limits: what is copied from the library's memory.
+      limits: what is copied from the library's declarations.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Context:
         result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
         self._check_property("read", key, result)
         most, where = self.limits.text_bytes, f"value of property {key!r}"
-        return memory.copy_text(self.layout.ffi, value[0], most, where)
+        return declarations.copy_text(self.layout.ffi, value[0], most, where)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
         """Lists the properties directly below one; PropertyError if the library refuses."""
@@ -151,7 +151,7 @@ class Context:
         """Returns the result of a function such as "observation_name" for an index."""
         where = " of ".join([function, *map(str, index)])
         pointer = self._call[function](self._handle, *index)
-        return memory.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
+        return declarations.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
 
     def action_bounds(self, kind: str, index: int) -> tuple[Any, Any]:
         """Returns the inclusive bounds of an action that is "discrete" or "continuous"."""
@@ -169,12 +169,12 @@ class Context:
         """
         where = f"observation_spec of {index}"
         spec = self.layout.ffi.new("EnvCApi_ObservationSpec*")
-        spec.type = spec.dims = memory.UNSET
+        spec.type = spec.dims = declarations.UNSET
         self._call["observation_spec"](self._handle, index, spec)
         if spec.dims in (0, -1):
-            return memory.known_type(self.layout, spec.type, where), None
-        shape = memory.read_shape(self.layout.ffi, spec, where)
-        type_ = memory.known_type(self.layout, spec.type, where)
+            return declarations.known_type(self.layout, spec.type, where), None
+        shape = declarations.read_shape(self.layout.ffi, spec, where)
+        type_ = declarations.known_type(self.layout, spec.type, where)
         if type_ is ObservationType.STRING and len(shape) != 1:
             raise ProtocolError(f"{where}: a string has 1 dimension, got {len(shape)}")
         checked_size(shape, type_.item_bytes, self.limits.message_bytes, where)
@@ -189,7 +189,7 @@ class Context:
         """Copies an observation of at most `budget` bytes: a new array, or a `str`."""
         self._get_observation(index)
         most = self.limits.message_bytes
-        return memory.copy_observation(self.layout, self._observation, budget, most, where)
+        return declarations.copy_observation(self.layout, self._observation, budget, most, where)
 
     def fixed_observation(
         self, index: int, type_number: int, shape: list[int], dtype: np.dtype[Any], size: int
@@ -217,7 +217,7 @@ class Context:
     def event(self, index: int, names: Sequence[str], budget: int) -> Event:
         """Copies an event whose observations take at most `budget` bytes together."""
         event = self._event
-        event.id = event.observation_count = memory.UNSET
+        event.id = event.observation_count = declarations.UNSET
         event.observations = self.layout.ffi.NULL
         self._call["event"](self._handle, index, event)
         id_, count, where = event.id, event.observation_count, f"event {index}"
@@ -232,10 +232,10 @@ class Context:
         observations = []
         for i in range(count):
             place = f"{where}: observation {i}"
-            value = memory.copy_observation(
+            value = declarations.copy_observation(
                 self.layout, event.observations[i], budget, self.limits.message_bytes, place
             )
-            budget -= memory.size_of(value)
+            budget -= declarations.size_of(value)
             observations.append(value)
         return Event(id_, names[id_], tuple(observations))
 
@@ -253,7 +253,7 @@ class Context:
     def act_text(self, actions: Sequence[str]) -> None:
         """Sets the text actions until they are set again."""
         ffi = self.layout.ffi
-        encoded = [memory.encode(action, "text action") for action in actions]
+        encoded = [declarations.encode(action, "text action") for action in actions]
         # ffi.new adds the null at the end, which the interface requires besides the length.
         buffers = [ffi.new("char[]", data) for data in encoded]
         array = ffi.new("EnvCApi_TextAction[]", len(buffers))
@@ -288,7 +288,7 @@ class Context:
 
     def _get_observation(self, index: int) -> None:
         spec, null = self._observation_spec, self.layout.ffi.NULL
-        spec.type = spec.dims = memory.UNSET
+        spec.type = spec.dims = declarations.UNSET
         spec.shape = null
         self._observation_payload.bytes = null
         self._call["observation"](self._handle, index, self._observation)
@@ -312,7 +312,7 @@ class Context:
             raise PropertyError.of_result(operation, key, result)
 
     def _c_text(self, text: str, where: str) -> Any:
-        return self.layout.ffi.new("char[]", memory.encode(text, where))
+        return self.layout.ffi.new("char[]", declarations.encode(text, where))
 
 
 _STATUSES = {int(status): status for status in Status}
@@ -329,7 +329,7 @@ class _Listing:
         self.problem: str | None = None
 
     def add(self, ffi: Any, key: Any, attributes: int) -> None:
-        text = memory.copy_text(ffi, key, self._limits.name_bytes, "a key")
+        text = declarations.copy_text(ffi, key, self._limits.name_bytes, "a key")
         if not 0 <= attributes < 2 * PropertyAttributes.LISTABLE.value:
             raise ProtocolError(f"property {text!r} has attributes {attributes}; expected 0 to 7")
         if len(self.found) == self._limits.specs:

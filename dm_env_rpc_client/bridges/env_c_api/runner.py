@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dm_env_rpc_client.bridges.env_c_api import memory
+from dm_env_rpc_client.bridges.env_c_api import declarations
 from dm_env_rpc_client.bridges.env_c_api.context import Context, Status
 from dm_env_rpc_client.bridges.env_c_api.description import (
     ContinuousAction,
@@ -138,7 +138,7 @@ class LocalRunner:
             value = None if fixed is None else context.fixed_observation(index, *fixed)
             if value is None:
                 value = self._observation(index, described, budget)
-                budget -= memory.size_of(value)
+                budget -= declarations.size_of(value)
             observations.append(value)
         count = context.event_count()
         return Frame(status, reward, observations, self._events(count) if count else ())
@@ -159,7 +159,7 @@ class LocalRunner:
         budget, events = self._context.limits.message_bytes, []
         for index in range(count):
             event = self._context.event(index, self.description.events, budget)
-            budget -= sum(map(memory.size_of, event.observations))
+            budget -= sum(map(declarations.size_of, event.observations))
             events.append(event)
         return tuple(events)
 

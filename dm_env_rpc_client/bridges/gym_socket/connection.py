@@ -20,8 +20,8 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     ProtocolError,
 )
-from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.system.locks import make_lock
+from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort
 
 CLOSE_SECONDS = 1.0

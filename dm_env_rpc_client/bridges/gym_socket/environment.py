@@ -16,7 +16,7 @@ from dm_env_rpc_client.bridges.gym_socket import packets, space_json
 from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.packets import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.transports.net import addresses
 
 
@@ -288,7 +288,7 @@ class GymSocketEnvironment(dm_env.Environment):
         # Nested lists add brackets to the count of values.
         values = 64 + 4 * space_json.size_of(observation_space)
         self._connection.bounds = ObservationBounds(
-            observation_space.shape, max(values, bounded_json.MAX_VALUES)
+            observation_space.shape, max(values, bounded_parsing.MAX_VALUES)
         )
 
     def _read_space(

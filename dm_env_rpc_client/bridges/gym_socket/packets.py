@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 
 Dialect: TypeAlias = Literal["first", "latest"]
@@ -187,7 +187,7 @@ class ObservationBounds(NamedTuple):
     """
 
     shape: tuple[int, ...] | None = None
-    values: int = bounded_json.MAX_VALUES
+    values: int = bounded_parsing.MAX_VALUES
 
 
 def _encode_string(text: str, where: str) -> bytes:
@@ -199,7 +199,7 @@ def _encode_string(text: str, where: str) -> bytes:
 
 
 def _encode_json(value: Any, where: str) -> bytes:
-    return _with_length(bounded_json.encode(value, where), where)
+    return _with_length(bounded_parsing.encode(value, where), where)
 
 
 def _read_string(reader: Reader, limit: int, where: str) -> str:
@@ -211,9 +211,9 @@ def _read_string(reader: Reader, limit: int, where: str) -> str:
 
 
 def _read_json(
-    reader: Reader, limit: int, where: str, max_values: int = bounded_json.MAX_VALUES
+    reader: Reader, limit: int, where: str, max_values: int = bounded_parsing.MAX_VALUES
 ) -> Any:
-    return bounded_json.decode(_read_field(reader, limit, where), where, max_values)
+    return bounded_parsing.decode(_read_field(reader, limit, where), where, max_values)
 
 
 def _decode_bool(byte: int, where: str) -> bool:
@@ -409,7 +409,7 @@ def encode_step_answer(
     observation: npt.NDArray[np.uint8] | Any, reward: float, done: bool, info: Any
 ) -> bytes:
     """Returns the answer to a Step; the arguments are as in `StepAnswer`."""
-    data = bounded_json.encode(info, "the info")
+    data = bounded_parsing.encode(info, "the info")
     tail = _STEP_TAIL.pack(reward, done, len(data))
     return encode_observation(observation) + tail + data
 
@@ -418,7 +418,7 @@ def _read_observation(reader: Reader, limits: Limits, bounds: ObservationBounds)
     kind, length = _KIND_AND_LENGTH.unpack(reader.read(5))
     if kind == _JSON:
         _check_length(length, limits.field, "the observation")
-        return bounded_json.decode(reader.read(length), "the observation", bounds.values)
+        return bounded_parsing.decode(reader.read(length), "the observation", bounds.values)
     if kind != _BYTE_LIST:
         raise ProtocolError(f"observation type {kind}; expected 0 (JSON) or 1 (byte list)")
     return _read_byte_list(reader, length, limits, bounds.shape)
@@ -458,5 +458,5 @@ def _read_step_answer(reader: Reader, limits: Limits, bounds: ObservationBounds)
     reward, done, length = _STEP_TAIL.unpack(reader.read(13))
     is_done = _decode_bool(done, "done")
     _check_length(length, limits.field, "the info")
-    info = bounded_json.decode(reader.read(length), "the info")
+    info = bounded_parsing.decode(reader.read(length), "the info")
     return StepAnswer(observation, reward, is_done, info)

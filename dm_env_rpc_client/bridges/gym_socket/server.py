@@ -20,9 +20,8 @@ from dm_env_rpc_client.bridges.gym_socket import packets, server_session, sessio
 from dm_env_rpc_client.bridges.gym_socket.packets import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.waiting import InterruptibleEvent
+from dm_env_rpc_client.system.waiting import Deadline, InterruptibleEvent
 from dm_env_rpc_client.transports.net import addresses
 
 _log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from dm_env_rpc_client.bridges.gym_socket import monitor, packets, space_json
 from dm_env_rpc_client.bridges.gym_socket.hosted_environment import HostedDmEnv, as_hosted
 from dm_env_rpc_client.bridges.gym_socket.packets import Limits
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors import bounded_json, structures
+from dm_env_rpc_client.tensors import bounded_parsing, structures
 
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""
@@ -143,7 +143,7 @@ class ServerSession:
         self._is_running = not is_last
         if self._recorder is not None:
             self._recorder.add_step(reward, is_last, bool(terminated))
-        said: dict[str, Any] = bounded_json.jsonable(info) if isinstance(info, Mapping) else {}
+        said: dict[str, Any] = bounded_parsing.jsonable(info) if isinstance(info, Mapping) else {}
         is_truncated = is_last and not terminated
         if is_truncated or (is_last and packets.TRUNCATED in said):
             said[packets.TRUNCATED] = is_truncated

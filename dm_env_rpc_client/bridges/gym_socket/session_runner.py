@@ -19,9 +19,9 @@ from dm_env_rpc_client.bridges.gym_socket.server_session import (
 from dm_env_rpc_client.bridges.gym_socket.tcp import TcpStream
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.system.spawned import SpawnedChild
+from dm_env_rpc_client.system.waiting import Deadline
 
 T = TypeVar("T")
 

@@ -36,11 +36,11 @@ from dm_env import specs
 from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import elements
-from dm_env_rpc_client.adaptors.gymnasium.boxes import ExactBox
+from dm_env_rpc_client.adaptors.gymnasium.spaces import ExactBox
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
-from dm_env_rpc_client.tensors.variable_specs import bounds_of
+from dm_env_rpc_client.tensors.specs import bounds_of
 
 MAX_ELEMENTS = 1 << 20
 """Elements of a space, all subspaces together."""

@@ -11,7 +11,7 @@ import select
 import socket
 
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
-from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort
 from dm_env_rpc_client.transports.net.listening import cannot_listen
 

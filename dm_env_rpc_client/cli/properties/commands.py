@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from dm_env import specs
 
     from dm_env_rpc_client.client.connection import Connection
-    from dm_env_rpc_client.extensions.property_access import PropertyAccess
-    from dm_env_rpc_client.extensions.property_spec import PropertySpec
+    from dm_env_rpc_client.extensions.properties import PropertyAccess, PropertySpec
 
 app = typer.Typer(cls=Commands)
 

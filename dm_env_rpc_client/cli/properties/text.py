@@ -11,7 +11,7 @@ from dm_env import specs
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.inspect import describe
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.extensions.property_spec import PropertySpec
+from dm_env_rpc_client.extensions.properties import PropertySpec
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.displays.spec_tables import dtype_text, spec_text
 

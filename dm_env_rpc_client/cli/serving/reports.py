@@ -17,7 +17,7 @@ import rich.text
 from dm_env_rpc_client.cli.consoles import console, json_text
 from dm_env_rpc_client.cli.failures import OneLine
 from dm_env_rpc_client.plain_text import one_line
-from dm_env_rpc_client.system.objects import raised_by
+from dm_env_rpc_client.system.sources import raised_by
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.server import Server

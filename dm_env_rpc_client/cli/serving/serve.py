@@ -81,8 +81,11 @@ class _What(options.Group):
           SpecError: there is no such environment.
         """
         from dm_env_rpc_client.cli.serving import sources
-        from dm_env_rpc_client.system.objects import look_in_current_folder
-        from dm_env_rpc_client.system.sources import WHAT_THERE_IS, find_source
+        from dm_env_rpc_client.system.sources import (
+            WHAT_THERE_IS,
+            find_source,
+            look_in_current_folder,
+        )
 
         settings = parse_settings(self.create_settings)
         if self.environment is not None and self.c_library is not None:

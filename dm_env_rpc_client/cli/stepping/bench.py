@@ -17,7 +17,7 @@ from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
+    from dm_env_rpc_client.cli.stepping.episodes import Stopwatch
 
 EXAMPLES = examples(
     "dm-env-rpc bench localhost:50051",
@@ -70,8 +70,7 @@ def bench(
     """
     from rich.progress import TimeRemainingColumn
 
-    from dm_env_rpc_client.cli.stepping.policies import make_policy
-    from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
+    from dm_env_rpc_client.cli.stepping.episodes import Stopwatch, make_policy
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
     seconds, policy = measurement.seconds, measurement.policy
@@ -106,7 +105,7 @@ def bench(
 
 
 def _measure(stopwatch: Stopwatch, seconds: float, passed: Callable[[], float]) -> dict[str, Any]:
-    from dm_env_rpc_client.cli.stepping.stopwatch import percentiles_us
+    from dm_env_rpc_client.cli.stepping.episodes import percentiles_us
 
     for _ in range(_WARM_UP):
         stopwatch.step()

@@ -51,8 +51,7 @@ def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = Fa
     """
     from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    from dm_env_rpc_client.cli.stepping.episodes import Episodes
-    from dm_env_rpc_client.cli.stepping.policies import make_policy
+    from dm_env_rpc_client.cli.stepping.episodes import Episodes, make_policy
     from dm_env_rpc_client.environment.many.one_row import num_envs_of
 
     episodes, max_steps = wanted.episodes, wanted.max_steps
@@ -93,7 +92,7 @@ def _summarize(
 ) -> dict[str, Any]:
     import numpy as np
 
-    from dm_env_rpc_client.cli.stepping.stopwatch import percentiles_us
+    from dm_env_rpc_client.cli.stepping.episodes import percentiles_us
 
     # The return and the length of an episode that was cut off are not known.
     finished = [episode for episode in episodes if episode["ended"] != CUT_OFF]

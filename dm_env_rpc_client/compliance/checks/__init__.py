@@ -1,1 +1,1 @@
-"""The checks, one file for each subject; `compliance/table.py` lists them in order."""
+"""The checks, one file for each subject; `compliance/runner.py` lists them in order."""

@@ -24,7 +24,7 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     a_world_can_be_joined,
 )
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
-from dm_env_rpc_client.compliance.probe_agent import Actions, ProbeAgent
+from dm_env_rpc_client.compliance.probe import Actions, ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.tensors import packing
 from dm_env_rpc_client.tensors.spec_manager import TensorField

@@ -14,8 +14,7 @@ from google.rpc import status_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
-from dm_env_rpc_client.compliance.probe import Probe, describe
-from dm_env_rpc_client.compliance.probe_agent import unknown_uid
+from dm_env_rpc_client.compliance.probe import Probe, describe, unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
 _of_errors = functools.partial(overview, "Errors")

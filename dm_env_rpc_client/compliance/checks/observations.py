@@ -11,8 +11,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.checks.foundations import a_world_can_be_joined
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
-from dm_env_rpc_client.compliance.probe import describe
-from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
+from dm_env_rpc_client.compliance.probe import ProbeAgent, describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State

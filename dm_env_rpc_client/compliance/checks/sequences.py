@@ -20,10 +20,8 @@ from dm_env_rpc_client.compliance.checks.world_independence import (
 from dm_env_rpc_client.compliance.checks.worlds import (
     a_world_can_be_joined_from_another_connection,
 )
-from dm_env_rpc_client.compliance.facts import Takes
-from dm_env_rpc_client.compliance.outcome import NotOfferedError
-from dm_env_rpc_client.compliance.probe import Probe, describe
-from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, step_together
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, Takes
+from dm_env_rpc_client.compliance.probe import Probe, ProbeAgent, describe, step_together
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.lifecycle import State

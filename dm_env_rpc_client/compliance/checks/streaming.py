@@ -23,7 +23,7 @@ from dm_env_rpc_client.compliance.checks.sequences import (
     the_last_step_returns_observations,
 )
 from dm_env_rpc_client.compliance.checks.worlds import step_and_reset_need_a_join
-from dm_env_rpc_client.compliance.probe_agent import unknown_uid
+from dm_env_rpc_client.compliance.probe import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
 _of_protocol = functools.partial(overview, "Protocol overview")

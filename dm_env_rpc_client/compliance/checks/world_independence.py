@@ -35,10 +35,8 @@ from dm_env_rpc_client.compliance.checks.worlds import (
     destroy_world,
     names_of_worlds_are_unique,
 )
-from dm_env_rpc_client.compliance.facts import Takes
-from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
-from dm_env_rpc_client.compliance.probe import describe
-from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, step_together
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, Takes, ViolationError
+from dm_env_rpc_client.compliance.probe import ProbeAgent, describe, step_together
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State

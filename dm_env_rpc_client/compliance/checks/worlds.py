@@ -15,8 +15,7 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     one_answer_for_each_request,
     unknown_actions_are_refused,
 )
-from dm_env_rpc_client.compliance.facts import Takes
-from dm_env_rpc_client.compliance.outcome import NotOfferedError
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, Takes
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
 

@@ -14,7 +14,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.tensors.batch_specs import row_tensor_spec
+from dm_env_rpc_client.tensors.columns import row_tensor_spec
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.tensors.specs import tensor_spec_to_dm_env_spec
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dm_env import specs as dm_env_specs
 
     from dm_env_rpc_client.client.connection import Connection
-
-__all__ = ["BatchAdaptor", "is_batched"]
 
 
 def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:

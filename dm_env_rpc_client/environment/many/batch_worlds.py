@@ -29,10 +29,8 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.protocol.timesteps import MidSteps
 from dm_env_rpc_client.tensors.settings import pack_settings
-
-__all__ = ["BatchWorlds"]
 
 _LAST = int(dm_env.StepType.LAST)
 

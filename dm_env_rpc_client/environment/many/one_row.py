@@ -14,10 +14,8 @@ from google.rpc import code_pb2, status_pb2
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.tensors.batch_specs import row_tensor_spec
+from dm_env_rpc_client.tensors.columns import row_tensor_spec
 from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec, tensor_spec_to_dm_env_spec
-
-__all__ = ["OneRow", "num_envs_of"]
 
 
 def num_envs_of(env: dm_env.Environment) -> int | None:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.environment.make_options import BatchKeywords
 
-__all__ = ["AnyWorlds", "checked_batches", "described", "open_worlds"]
 
 AnyWorlds: TypeAlias = StreamWorlds | BatchWorlds
 

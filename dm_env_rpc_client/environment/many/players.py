@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.exchanges import closing, drive
+from dm_env_rpc_client.environment.joined_adaptor import StartedReset
 from dm_env_rpc_client.environment.make_options import MakeOptions
-from dm_env_rpc_client.environment.many.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.many.pool import NO_ACTION, close_all, failures_of
-from dm_env_rpc_client.environment.many.pool_sites import open_site
+from dm_env_rpc_client.environment.many.pool_sites import ConnectionSelector, open_site
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.world_ends import (
     CLEAN_UP_SECONDS,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.make_options import PlayersKeywords
     from dm_env_rpc_client.recording.recorder import Recorder
 
-__all__ = ["Players"]
 
 AgentId: TypeAlias = Hashable
 

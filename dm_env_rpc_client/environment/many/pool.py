@@ -18,10 +18,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
-from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.joined_adaptor import StartedReset
 from dm_env_rpc_client.environment.make_options import MakeOptions
-from dm_env_rpc_client.environment.many.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.many.pool_sites import (
+    LOOK_SECONDS,
+    ConnectionSelector,
     PoolSites,
     open_at,
 )
@@ -35,18 +37,8 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
-from dm_env_rpc_client.system.threads import at_once
+from dm_env_rpc_client.system.waiting import at_once
 from dm_env_rpc_client.tensors.settings import pack_settings
-
-__all__ = [
-    "NO_ACTION",
-    "Consumer",
-    "EnvironmentPool",
-    "check_count",
-    "check_not_busy",
-    "close_all",
-    "failures_of",
-]
 
 Key = TypeVar("Key", bound=Hashable)
 

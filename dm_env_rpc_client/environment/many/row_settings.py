@@ -14,8 +14,6 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.tensors import nesting, packing
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["Settings", "creation_settings", "for_each", "reset_settings"]
-
 Settings: TypeAlias = (
     Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
 )

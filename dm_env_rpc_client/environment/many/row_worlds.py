@@ -16,9 +16,6 @@ from dm_env_rpc_client.environment.many.pool import NO_ACTION, EnvironmentPool
 from dm_env_rpc_client.environment.many.rows import Rows, RowSpecs, split_action
 from dm_env_rpc_client.protocol.lifecycle import State
 
-__all__ = ["Result", "RowWorlds", "StreamWorlds"]
-
-
 Result = TypeVar("Result")
 Ids = TypeVar("Ids")
 

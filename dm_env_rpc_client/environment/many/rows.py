@@ -17,21 +17,9 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
-from dm_env_rpc_client.protocol.mid_steps import MidSteps
-from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD, MidSteps
 from dm_env_rpc_client.tensors import casting
-from dm_env_rpc_client.tensors.batch_specs import VARIABLE
-from dm_env_rpc_client.tensors.columns import Column
-
-__all__ = [
-    "RowSpecs",
-    "Rows",
-    "batch_of_actions",
-    "empty",
-    "rows_at",
-    "selector",
-    "split_action",
-]
+from dm_env_rpc_client.tensors.columns import VARIABLE, Column
 
 Array: TypeAlias = npt.NDArray[Any]
 

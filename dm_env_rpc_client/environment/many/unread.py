@@ -6,10 +6,8 @@ from typing import Protocol
 
 import dm_env
 
-from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
-
-__all__ = ["Consumer", "Unread"]
+from dm_env_rpc_client.protocol.timesteps import MidSteps
 
 _UNREAD_BYTES = 1 << 16
 """Of large answers each is copied while the next ones are under way, and still in the caches."""

@@ -10,7 +10,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.world import Game
 
 
 class Race(Game):

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.server.errors import refusal_of
 from dm_env_rpc_client.server.processes.messages import hear, say
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import refusal_of
-from dm_env_rpc_client.server.worlds.holding import Share
+from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.limits import described

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from dm_env_rpc_client.server.worlds.holding import Share
+from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
 
 _MOST_LOST = 1024

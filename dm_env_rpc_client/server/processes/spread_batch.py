@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dm_env_rpc_client.server.batch import AnyBatch, check_specs, other_form
 from dm_env_rpc_client.server.batch_settings import AskedRows, Settings, of_reset
 from dm_env_rpc_client.server.construction import BatchMaker
-from dm_env_rpc_client.server.error_log import Report
+from dm_env_rpc_client.server.errors import Report
 from dm_env_rpc_client.server.owned import StandIn
 from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.server.processes.registry import WorkerShare

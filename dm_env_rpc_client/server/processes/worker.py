@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dm_env_rpc_client.server.activity import Counts
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.errors import ErrorLog
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ServeOptions

@@ -18,8 +18,8 @@ from dm_env_rpc_client.server.processes import worker as in_worker
 from dm_env_rpc_client.server.processes.asked import answer_questions
 from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.server.processes.registry import WorkerShare
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.worlds.holding import Share
+from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe

@@ -27,7 +27,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.batches import NUM_ENVS
 from dm_env_rpc_client.server.activity import COUNTED, Activity, ServerStats
 from dm_env_rpc_client.server.construction import takes_rows
-from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.errors import ErrorLog
 from dm_env_rpc_client.server.host import Host, listener_options
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.observed_session import open_session
@@ -43,7 +43,7 @@ from dm_env_rpc_client.server.processes.streams import (
     WorkerGoneError,
 )
 from dm_env_rpc_client.server.processes.worker_process import ADVICE, LOOK_SECONDS, WorkerProcess
-from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.making import ENVIRONMENT
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe

@@ -12,23 +12,23 @@ import dm_env
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.owned import OwnedEnvironment
-from dm_env_rpc_client.server.properties.of_environment import properties_of
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.properties import Properties, properties_of
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
-from dm_env_rpc_client.server.worlds.step_types import begun, next_step_type
 from dm_env_rpc_client.server.worlds.world import (
     SEQUENCE_LOST,
     Agent,
     OwnedWorld,
+    begun,
     close_owned,
+    next_step_type,
     still_in_a_step,
     was_closed,
 )
+from dm_env_rpc_client.system.conversions import check_time_step
 from dm_env_rpc_client.system.owners import Owner, OwnerGoneError
-from dm_env_rpc_client.system.wrong_returns import check_time_step
 from dm_env_rpc_client.tensors import nesting
 
 # Found faster than members of enums; see `protocol/lifecycle.py`.

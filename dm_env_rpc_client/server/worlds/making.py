@@ -11,16 +11,14 @@ from typing import Any
 from dm_env_rpc_client.server.batch import Batch
 from dm_env_rpc_client.server.batch_settings import AskedRows
 from dm_env_rpc_client.server.construction import construct, construct_rows
-from dm_env_rpc_client.server.error_log import Report, unreported
+from dm_env_rpc_client.server.errors import Report, RequestError, unreported
 from dm_env_rpc_client.server.factories import Factory
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
-from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Waits
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
-from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
-from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.server.worlds.world import Game, World
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.owners import (
     ElsewhereError,

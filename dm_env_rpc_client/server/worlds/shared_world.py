@@ -27,23 +27,23 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.owned import OwnedGame
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.waiting import wait, wait_for
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
-from dm_env_rpc_client.server.worlds.game import Game, Player
-from dm_env_rpc_client.server.worlds.spec_checks import specs_of
-from dm_env_rpc_client.server.worlds.step_types import step_type_of
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state, specs_of
 from dm_env_rpc_client.server.worlds.world import (
     SEQUENCE_LOST,
     Agent,
+    Game,
     OwnedWorld,
+    Player,
     close_owned,
+    step_type_of,
     was_closed,
 )
+from dm_env_rpc_client.system.conversions import check_time_step
 from dm_env_rpc_client.system.owners import Owner, OwnerThread
-from dm_env_rpc_client.system.wrong_returns import check_time_step
 
 _LAST = dm_env.StepType.LAST
 

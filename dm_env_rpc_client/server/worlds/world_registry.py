@@ -1,4 +1,4 @@
-"""The worlds of one process, by name.
+"""The worlds of one process, by name, and what they hold of what is limited.
 
 A world that has no agents, and whose creator's stream has ended, is idle: nobody may ever come back
 to destroy it. One thread, which runs only while a world is idle, ends it after some time.
@@ -6,28 +6,87 @@ to destroy it. One thread, which runs only while a world is idle, ends it after 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import logging
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
-from dm_env_rpc_client.server.error_log import ErrorLog, Report, unreported
+from dm_env_rpc_client.server.errors import ErrorLog, Report, RequestError, unreported
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
-from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.holding import Share, held_bytes
 from dm_env_rpc_client.server.worlds.making import ONLY_WORLD, Kind, hosting, pick
 from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
 from dm_env_rpc_client.system import owners
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import Call, MainOwner, Owner, OwnerGoneError
+from dm_env_rpc_client.tensors.limits import listed
 
 _log = logging.getLogger(__name__)
+
+_OVERHEAD = 256
+"""Bytes of the Python objects of a setting beside its name and its value."""
+
+
+class Share:
+    """What the worlds of one process take of the limits of a server, and their names.
+
+    That is "worlds", those that are being made among them, "agents" and, for their settings,
+    "held_bytes".
+    """
+
+    def __init__(self) -> None:
+        self._taken: collections.Counter[str] = collections.Counter()
+        self._numbers = itertools.count(1)
+
+    def add(self, name: str, count: int) -> None:
+        """Adds to what this process takes."""
+        self._taken[name] += count
+
+    def total(self, name: str) -> int:
+        """Returns what all processes take."""
+        return self._taken[name]
+
+    def new_name(self) -> str:
+        """Returns the name of a world that this process has made."""
+        return f"world-{next(self._numbers)}"
+
+    def forget(self, name: str) -> None:
+        """Takes note that there is no such world any more."""
+
+    def missing(self, name: str, known: Iterable[str]) -> str:
+        """Returns the text of the error that there is no such world.
+
+        Args:
+          name: what was asked for.
+          known: the worlds of this process.
+        """
+        names = list(known)
+        worlds = listed(names) if names else "none; create one first"
+        return f"no world {name!r}; worlds: {worlds}"
+
+
+def held_bytes(name: str, value: Any) -> int:
+    """Returns about how much memory a setting takes."""
+    size = _OVERHEAD + 4 * len(name)
+    if isinstance(value, np.ndarray):
+        elements = value.flat if value.dtype.kind == "O" else ()
+        return size + value.nbytes + sum(_size(element) for element in elements)
+    return size + _size(value)
+
+
+def _size(value: Any) -> int:
+    return value.ByteSize() if isinstance(value, any_pb2.Any) else sys.getsizeof(value)
+
 
 _JOIN_SECONDS = 1.0
 

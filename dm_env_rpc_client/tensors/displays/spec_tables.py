@@ -8,7 +8,7 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.tensors.displays import markup, plots
-from dm_env_rpc_client.tensors.displays.leaves import named_leaves
+from dm_env_rpc_client.tensors.displays.markup import named_leaves
 
 COLUMNS = ("name", "dtype", "shape", "values")
 """What a table says of a spec."""

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 
 from dm_env_rpc_client.errors import ConnectionLostError
-from dm_env_rpc_client.system import descriptors
-from dm_env_rpc_client.system.threads import can_start_threads
+from dm_env_rpc_client.system.waiting import can_start_threads
 from dm_env_rpc_client.transports.grpc.forked import check_works
+from dm_env_rpc_client.transports.net import status
 from dm_env_rpc_client.transports.net.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.net.attempts import (
     NAMELESS_ALERT,
@@ -23,11 +23,14 @@ from dm_env_rpc_client.transports.net.attempts import (
 from dm_env_rpc_client.transports.net.credentials import is_local_credentials
 from dm_env_rpc_client.transports.net.reaching import explain_end
 from dm_env_rpc_client.transports.net.sockets import (
+    BLOCKING,
+    IN_LOOP,
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
+    Waits,
+    run,
 )
 from dm_env_rpc_client.transports.net.status import NO_HTTP2
-from dm_env_rpc_client.transports.net.waits import BLOCKING, IN_LOOP, Waits, run
 from dm_env_rpc_client.transports.services import CHECK
 
 _PING = CHECK
@@ -139,9 +142,9 @@ def _channel(
     credentials: grpc.ChannelCredentials | None,
     max_message_bytes: int,
 ) -> Any:
-    """Returns a channel of `grpc` or of `grpc.aio`; ConnectionLostError without descriptors."""
+    """Returns a channel of `grpc` or of `grpc.aio`; ConnectionLostError without status."""
     check_works(f"cannot connect to {address}")
-    full = descriptors.used_up(_DESCRIPTORS)
+    full = status.used_up(_DESCRIPTORS)
     if full:
         raise ConnectionLostError(f"could not connect to {address}: {full}", "UNAVAILABLE")
     options: list[tuple[str, Any]] = [

@@ -19,9 +19,8 @@ from dm_env_rpc_client.transports.net.attempts import (
     HandshakeError,
     seconds_left,
 )
-from dm_env_rpc_client.transports.net.sockets import ALPN, set_options
+from dm_env_rpc_client.transports.net.sockets import ALPN, Waits, set_options
 from dm_env_rpc_client.transports.net.status import NO_HTTP2
-from dm_env_rpc_client.transports.net.waits import Waits
 
 _ACCEPT_SECONDS = 3.0
 """The longest that an address may take to accept a connection if the name has further ones."""

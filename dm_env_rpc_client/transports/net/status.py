@@ -1,6 +1,10 @@
-"""Errors for streams that did not open or have ended, from gRPC, HTTP and HTTP/2 status codes."""
+"""Errors for streams that did not open or have ended, and for a lack of file descriptors."""
 
 from __future__ import annotations
+
+import errno
+import os
+import resource
 
 import grpc
 
@@ -10,7 +14,6 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     ProtocolError,
 )
-from dm_env_rpc_client.system import descriptors
 
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
@@ -120,7 +123,7 @@ def not_connected(
         )
     # grpcio's texts may end with what was in memory behind them.
     details = (details or code).partition("\0")[0].rstrip()
-    full = descriptors.used_up()
+    full = used_up()
     if full:
         # The resolver of names and others say something else then, such as "busy".
         return ConnectionLostError(f"{prefix}: {full} ({details})", code)
@@ -130,3 +133,30 @@ def not_connected(
     elif NO_HTTP2 in details:
         hint = "have a proxy offer HTTP/2 there, or use the address of the server behind it"
     return ConnectionLostError(f"{prefix}: {details}; {hint}", code)
+
+
+def used_up(needed: int = 1) -> str:
+    """Returns what to do about a process that has no descriptors left; "" if it has some.
+
+    Args:
+      needed: how many there have to be.
+    """
+    opened: list[int] = []
+    try:
+        for _ in range(needed):
+            opened.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            return ""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        where = (
+            f"this process, which may have {most}" if error.errno == errno.EMFILE else "the system"
+        )
+        return (
+            f"there are no file descriptors left in {where}; close what is not used, or raise the "
+            "limit (ulimit -n)"
+        )
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return ""

@@ -13,14 +13,14 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json
-from dm_env_rpc_client.adaptors.gymnasium.boxes import (
+from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     ExactBox,
     Room,
     WideBox,
     WideExactBox,
     WideMultiBinary,
+    spec_to_space,
 )
-from dm_env_rpc_client.adaptors.gymnasium.spaces import spec_to_space
 from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec
 
 LOCAL: dict[str, spaces.Space[Any]] = {

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 from tests.adaptors.sameness import same
 
 ROWS = 2

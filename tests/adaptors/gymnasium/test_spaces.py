@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from dm_env_rpc_client import SpecError
-from dm_env_rpc_client.adaptors.gymnasium.boxes import ExactBox
 from dm_env_rpc_client.adaptors.gymnasium.row_spaces import SpecSpaces
 from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     AnyText,
+    ExactBox,
     from_space,
     spec_to_space,
     to_space,
 )
 from dm_env_rpc_client.environment.many.rows import Rows, RowSpecs, split_action
-from dm_env_rpc_client.tensors.variable_specs import (
+from dm_env_rpc_client.tensors.specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,

@@ -184,7 +184,7 @@ def test_agents_that_begin_late_outlive_the_timeout_of_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with serve(Arena, step_timeout=60.0) as server, remote(server) as env:
-        (entry,) = server._serving._host.worlds._entries.values()  # type: ignore[union-attr]
+        (entry,) = server._serving._host.worlds._entries.values()
         world: Any = entry.world
 
         def is_refused(times: int) -> bool:

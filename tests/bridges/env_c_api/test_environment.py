@@ -24,7 +24,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
-from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableStringArray
+from dm_env_rpc_client.tensors.specs import VariableArray, VariableStringArray
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 

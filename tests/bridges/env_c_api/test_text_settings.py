@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
+from dm_env_rpc_client.bridges.env_c_api.description import text_settings
 from dm_env_rpc_client.errors import SpecError
 
 

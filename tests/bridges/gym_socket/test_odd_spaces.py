@@ -21,7 +21,7 @@ from dm_env_rpc_client.bridges.gym_socket import packets, space_json
 from dm_env_rpc_client.bridges.gym_socket.hosted_environment import as_hosted
 from dm_env_rpc_client.bridges.gym_socket.server_session import Options, ServerSession
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 from tests.bridges.gym_socket import hosted
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

@@ -15,7 +15,7 @@ from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.adaptors.gymnasium.spaces import spec_to_space
 from dm_env_rpc_client.bridges.gym_socket import Limits, packets, space_json
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors import bounded_json
+from dm_env_rpc_client.tensors import bounded_parsing
 from tests.bridges.gym_socket.strategies import SPACES
 from tests.bridges.gym_socket.transcripts import Given
 
@@ -104,7 +104,7 @@ EXAMPLES: dict[str, tuple[spaces.Space[Any], Any]] = {
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_spaces_are_written_as_the_document_says(text: str) -> None:
     space, spec = EXAMPLES[text]
-    assert bounded_json.encode(space_json.to_json(space, "action"), "") == text.encode()
+    assert bounded_parsing.encode(space_json.to_json(space, "action"), "") == text.encode()
     assert space_json.from_json(json.loads(text), "the space") == space
     assert elements.to_spec(space, "action") == spec
 

@@ -12,7 +12,7 @@ import pytest
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.cli.stepping import bench as command
-from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
+from dm_env_rpc_client.cli.stepping.episodes import Stopwatch
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import invoke

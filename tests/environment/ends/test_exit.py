@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from dm_env_rpc_client.environment import forgotten
+from dm_env_rpc_client.environment import world_ends
 from dm_env_rpc_client.server import Server, serve
 from tests.support.environments import Echo
 from tests.support.scripted import served_echo, settles
@@ -43,14 +43,14 @@ class Program:
         prelude = """
             import asyncio, logging, os, signal, sys, time
             from dm_env_rpc_client import make, make_async
-            from dm_env_rpc_client.environment import forgotten, world_ends
+            from dm_env_rpc_client.environment import world_ends, world_ends
             logging.basicConfig()  # Warnings are printed.
             address = sys.argv[1]
         """
         if is_patient:
             prelude += """
             world_ends.CLEAN_UP_SECONDS = 30.0
-            forgotten.EXIT_SECONDS = 30.0
+            world_ends.EXIT_SECONDS = 30.0
         """
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code), address],
@@ -262,8 +262,8 @@ def test_close_leaves_nothing_to_do_and_no_warning(server: Server) -> None:
             await env.close()
         asyncio.run(main())
         gc.collect()
-        from dm_env_rpc_client.environment import forgotten
-        assert not forgotten._running
+        from dm_env_rpc_client.environment import world_ends as forgotten
+        assert not world_ends._running
         """,
         server.address,
     )
@@ -286,7 +286,7 @@ def test_a_frozen_server_delays_the_exit_once_for_all_environments() -> None:
         server.signal(signal.SIGSTOP)
         begun = Stopwatch()
         program.end()
-        assert begun.within(patience(2 * forgotten.EXIT_SECONDS))
+        assert begun.within(patience(2 * world_ends.EXIT_SECONDS))
         server.signal(signal.SIGCONT)
 
 

@@ -22,7 +22,7 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.environment import forgotten, world_ends
+from dm_env_rpc_client.environment import world_ends
 from dm_env_rpc_client.server import Server
 from tests.environment.ends import ctrl_c_in_close
 from tests.reliability.scorecard import counts
@@ -58,7 +58,7 @@ def test_an_environment_that_is_forgotten_ends_its_world(server: Server) -> None
     envs.reset()
     del envs
     assert settles(lambda: gc.collect() >= 0 and is_empty(server))
-    assert settles(lambda: not forgotten._running)
+    assert settles(lambda: not world_ends._running)
 
 
 def test_a_poisoned_environment_that_is_forgotten_ends_its_world(server: Server) -> None:

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from dm_env_rpc_client import DmEnvRpcError, make
 from dm_env_rpc_client.adaptors.gymnasium import make_remote, space_json, to_dm_env
-from dm_env_rpc_client.adaptors.gymnasium.boxes import Room
+from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server import serve

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf import struct_pb2
 
-from dm_env_rpc_client.tensors.displays.leaves import named_leaves, rebuild
+from dm_env_rpc_client.tensors.displays.markup import named_leaves, rebuild
 
 
 class Pair(NamedTuple):

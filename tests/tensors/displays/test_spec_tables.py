@@ -13,7 +13,7 @@ from dm_env_rpc_client.tensors.displays.spec_tables import (
     spec_table,
     value_range,
 )
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.server import Server, serve
-from dm_env_rpc_client.tensors.displays.timestep_tables import show_timestep
+from dm_env_rpc_client.tensors.displays.values import show_timestep
 from tests.support.environments import Robot
 
 ATTACK = "<script>"

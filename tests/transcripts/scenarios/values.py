@@ -9,7 +9,7 @@ import numpy as np
 from dm_env import specs
 
 import dm_env_rpc_client as d
-from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.specs import VariableArray
 from tests.transcripts.environments import Mirror
 from tests.transcripts.scenarios.playing import see_steps
 from tests.transcripts.scene import Scenario, Scene

@@ -17,8 +17,6 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
 
-__all__ = ["RemoteCalls", "RemoteNames", "call_rows", "may_be_called", "set_rows"]
-
 
 class RemoteCalls:
     """The methods of Gymnasium's own vector environments for the attributes of their rows.

@@ -15,10 +15,8 @@ from google.rpc import code_pb2
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.adaptors.gymnasium.calls import ATTRIBUTE, CALL, KIND, METHOD, SET
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.server.properties.offered import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
-
-__all__ = ["OfEach", "OfVector", "ServedCalls", "kinds_of"]
+from dm_env_rpc_client.server.errors import RequestError
+from dm_env_rpc_client.server.properties import Properties
 
 
 class Callee(Protocol):

@@ -1,21 +1,33 @@
-"""Runs a library in a child process, so that its crash does not end this process."""
+"""Runs a library in a child process, so that its crash does not end this process: both ends.
+
+It shares standard output and standard error with the parent, so the library prints there.
+
+It says that it has started. The first message that it gets is the pickle of an `Opening`, as an
+array of bytes: the child trusts its parent. Each further one is a call of a method of
+`LocalRunner`, `[name, *arguments]`. The parent does not trust its child, so answers are checked
+JSON values, see `answers`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import weakref
 from typing import Any, TypeVar
 
-from dm_env_rpc_client.bridges.env_c_api.child_process import answers, child
+import numpy as np
+
+from dm_env_rpc_client.bridges.env_c_api.child_process import pipe as answers
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.description import Description
 from dm_env_rpc_client.bridges.env_c_api.library import Opening
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
-from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, LocalRunner
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -25,6 +37,60 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors.limits import Limits
+
+ORPHAN_SECONDS = 5.0
+"""How long the library may take to return and be released after the parent has ended."""
+
+
+def main(parent: children.Parent, reader: int, writer: int) -> None:
+    """Answers calls until the parent closes its ends of the pipes.
+
+    Args:
+      parent: the parent process. When it ends, this one does, even if the library does not
+        return from a call.
+      reader: descriptor of the pipe with the calls.
+      writer: descriptor of the pipe for the answers.
+    """
+    children.leave_signals_to_parent()
+    children.exit_with(parent, ORPHAN_SECONDS)
+    pipe = ChildPipe(reader, writer)
+    with contextlib.suppress(BrokenPipeError):  # The parent has ended, as it finds out next.
+        pipe.send({"result": answers.encode(None)})
+    answer_calls(pipe)
+
+
+def encode_opening(opening: Opening) -> Any:
+    """Returns the first message, whose answer is the description."""
+    return np.frombuffer(pickle.dumps(opening), np.uint8)
+
+
+def answer_calls(pipe: ChildPipe) -> None:
+    """Answers calls until the pipe ends; then releases the environment."""
+    runner: LocalRunner | None = None
+    try:
+        while True:
+            call = pipe.receive()
+            try:
+                if runner is None:
+                    opening = pickle.loads(call)
+                    pipe.limits = opening.limits
+                    runner = LocalRunner(opening)
+                    result: Any = runner.description
+                else:
+                    name, *arguments = call
+                    result = getattr(runner, name)(*arguments)
+                pipe.send({"result": answers.encode(result)})
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                # Including an answer above the limits, which was not sent.
+                pipe.send({"error": answers.encode_error(error)})
+    except (EOFError, BrokenPipeError):
+        pass  # The parent has closed the pipe.
+    finally:
+        if runner is not None:
+            runner.close()
+
 
 T = TypeVar("T")
 
@@ -37,7 +103,7 @@ CLOSE_SECONDS = 5.0
 # The child gets the module path of the parent, as the children of multiprocessing do.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from dm_env_rpc_client.bridges.env_c_api.child_process.child import main; "
+    "from dm_env_rpc_client.bridges.env_c_api.child_process.runner import main; "
     "from dm_env_rpc_client.system.children import Parent; "
     "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]))"
 )
@@ -82,7 +148,7 @@ class ProcessRunner:
         self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
         try:
             self._hear(type(None), "its start", START_SECONDS)
-            message = child.encode_opening(opening._replace(library=self._path))
+            message = encode_opening(opening._replace(library=self._path))
             self.description = self._hear(Description, "open", request_timeout, message)
         except BaseException:
             self._end()

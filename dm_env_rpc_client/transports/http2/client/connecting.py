@@ -13,8 +13,7 @@ from dm_env_rpc_client.transports.http2.protocol.headers import request_headers
 from dm_env_rpc_client.transports.net.addresses import Target
 from dm_env_rpc_client.transports.net.attempts import RETRY_SECONDS, Attempts, HandshakeError
 from dm_env_rpc_client.transports.net.reaching import explain_end, reach
-from dm_env_rpc_client.transports.net.sockets import tls_context
-from dm_env_rpc_client.transports.net.waits import BLOCKING, Waits, run
+from dm_env_rpc_client.transports.net.sockets import BLOCKING, Waits, run, tls_context
 from dm_env_rpc_client.transports.streams import Allocate
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
-from dm_env_rpc_client.system import busy_wait, locks
+from dm_env_rpc_client.system import locks, polling
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
@@ -90,7 +90,7 @@ class ClientConnection:
         self._receiving = make_lock()
         self._receiver = Receiver(connected, half.framing)
         self._waiters = 0
-        self._busy_wait = busy_wait.BusyWait()
+        self._busy_wait = polling.BusyWait()
         self._keepalive = Keepalive(half.framing)
         # Three, because two threads cannot use one at the same time.
         self._readable = poll_for(connected, select.POLLIN)
@@ -408,7 +408,7 @@ class ClientConnection:
         waits = False
         me = threading.get_ident()
         try:
-            busy_wait.threads.add(me)  # `at_work`, without its calls.
+            polling.threads.add(me)  # `at_work`, without its calls.
             if is_shared:
                 self._waiters += 1
                 waits = True
@@ -426,7 +426,7 @@ class ClientConnection:
                 wait = LOOK_SECONDS
                 if deadline is not None:
                     wait = min(wait, deadline - time.monotonic())
-                if wait > busy_wait.SPIN_SECONDS and not self.sending.outbound:
+                if wait > polling.SPIN_SECONDS and not self.sending.outbound:
                     look = self._receive_tls if self._is_tls else self._receiver.receive
                     has_received = self._busy_wait.spin(look, self._at_once)
                     if not has_received and self._at_once and wait > 0.99 * LOOK_SECONDS:
@@ -441,7 +441,7 @@ class ClientConnection:
                         return True
                 return self._poll_and_receive(call, wait, deadline)
         finally:
-            busy_wait.threads.discard(me)
+            polling.threads.discard(me)
             # After the lock was released: `shut_down` may have failed to get it just before.
             if self.is_closed:
                 self._dispose_unless_receiving()

@@ -15,7 +15,7 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
-from dm_env_rpc_client.transports.net.waits import BLOCKING, IN_LOOP, Waits, run
+from dm_env_rpc_client.transports.net.sockets import BLOCKING, IN_LOOP, Waits, run
 from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
 
 _log = logging.getLogger(__name__)

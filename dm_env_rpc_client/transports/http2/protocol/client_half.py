@@ -15,16 +15,16 @@ import hpack
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.control_frames import MAX_HEADER_BYTES
-from dm_env_rpc_client.transports.http2.protocol.framing import Framing
-from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, check_header
-from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
-from dm_env_rpc_client.transports.http2.protocol.role import (
+from dm_env_rpc_client.transports.http2.protocol.frames import (
     Header,
     RefusedMessageError,
     Role,
     ViolationError,
     spoken,
 )
+from dm_env_rpc_client.transports.http2.protocol.framing import Framing
+from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, check_header
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.net.status import (
     abrupt,
     code_of_http_status,

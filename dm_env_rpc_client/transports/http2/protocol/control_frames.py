@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from dm_env_rpc_client.transports.http2.protocol import frames
-from dm_env_rpc_client.transports.http2.protocol.frames import ACK, ENHANCE_YOUR_CALM, NUMBER
-from dm_env_rpc_client.transports.http2.protocol.header_decoder import HeaderDecoder
-from dm_env_rpc_client.transports.http2.protocol.role import Header, Role, ViolationError
+from dm_env_rpc_client.transports.http2.protocol.frames import (
+    ACK,
+    ENHANCE_YOUR_CALM,
+    NUMBER,
+    Header,
+    Role,
+    ViolationError,
+)
+from dm_env_rpc_client.transports.http2.protocol.headers import HeaderDecoder
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendQueue
 
 STREAM = 0x7FFFFFFF

@@ -38,13 +38,11 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     FRAME_SIZE_ERROR,
     NUMBER,
     WINDOW_UPDATE,
-)
-from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
-from dm_env_rpc_client.transports.http2.protocol.role import (
     RefusedMessageError,
     Role,
     ViolationError,
 )
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000

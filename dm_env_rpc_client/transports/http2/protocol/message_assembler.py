@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from dm_env_rpc_client.transports.http2.protocol.frames import MESSAGE_PREFIX
-from dm_env_rpc_client.transports.http2.protocol.role import RefusedMessageError
+from dm_env_rpc_client.transports.http2.protocol.frames import MESSAGE_PREFIX, RefusedMessageError
 from dm_env_rpc_client.transports.streams import Allocate
 
 _PREFIX_BYTES = 5

@@ -15,9 +15,9 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     DATA,
     MAX_WINDOW,
     MESSAGE_PREFIX,
+    ViolationError,
     frame_header,
 )
-from dm_env_rpc_client.transports.http2.protocol.role import ViolationError
 
 _COPIED_BYTES = 1 << 13
 """Messages up to this are copied behind the header of their frame, rather than sent beside it."""

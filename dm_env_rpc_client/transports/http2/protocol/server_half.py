@@ -12,6 +12,13 @@ from typing import Any, TypeAlias
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.transports.http2.protocol import frames
+from dm_env_rpc_client.transports.http2.protocol.frames import (
+    Header,
+    RefusedMessageError,
+    Role,
+    ViolationError,
+    spoken,
+)
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.headers import (
     NO_TABLE,
@@ -24,13 +31,6 @@ from dm_env_rpc_client.transports.http2.protocol.headers import (
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import (
     CountedAssembler,
     MessageAssembler,
-)
-from dm_env_rpc_client.transports.http2.protocol.role import (
-    Header,
-    RefusedMessageError,
-    Role,
-    ViolationError,
-    spoken,
 )
 from dm_env_rpc_client.transports.streams import Allocate
 

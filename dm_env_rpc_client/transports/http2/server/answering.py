@@ -21,8 +21,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.system.owners import ElsewhereError, Owner
+from dm_env_rpc_client.system.polling import at_work
 from dm_env_rpc_client.transports.http2.server import leading
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
 from dm_env_rpc_client.transports.http2.server.leading import Leader, RelievedError

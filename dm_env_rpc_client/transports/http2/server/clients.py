@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dm_env_rpc_client.system.busy_wait import at_work
+from dm_env_rpc_client.system.polling import at_work
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.net.listening import PAUSE_SECONDS, ListeningSockets

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from dm_env_rpc_client.system import owners
-from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owners import Owner, OwnerThread
+from dm_env_rpc_client.system.polling import at_work
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api.child_process import answers
+from dm_env_rpc_client.bridges.env_c_api.child_process import pipe
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.context import Status
 from dm_env_rpc_client.bridges.env_c_api.description import (
@@ -54,8 +54,8 @@ FRAME = Frame(
 
 
 def decode_frame(message: Any) -> Frame:
-    frame = answers.decode(Frame, message)
-    answers.check_frame(frame, DESCRIPTION)
+    frame = pipe.decode(Frame, message)
+    pipe.check_frame(frame, DESCRIPTION)
     return frame
 
 
@@ -63,9 +63,9 @@ def test_descriptions_and_frames_arrive_as_they_were(
     pipes: tuple[ChildPipe, ChildPipe],
 ) -> None:
     here, there = pipes
-    here.send([answers.encode(DESCRIPTION), answers.encode(FRAME)])
+    here.send([pipe.encode(DESCRIPTION), pipe.encode(FRAME)])
     description, encoded = there.receive(5.0)
-    assert answers.decode(Description, description) == DESCRIPTION
+    assert pipe.decode(Description, description) == DESCRIPTION
     frame = decode_frame(encoded)
     assert (frame.status, frame.reward) == (Status.RUNNING, 0.5)
     assert frame.observations is not None
@@ -73,7 +73,7 @@ def test_descriptions_and_frames_arrive_as_they_were(
     for sent, value in zip(FRAME.observations, frame.observations, strict=True):
         np.testing.assert_array_equal(value, sent)
     ended = Frame(Status.TERMINATED, 1.0, None, ())
-    assert decode_frame(answers.encode(ended)) == ended
+    assert decode_frame(pipe.encode(ended)) == ended
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_descriptions_and_frames_arrive_as_they_were(
 )
 def test_frames_that_do_not_fit_the_description(frame: Frame) -> None:
     with pytest.raises(ProtocolError, match="the child process sent"):
-        decode_frame(answers.encode(frame))
+        decode_frame(pipe.encode(frame))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_frames_that_do_not_fit_the_description(frame: Frame) -> None:
     ],
 )
 def test_errors_arrive_as_they_were_or_by_their_text(error: Exception) -> None:
-    received = answers.decode_error(json.loads(json.dumps(answers.encode_error(error))))
+    received = pipe.decode_error(json.loads(json.dumps(pipe.encode_error(error))))
     if isinstance(error, MemoryError):
         error = DmEnvRpcClientError("MemoryError: none left")
     assert type(received) is type(error)
@@ -126,18 +126,18 @@ def test_errors_arrive_as_they_were_or_by_their_text(error: Exception) -> None:
 )
 def test_invalid_errors(message: Any) -> None:
     with pytest.raises(ProtocolError, match="sent an invalid answer"):
-        answers.decode_error(message)
+        pipe.decode_error(message)
 
 
 def test_invalid_properties() -> None:
     listed = {"a": PropertyAttributes.READ_WRITABLE, "b": PropertyAttributes.NONE}
     type_ = dict[str, PropertyAttributes]
-    assert answers.decode(type_, answers.encode(listed)) == listed
+    assert pipe.decode(type_, pipe.encode(listed)) == listed
     for message in (None, [["a"]], [[1, 1]], [["a", 64]], [["a", True]]):
         with pytest.raises(ProtocolError):
-            answers.decode(type_, message)
+            pipe.decode(type_, message)
     with pytest.raises(ProtocolError):
-        answers.decode(str, 3)
+        pipe.decode(str, 3)
 
 
 def mutated(value: Any, chance: random.Random) -> Any:
@@ -159,8 +159,8 @@ def test_mutated_messages_are_valid_or_one_error() -> None:
     refused = taken = 0
     for _ in range(4000):
         for decode, message in (
-            (lambda m: answers.decode(Description, m), answers.encode(DESCRIPTION)),
-            (decode_frame, answers.encode(FRAME)),
+            (lambda m: pipe.decode(Description, m), pipe.encode(DESCRIPTION)),
+            (decode_frame, pipe.encode(FRAME)),
         ):
             try:
                 decoded: object = decode(mutated(message, chance))

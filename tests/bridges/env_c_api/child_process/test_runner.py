@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api.child_process import child, pipe
+from dm_env_rpc_client.bridges.env_c_api.child_process import pipe
+from dm_env_rpc_client.bridges.env_c_api.child_process import runner as child
 from dm_env_rpc_client.bridges.env_c_api.child_process import runner as process_runner
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dm_env_rpc_client.transports.http2.protocol.frames import ENHANCE_YOUR_CALM
-from dm_env_rpc_client.transports.http2.protocol.header_decoder import (
+from dm_env_rpc_client.transports.http2.protocol.frames import (
+    ENHANCE_YOUR_CALM,
+    Header,
+    ViolationError,
+)
+from dm_env_rpc_client.transports.http2.protocol.headers import (
     TABLE_BYTES,
     HeaderDecoder,
 )
-from dm_env_rpc_client.transports.http2.protocol.role import Header, ViolationError
 
 LIMIT = 1 << 16
 

@@ -13,7 +13,7 @@ import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, Tls, create_world, make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.http2.protocol.header_decoder import HeaderDecoder
+from dm_env_rpc_client.transports.http2.protocol.headers import HeaderDecoder
 from dm_env_rpc_client.transports.http2.server import clients, listener
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
