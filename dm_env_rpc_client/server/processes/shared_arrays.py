@@ -6,6 +6,7 @@ import contextlib
 import math
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -32,7 +33,7 @@ class SharedArrays:
     def __init__(self, forms: Sequence[Form], descriptor: int | None = None):
         offsets, size = _layout(forms)
         if descriptor is None:
-            descriptor = os.memfd_create("dm_env_rpc rows", os.MFD_CLOEXEC)
+            descriptor = _unnamed_file()
             os.truncate(descriptor, size)
         try:
             memory = mmap.mmap(descriptor, size)
@@ -54,6 +55,14 @@ class SharedArrays:
             yield self._descriptor
         finally:
             os.close(self._descriptor)
+
+
+def _unnamed_file() -> int:
+    # Not a named segment: those of /dev/shm have 64 MB together in a container.
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("dm_env_rpc rows", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:  # Systems other than Linux.
+        return os.dup(file.fileno())
 
 
 def forms_of(arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Form]:

@@ -588,7 +588,10 @@ def test_a_world_ends_if_the_process_with_its_rows_cannot_be_replaced(tmp_path: 
         assert any("no second engine" in str(error) for error in server.errors)
 
 
-def test_arrays_that_two_processes_share() -> None:
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_arrays_that_two_processes_share(has_memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_memfd:  # As on macOS.
+        monkeypatch.delattr(os, "memfd_create", raising=False)
     forms: list[Form] = [
         (np.dtype(np.uint8), (3,)),
         (np.dtype(object), (2,)),
