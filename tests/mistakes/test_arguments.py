@@ -88,7 +88,7 @@ WRONG: list[Wrong] = [
     Wrong("s", "num_envs", "4", "got '4'", "must be an integer from 1 on, or None"),
     Wrong("s", "num_envs", 2.5, "got 2.5", "must be an integer from 1 on, or None"),
     Wrong("s", "num_envs", True, "got True", "must be an integer from 1 on, or None"),
-    Wrong("s", "num_batches", -1, "got -1", "must be an integer from 0 on, or None for one in"),
+    Wrong("s", "num_batches", -1, "got -1", "must be an integer from 0 on, or None for as few"),
     Wrong("s", "num_batches", "2", "got '2'", "must be an integer from 0 on"),
     Wrong("s", "copy", "no", "got 'no'", FLAG),
 ]  # fmt: skip

@@ -159,7 +159,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _answer(pipe: MessagePipe, call: Callable[[], Any]) -> None:
     try:
-        answer = pickle.dumps((call(), None))
+        answer = _picklable((call(), None))
     except BaseException as error:
         answer = pickle.dumps((None, PackedError.of(error)))
     pipe.send(answer)
@@ -309,11 +309,22 @@ def _pickled(said: list[tuple[int, Any]], failures: dict[int, Exception | str]) 
         return _dumps(sent)
 
 
+def _unchangeable(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)  # Its own name is not one by which pickle finds it.
+
+
 _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
-    {MappingProxyType: lambda mapping: (MappingProxyType, (dict(mapping),))},
+    {MappingProxyType: lambda mapping: (_unchangeable, (dict(mapping),))},
     copyreg.dispatch_table,
 )
 """Also has mappings that cannot be changed, as which infos have those that are no dicts."""
+
+
+def _picklable(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value)  # Faster, and nearly always possible.
+    except TypeError:
+        return _dumps(value)
 
 
 def _dumps(value: Any) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -17,6 +19,7 @@ import numpy.typing as npt
 import pytest
 
 from dm_env_rpc_client import (
+    BatchedEnvironment,
     ConnectionLostError,
     DmEnvAdaptor,
     DmEnvRpcError,
@@ -30,7 +33,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server import Race, Server, serve
+from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays
 from tests.adaptors.sameness import same
 from tests.server import hosted
@@ -615,3 +618,35 @@ def test_arrays_that_two_processes_share(has_memfd: bool, monkeypatch: pytest.Mo
         values: npt.NDArray[Any] = np.arange(mine.size).reshape(shape).astype(dtype)
         mine[...] = values
         np.testing.assert_array_equal(others, values)
+
+
+class Unchangeable(gymnasium.Env[Any, Any]):
+    """Has infos whose mappings cannot be changed."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, index: int = 0):
+        self._index = index
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        info = {"a": MappingProxyType({"b": self._index})}
+        return np.zeros(1, np.float32), 0.0, False, False, info
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_mappings_that_cannot_be_changed_come_from_other_processes(processes: int | None) -> None:
+    with serve(Unchangeable, processes=processes) as server:
+        envs = RemoteVectorEnv(server.address, 3, {"rows.index": [1, 2, 3]})
+        with contextlib.closing(envs):
+            envs.reset()
+            assert str(envs.step([0] * 3)[-1]["a"]) == "[{'b': 1} {'b': 2} {'b': 3}]"
+
+
+def test_a_batch_of_an_environment_without_default_actions() -> None:
+    with serve(Catch, processes=2) as server, BatchedEnvironment(server.address, 3) as envs:
+        assert envs.reset().first().all()
+        assert envs.step({"paddle": [0, 1, 2]}).mid().all()
