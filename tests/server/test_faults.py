@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import dm_env
 import gymnasium
 import numpy as np
 import pytest
@@ -23,7 +26,8 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server import Properties, Server, serve
+from dm_env_rpc_client.server import Catch, Properties, Server, serve
+from dm_env_rpc_client.server.worlds.world_registry import CLOSE_SECONDS
 from tests.server.faulty import MID, RAISED, RETURNED, Faulty, FaultyEnv
 from tests.support.environments import Echo
 from tests.support.scripted import settles
@@ -327,3 +331,38 @@ def test_a_factory_that_fails_without_settings_is_at_fault() -> None:
         with pytest.raises(DmEnvRpcError, match="does not take these settings: no device"):
             make(server.address, {"size": 1})
         check_books(server, 1, 1)
+
+
+class _Lingering(Catch):
+    """Takes longer to close than a step that is under way may take when the server stops."""
+
+    def __init__(self, go: threading.Event, closed: threading.Event):
+        super().__init__()
+        self._go, self._closed = go, closed
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._go.wait()
+        return super().step(action)
+
+    def close(self) -> None:
+        time.sleep(2 * CLOSE_SECONDS)
+        self._closed.set()
+
+
+def test_an_environment_that_is_slow_to_close_is_not_taken_for_one_in_a_step() -> None:
+    go, closed = threading.Event(), threading.Event()
+    with serve(lambda: _Lingering(go, closed)) as server:
+        env = make(server.address)
+        env.reset()
+        (entry,) = server._serving._host.worlds._entries.values()  # type: ignore[union-attr]
+        world: Any = entry.world
+        env._start_step(env._prepare_step({"paddle": 1}))
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        # The step ends while the world is to be closed, and then its agent leaves, which closes it.
+        assert settles(lambda: world._is_closed)
+        go.set()
+        stopping.join()
+        assert closed.is_set()
+        assert server.errors == []
+    env.close()

@@ -199,9 +199,13 @@ class EnvironmentWorld(OwnedWorld):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        # If its agent has not left, `leave` closes the environment.
-        if not close_owned(self.owner, self._close, seconds) and not self._has_closed.wait(seconds):
-            raise still_in_a_step()
+        # If its agent has not left, `leave` closes the environment, which may take longer than a
+        # step may.
+        has_closed = close_owned(self.owner, self._close, seconds, lambda: not self._is_open)
+        if not has_closed and not self._has_closed.wait(seconds):
+            if self._is_open:
+                raise still_in_a_step()
+            self._has_closed.wait()
 
     def _close(self) -> bool:
         """Closes the environment if there is no agent; returns whether it is closed."""

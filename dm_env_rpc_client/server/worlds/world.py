@@ -316,10 +316,22 @@ class OwnedWorld(World):
         """
 
 
-def close_owned(owner: Owner, close: Callable[[], _T], seconds: float | None) -> _T:
-    """Has an owner close something, as `OwnedWorld.close`."""
+def close_owned(
+    owner: Owner,
+    close: Callable[[], _T],
+    seconds: float | None,
+    is_closing: Callable[[], bool] = lambda: False,
+) -> _T:
+    """Has an owner close something, as `OwnedWorld.close`.
+
+    Args:
+      owner: the owner.
+      close: closes it.
+      seconds: as for `OwnedWorld.close`.
+      is_closing: whether the owner closes it already, which is waited for without a limit.
+    """
     closing = owner.begin(close)
-    if seconds is not None and not closing.wait_begun(seconds):
+    if seconds is not None and not closing.wait_begun(seconds) and not is_closing():
         raise still_in_a_step()
     return closing.result()  # type: ignore[no-any-return]  # of `close`
 
