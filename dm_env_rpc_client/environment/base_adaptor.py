@@ -46,10 +46,7 @@ __all__ = [
     "NO_SETTINGS",
     "UNROLL_AHEAD",
     "BaseAdaptor",
-    "Environment",
     "Extensions",
-    "per_step",
-    "take",
 ]
 
 
