@@ -354,7 +354,7 @@ def test_an_environment_that_is_slow_to_close_is_not_taken_for_one_in_a_step() -
     with serve(lambda: _Lingering(go, closed)) as server:
         env = make(server.address)
         env.reset()
-        (entry,) = server._serving._host.worlds._entries.values()  # type: ignore[union-attr]
+        (entry,) = server._serving._host.worlds._entries.values()
         world: Any = entry.world
         env._start_step(env._prepare_step({"paddle": 1}))
         stopping = threading.Thread(target=server.stop)

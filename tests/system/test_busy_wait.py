@@ -246,7 +246,7 @@ def test_ends_in_one_process_do_not_take_the_interpreter_from_each_other(
         looked.add(threading.current_thread())
 
     with serve(Catch, transport="http2") as server, make(server.address) as environment:
-        monkeypatch.setattr(polling.os, "sched_yield", look)
+        monkeypatch.setattr(os, "sched_yield", look)
         environment.reset()
         for _ in range(200):
             environment.step({"paddle": 0})
