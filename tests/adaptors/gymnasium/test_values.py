@@ -195,15 +195,15 @@ def test_an_array_of_another_form_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("num_batches", [0, 1])
 def test_an_integer_that_gymnasium_cannot_stack_is_the_error_of_its_row(num_batches: int) -> None:
-    made: list[Telling] = []
+    def make(is_large: bool) -> Telling:
+        return Telling(10**30 if is_large else 5, is_first=False)
 
-    def make() -> Telling:
-        made.append(Telling(10**30 if len(made) % 2 else 5, is_first=False))
-        return made[-1]
-
+    settings = [{"is_large": False}, {"is_large": True}]
     with (
         serve(make) as server,
-        contextlib.closing(RemoteVectorEnv(server.address, 2, num_batches=num_batches)) as envs,
+        contextlib.closing(
+            RemoteVectorEnv(server.address, 2, settings, num_batches=num_batches)
+        ) as envs,
     ):
         envs.reset()
         for _ in range(2):
