@@ -345,7 +345,7 @@ class _Lingering(Catch):
         return super().step(action)
 
     def close(self) -> None:
-        time.sleep(2 * CLOSE_SECONDS)
+        time.sleep(2 * CLOSE_SECONDS)  # So slow is what it frees.
         self._closed.set()
 
 
