@@ -54,9 +54,8 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
       address: `host:port`, `unix:path` or another gRPC target.
       timeout: seconds until there must be a connection, more than 0; None for no limit.
       request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
-        detects
-        a server machine that is frozen or unreachable within 20 s; over the transport "grpc" within
-        80 s if that happens after the first 20 s of a step.
+        detects a server machine that is frozen or unreachable within 20 s; over the transport
+        "grpc" within 80 s if that happens after the first 20 s of a step.
       credentials: TLS credentials: a `Tls`, which both transports take (`Tls()` trusts the
         authorities that this machine trusts); an ssl.SSLContext for the transport "http2",
         whose ALPN protocol is set to h2; or grpcio's for the transport "grpc"; None for

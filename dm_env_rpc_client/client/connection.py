@@ -202,8 +202,7 @@ class Connection(BaseConnection):
     ) -> Pending:
         """Sends a request; the caller waits for the answer with `wait`, in the same thread.
 
-        Cheaper than `submit`, which needs a second thread that reads the answers; here `wait`
-        reads them.
+        Cheaper than `submit`, since no future is made.
 
         Args:
           request: as for `submit`.

@@ -1,6 +1,7 @@
-"""Runs checks against a server.
+"""Runs checks against a server, in the order of their table.
 
-The documents leave it to the server ("Protocol overview"), so what it has no room for is skipped.
+How many clients a server takes at the same time is found out and not checked, since the documents
+leave it to the server ("Protocol overview"). A check that the server has no room for is skipped.
 """
 
 from __future__ import annotations

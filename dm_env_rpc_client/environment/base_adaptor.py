@@ -1,8 +1,5 @@
 """The part of the adaptors that does no I/O: requests from actions, TimeSteps from answers.
 
-dm_env says nothing of its types to mypy, for which a subclass then has every attribute: a misspelt
-method would be no error. Pyright reads them from its source, and needs no help.
-
 `DmEnvAdaptor` and `AsyncDmEnvAdaptor` send the requests and receive the answers.
 """
 
@@ -102,6 +99,9 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
 
 MYPY = False
 """True for mypy, which knows this name."""
+
+# dm_env tells mypy nothing of its types, and then a subclass has every attribute: a misspelt method
+# would be no error. Pyright reads the types from dm_env's source, and needs no help.
 
 if MYPY:
 

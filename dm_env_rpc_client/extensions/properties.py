@@ -1,4 +1,4 @@
-"""Properties: data beside actions and observations."""
+"""Properties: data beside actions and observations, over the properties extension."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 What converts values of a request raises `RequestError`, or does so `in_request`. Every other
 exception is the environment's: also a SpecError, which may be about a value of the environment.
 
-An environment that fails in every step would otherwise fill the memory and the log.
+Errors are kept and logged within bounds: an environment that fails in every step would otherwise
+fill the memory and the log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The properties that a server, or an environment that it hosts, offers.
 
-properties = Properties()
+    properties = Properties()
     properties.add("level.seed", lambda: level.seed, level.set_seed, description="...")
     properties.expose(simulation, "gravity", "physics.timestep")
 

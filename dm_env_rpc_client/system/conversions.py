@@ -1,10 +1,11 @@
-"""Environments of other libraries: what converts them, and what they return by mistake.
+"""Environments of other libraries: their conversion, and explanations of wrong return values.
 
 The server converts what a user's factory returns, and knows no adaptors. So the adaptors'
 functions stand here by name; their modules are imported when there is such an environment, and
 with it its library.
 
-Called when the value has already failed to be what it should be, so that steps cost nothing more.
+The explanations are for the environment's author. They are looked for only when a value has already
+failed to be what it should be, so that steps cost nothing more.
 """
 
 from __future__ import annotations

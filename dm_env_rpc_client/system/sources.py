@@ -1,10 +1,10 @@
 """The environments that a text names, for `serve`, the command `dm-env-rpc serve` and `make`.
 
-They are here and not in `launch`, so that a command that gets an address imports no more than it
-needs.
-
 The server and the command find them alike, and know neither the client nor the bridges. So what
 makes an environment stands here by name, and is imported with the first environment of its kind.
+
+The texts that name a server to launch are here and not in `launch`, so that a command that gets an
+address imports no more than it needs.
 """
 
 from __future__ import annotations

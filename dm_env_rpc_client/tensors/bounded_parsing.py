@@ -1,15 +1,14 @@
 """Messages and JSON from peers that may be hostile, parsed within `Limits`.
 
-The count follows the descriptors of the message. It visits each field once and enters only
-messages that can hold many parts, so that it costs 0.2 to 0.4 us for each string, message or entry
-and nothing for the elements of an array. Messages of up to 64 KiB are parsed without it: they
-take at most 40 MB.
+What a message will take is counted on its bytes before it is parsed. The count follows the
+descriptors of the message. It visits each field once and enters only messages that can hold many
+parts, so that it costs 0.2 to 0.4 us for each string, message or entry and nothing for the elements
+of an array. Messages of up to 64 KiB are parsed without it: they take at most 40 MB.
 
-The values in a text are counted before it is parsed: a megabyte of brackets would otherwise
-become thirty megabytes of lists, or overflow the parser's stack.
-
-The standard has no NaN and no Infinity, so they are never written. They are read, as float
-values, because servers in Python write them.
+The values in a JSON text are counted before it is parsed, too: a megabyte of brackets would
+otherwise become thirty megabytes of lists, or overflow the parser's stack. JSON has no NaN and no
+Infinity, so they are never written. They are read, as float values, because servers in Python write
+them.
 """
 
 from __future__ import annotations

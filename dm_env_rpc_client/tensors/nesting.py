@@ -1,10 +1,11 @@
-"""Nested dictionaries and their flat form with separated names, and values that never end.
-
-What packs values goes through a bounded number of levels, so that it asks here only where they
-end: values of a usual depth cost nothing.
+"""Nested dictionaries and their flat form with separated names, and structures without an end.
 
 The protocol has only flat names; a period in a name separates two levels of nesting ("Nested
 actions or observations" in the protocol overview).
+
+Lists, mappings and arrays of objects may contain themselves, or have thousands of levels. Code that
+packs values goes through a bounded number of levels and asks here only where they end, so values of
+a usual depth cost nothing.
 """
 
 from __future__ import annotations

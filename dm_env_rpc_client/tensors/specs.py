@@ -1,12 +1,12 @@
 """TensorSpec messages to dm_env specs and back, and their bounds.
 
-dm_env has no such specs; its own, with -1 in their shape, refuse every array. These subclasses
-accept any length along that axis and otherwise behave like their base classes ("Variable lengths"
-in the protocol overview).
-
 Bounds are inclusive; there is one for all elements of the tensor or one for each ("Ranges" in the
 protocol overview). Servers of the 1.0 line send scalar bounds in fields whose numbers are reserved
 in the current protocol; these are read, never written.
+
+dm_env has no specs of arrays with a dimension of variable length; its own, with -1 in their shape,
+refuse every array. The subclasses here accept any length along that axis and otherwise behave like
+their base classes ("Variable lengths" in the protocol overview).
 """
 
 from __future__ import annotations

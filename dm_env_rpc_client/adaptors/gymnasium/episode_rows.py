@@ -1,7 +1,7 @@
 """What the last step of each of N environments is for Gymnasium's vector environments.
 
-Those of environments on streams come one by one. Those of a batch come stacked as Gymnasium stacks
-them, or one by one in one text; see `extras`.
+The infos of environments on streams come one by one. Those of a batch come stacked as Gymnasium
+stacks them, or one by one in one text; see `extras`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Converts dm_env specs to Gymnasium spaces, and values of the one to values of the other.
 
-A few bytes can describe a Box of any size. Gymnasium has four arrays of its shape for the bounds;
-here they are views of one element each where they would take more than `Room` has.
-
 | spec | space |
 | --- | --- |
 | integer scalar with bounds, at most 2**63 - 1 values | Discrete, with `start` |
@@ -16,6 +13,10 @@ here they are views of one element each where they would take more than `Room` h
 A Discrete is int64 and a MultiBinary int8, as everywhere in Gymnasium; every other value
 keeps its dtype. A value of a space is cast to the dtype of its spec exactly; a cast that would
 change it is an error.
+
+A few bytes from a peer can describe a Box of any size, and Gymnasium makes four arrays of its shape
+for the bounds. Here the bounds are views of one element each where they would take more than `Room`
+has.
 """
 
 from __future__ import annotations

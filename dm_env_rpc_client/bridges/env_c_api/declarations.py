@@ -7,9 +7,9 @@ caller states it. 2.0 removed the deprecated functions `fps` and
 Enumerations are declared as plain ints: a library may return any number, and each is checked
 before it becomes an enumeration.
 
-Every pointer is valid only until the next call into the library, so nothing here keeps
-one. A pointer that is not null may still be invalid; only a child process protects against
-that.
+Sizes are checked before memory is read. Every pointer is valid only until the next call into the
+library, so nothing here keeps one. A pointer that is not null may still be invalid; only a child
+process protects against that.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """`World`, `Agent` and `Game`: the interfaces of what a server hosts, and the order of step types.
 
-A sequence begins with the TimeStep that `reset` returns. It goes on with MID ones, and ends with a
-LAST one. `.last()` of a TimeStep compares numbers, so a type may also be such a number.
+A `World` is one simulation. Each connection that joins it has an `Agent`, with specs of its own.
+A `Session` speaks the protocol and calls them with values by name, not messages by UID.
 
 Environment authors implement `Game`. A `SharedWorld` runs it for the agents that join and leave
 over the network, and never calls it from two threads at once.
 
-A `World` is one simulation. Each connection that joins it has an `Agent`, with specs of its own.
-A `Session` speaks the protocol and calls them with values by name, not messages by UID.
+A sequence begins with the TimeStep that `reset` returns. It goes on with MID ones, and ends with a
+LAST one. `.last()` of a TimeStep compares numbers, so a type may also be such a number.
 """
 
 from __future__ import annotations

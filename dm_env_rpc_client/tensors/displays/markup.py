@@ -1,10 +1,10 @@
-"""Small pieces of HTML, and the leaves of what is shown.
+"""Small pieces of HTML, and the leaves of nested values by flat name.
 
 Names and texts come from servers, so they are escaped and limited in length. Colours are taken
 from the page, so that light and dark themes are legible.
 
-Levels are joined by periods, as in the protocol; a structure that is a single leaf has the name
-that the caller passes.
+The levels of a leaf's name are joined by periods, as in the protocol; a structure that is a single
+leaf has the name that the caller passes.
 """
 
 from __future__ import annotations

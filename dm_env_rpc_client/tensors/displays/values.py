@@ -1,4 +1,4 @@
-"""HTML of values: images as images, vectors as plots, numbers and strings as text; of TimeSteps."""
+"""HTML of values and of TimeSteps: images as images, vectors as plots, the rest as text."""
 
 from __future__ import annotations
 

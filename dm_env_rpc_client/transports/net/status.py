@@ -1,4 +1,7 @@
-"""Errors for streams that did not open or have ended, and for a lack of file descriptors."""
+"""Errors of streams that did not open or have ended, from gRPC, HTTP and HTTP/2 status codes.
+
+Without file descriptors most errors name something else, so their lack is looked for here.
+"""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ lengths are checked first, nothing is unpickled, and only the dtypes of the inte
 allowed. Names from the library are never keys of a JSON object, since such an object could
 look like the description of an array.
 
-A library may have written the answer in place of the child, so nothing in it is trusted. What
-the annotation `Any` stands for is an observation: an array or a string.
+Answers are made by field, and checked by annotation. The annotation `Any` stands for an
+observation: an array or a string.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Runs a library in a child process, so that its crash does not end this process: both ends.
+"""Runs a library in a child process, so that its crash does not end this process.
 
-It shares standard output and standard error with the parent, so the library prints there.
+Both ends are here. The child shares standard output and standard error with the parent, so the
+library prints there.
 
-It says that it has started. The first message that it gets is the pickle of an `Opening`, as an
-array of bytes: the child trusts its parent. Each further one is a call of a method of
-`LocalRunner`, `[name, *arguments]`. The parent does not trust its child, so answers are checked
-JSON values, see `answers`.
+The child first reports that it has started. The first message that it receives is the pickle of an
+`Opening`, as an array of bytes: the child trusts its parent. Each further message is a call of a
+method of `LocalRunner`, `[name, *arguments]`. The parent does not trust its child, so answers are
+checked JSON values; see `pipe.py`.
 """
 
 from __future__ import annotations
