@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["Connection", "EndUnclosed", "Reopen"]
-
 _log = logging.getLogger(__name__)
 
 _THREAD_END_SECONDS = 0.5

@@ -27,7 +27,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.server import Properties, Server, serve
-from dm_env_rpc_client.server.processes.messages import say
+from dm_env_rpc_client.server.processes.messages import send_message
 from dm_env_rpc_client.server.processes.worker import Worker
 from dm_env_rpc_client.system import spawned
 from dm_env_rpc_client.system.message_pipe import MessagePipe
@@ -65,7 +65,7 @@ class InThread:
         self._thread.start()
 
     def _run(self) -> None:
-        say(self._control, "ready")
+        send_message(self._control, "ready")
         self._worker.run()
         for pipe in (self._control, *self._asks):
             pipe.close()
@@ -149,8 +149,8 @@ def test_a_worker_that_is_gone_is_told(server: Server) -> None:
         env = join_world(mine, name)
         share = workers_of(server).of(name)
         (far,) = (each for each in workers_of(server)._workers.values() if each.share is share)
-        say(far.control, "levels", {})
-        say(far.control, "stop", 0.0)
+        send_message(far.control, "levels", {})
+        send_message(far.control, "stop", 0.0)
         # Another has its place.
         assert settles(lambda: workers_of(server)._workers[far.index] is not far)
         with pytest.raises(ConnectionLostError, match="stream's world was in has ended") as lost:

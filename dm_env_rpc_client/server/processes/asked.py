@@ -12,7 +12,7 @@ from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.server.errors import refusal_of
-from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.messages import receive_message, send_message
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
@@ -34,8 +34,8 @@ class _Questions:
     def ask(self, *question: Any) -> Any:
         """Returns or raises what a method does; OSError or EOFError if that process is gone."""
         with self._lock:
-            say(self._pipe, *question)
-            (answer, error), _ = hear(self._pipe)
+            send_message(self._pipe, *question)
+            (answer, error), _ = receive_message(self._pipe)
         if error is not None:
             raise error
         return answer
@@ -109,11 +109,11 @@ def answer_questions(asked: Properties | Share, pipe: MessagePipe) -> None:
     """Answers until the other end is closed, and closes this one."""
     with contextlib.closing(pipe), contextlib.suppress(EOFError, OSError):
         while True:
-            (method, *arguments), _ = hear(pipe)
+            (method, *arguments), _ = receive_message(pipe)
             answer: Any = None
             refusal: Exception | None = None
             try:
                 answer = getattr(asked, method)(*arguments)
             except Exception as error:
                 refusal = refusal_of(error) or RuntimeError(described(error))
-            say(pipe, answer, refusal)
+            send_message(pipe, answer, refusal)

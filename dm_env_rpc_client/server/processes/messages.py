@@ -10,12 +10,12 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.limits import described
 
 
-def say(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
+def send_message(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
     """Sends a message, and an open descriptor; OSError if the other end is closed."""
     pipe.send(pickle.dumps(message), descriptor=descriptor)
 
 
-def hear(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
+def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
     """Waits for a message, and a descriptor that belongs to the caller then.
 
     Raises:

@@ -29,7 +29,7 @@ from dm_env_rpc_client.server.batch_settings import AskedRows, Settings
 from dm_env_rpc_client.server.construction import HasRowsError
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.owned import in_thread_of
-from dm_env_rpc_client.server.processes.messages import PackedError, hear
+from dm_env_rpc_client.server.processes.messages import PackedError, receive_message
 from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays, forms_of
 from dm_env_rpc_client.server.rows import RowKind
 from dm_env_rpc_client.system.message_pipe import MessagePipe
@@ -65,12 +65,12 @@ class PreparedRows(NamedTuple):
     taken: frozenset[str]
 
 
-class Said(NamedTuple):
+class RowsAnswer(NamedTuple):
     """What rows have done, beside the arrays of numbers.
 
     Attributes:
       errors: the texts of what rows have raised.
-      infos: pickled, what rows say beside their arrays; empty for nothing.
+      infos: the infos of rows, pickled; empty for none.
       objects: the arrays of objects, in their order.
     """
 
@@ -136,7 +136,7 @@ class RowsHere:
         try:
             with contextlib.suppress(EOFError, OSError):
                 while True:
-                    (method, *arguments), descriptor = hear(pipe)
+                    (method, *arguments), descriptor = receive_message(pipe)
                     if descriptor is not None:
                         arguments.append(descriptor)
                     _answer(pipe, functools.partial(call, getattr(rows, method), *arguments))
@@ -218,7 +218,7 @@ class _Rows:
         spec = batch.action_spec()
         self._nest = structures.nester(spec) if actions else lambda _: spec
 
-    def step(self, others: Mapping[int, npt.NDArray[Any]]) -> Said:
+    def step(self, others: Mapping[int, npt.NDArray[Any]]) -> RowsAnswer:
         """Steps the rows.
 
         Args:
@@ -229,19 +229,19 @@ class _Rows:
             others[place] if place in others else np.array(shared)
             for place, shared in enumerate(self._actions)
         ]
-        return self._said(self._made.step_rows(self._nest(iter(actions))), "step")
+        return self._answer_of(self._made.step_rows(self._nest(iter(actions))), "step")
 
-    def begin(self) -> Said:
+    def begin(self) -> RowsAnswer:
         """Begins sequences, as `Batch.reset`."""
-        return self._said(self._made.begin_rows(), "reset")
+        return self._answer_of(self._made.begin_rows(), "reset")
 
-    def _said(self, failures: dict[int, Exception | str], request: str) -> Said:
+    def _answer_of(self, failures: dict[int, Exception | str], request: str) -> RowsAnswer:
         batch, infos = self._made, b""
         if batch.rows.infos is not None:
-            said, unsent = batch.rows.infos.taken()
+            taken, unsent = batch.rows.infos.taken()
             failures.update(unsent)
-            if said:
-                infos = _pickled(said, failures)
+            if taken:
+                infos = _pickled(taken, failures)
         objects = []
         for array, shared in zip(batch.rows.arrays, self._values, strict=True):
             if shared is None:
@@ -249,13 +249,13 @@ class _Rows:
             else:
                 shared[...] = array
         if not failures:
-            return Said({}, infos, objects)
+            return RowsAnswer({}, infos, objects)
         batch.report_rows(failures, request, self._first)
         errors = {
             row: error if isinstance(error, str) else batches.row_error(error)
             for row, error in failures.items()
         }
-        return Said(errors, infos, objects)
+        return RowsAnswer(errors, infos, objects)
 
     def prepare(self, of_rows: Mapping[int, Settings]) -> PreparedRows:
         """Has rows take settings; `keep` or `undo` follows."""
@@ -293,13 +293,13 @@ class _Rows:
             batch.close()
 
 
-def _pickled(said: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickles what rows say; what cannot be pickled is the error of its row."""
+def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
+    """Pickles the infos of rows; one that cannot be pickled is the error of its row."""
     try:
-        return _dumps(said)
+        return _dumps(taken)
     except Exception:
         sent = []
-        for row, own in said:
+        for row, own in taken:
             try:
                 _dumps(own)
             except Exception as error:

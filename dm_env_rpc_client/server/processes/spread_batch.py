@@ -21,12 +21,12 @@ from dm_env_rpc_client.server.batch_settings import AskedRows, Settings, of_rese
 from dm_env_rpc_client.server.construction import BatchMaker
 from dm_env_rpc_client.server.errors import Report
 from dm_env_rpc_client.server.owned import StandIn
-from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.messages import receive_message, send_message
 from dm_env_rpc_client.server.processes.registry import WorkerShare
 from dm_env_rpc_client.server.processes.rows_here import (
     MadeRows,
     PreparedRows,
-    Said,
+    RowsAnswer,
     action_forms,
 )
 from dm_env_rpc_client.server.processes.shared_arrays import SharedArrays, forms_of
@@ -128,7 +128,7 @@ class _Part:
         if not self.is_lost:
             assert self._pipe is not None
             try:
-                say(self._pipe, method, *arguments, descriptor=descriptor)
+                send_message(self._pipe, method, *arguments, descriptor=descriptor)
             except OSError:
                 self._lose()
 
@@ -137,7 +137,7 @@ class _Part:
         if not self.is_lost:
             assert self._pipe is not None
             try:
-                (answer, error), _ = hear(self._pipe)
+                (answer, error), _ = receive_message(self._pipe)
             except (OSError, EOFError):
                 self._lose()
             else:
@@ -343,19 +343,19 @@ class SpreadBatch(AnyBatch):
         for part in self._parts:
             start = part.rows.start
             try:
-                said: Said = part.end()
+                answer: RowsAnswer = part.end()
             except _LostError:
                 failures.update(dict.fromkeys(part.rows, _LOST))
                 continue
             except BaseException as error:
                 fatal = fatal or error  # When no row acts any more.
                 continue
-            failures.update({start + row: text for row, text in said.errors.items()})
-            objects = iter(said.objects)
+            failures.update({start + row: text for row, text in answer.errors.items()})
+            objects = iter(answer.objects)
             for array, shared in zip(rows.arrays, part.arrays, strict=True):
                 array[part.slice] = next(objects) if shared is None else shared
-            if said.infos and rows.infos is not None:
-                for row, own in pickle.loads(said.infos):
+            if answer.infos and rows.infos is not None:
+                for row, own in pickle.loads(answer.infos):
                     rows.infos.put_taken(start + row, own)
         if fatal is not None:
             if rows.infos is not None:

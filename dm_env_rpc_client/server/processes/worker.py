@@ -24,7 +24,7 @@ from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.processes.asked import AskedProperties, AskedShare
-from dm_env_rpc_client.server.processes.messages import PackedError, hear, say
+from dm_env_rpc_client.server.processes.messages import PackedError, receive_message, send_message
 from dm_env_rpc_client.server.processes.rows_here import RowsHere
 from dm_env_rpc_client.server.processes.worker_streams import WorkerStreams
 from dm_env_rpc_client.server.worlds.world_registry import CLOSE_SECONDS
@@ -109,7 +109,7 @@ class Worker:
         grace = 0.0
         with contextlib.suppress(EOFError, OSError):
             while True:
-                (what, *arguments), descriptor = hear(self._control)
+                (what, *arguments), descriptor = receive_message(self._control)
                 if what == "stop":
                     (grace,) = arguments
                     break
@@ -157,7 +157,7 @@ class _SentRecords(logging.handlers.QueueHandler):
 def _tell(control: MessagePipe, *message: Any) -> None:
     """Tells the server's own process; this one ends soon if that is gone."""
     with contextlib.suppress(OSError):
-        say(control, *message)
+        send_message(control, *message)
 
 
 def _set_levels(levels: Mapping[str, int]) -> None:

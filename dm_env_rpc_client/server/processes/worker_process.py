@@ -16,7 +16,7 @@ from typing import Any
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.processes import worker as in_worker
 from dm_env_rpc_client.server.processes.asked import answer_questions
-from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.messages import receive_message, send_message
 from dm_env_rpc_client.server.processes.registry import WorkerShare
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.world_registry import Share
@@ -93,7 +93,7 @@ class WorkerProcess:
         self._untaken_since = 0.0
         self._pipes: weakref.WeakSet[MessagePipe] = weakref.WeakSet()
         # Who hears what it says; any thread may.
-        self._hearing = make_lock()
+        self._receiving = make_lock()
         with contextlib.ExitStack() as stack:
             questions = [
                 stack.enter_context(contextlib.closing(_answering(asked, index)))
@@ -140,7 +140,7 @@ class WorkerProcess:
                     self._untaken_since = time.monotonic()
                 self._untaken += 1
             try:
-                say(self.control, what, *arguments, descriptor=other.fileno())
+                send_message(self.control, what, *arguments, descriptor=other.fileno())
             except OSError:
                 mine.close()
                 raise
@@ -152,8 +152,8 @@ class WorkerProcess:
             self._untaken -= 1
             self._untaken_since = time.monotonic()
 
-    def hear(self, take: Callable[[WorkerProcess, tuple[Any, ...]], None]) -> None:
-        """Takes all that it has said.
+    def receive(self, take: Callable[[WorkerProcess, tuple[Any, ...]], None]) -> None:
+        """Takes all messages that the worker has sent.
 
         Args:
           take: called with each message.
@@ -161,15 +161,15 @@ class WorkerProcess:
         Raises:
           EOFError, OSError: it has ended.
         """
-        with self._hearing:
+        with self._receiving:
             while True:
                 if self.ended or not self.control.wait(0.0):
                     return
-                message, _ = hear(self.control)
+                message, _ = receive_message(self.control)
                 try:
                     take(self, message)
                 except Exception:
-                    _log.exception("what a worker process said cannot be taken")
+                    _log.exception("a message of a worker process cannot be taken")
 
     @property
     def is_clean(self) -> bool:
@@ -215,7 +215,7 @@ class WorkerProcess:
         if levels != self._levels:
             self._levels = levels
             with contextlib.suppress(OSError):
-                say(self.control, "levels", levels)
+                send_message(self.control, "levels", levels)
 
     def go_on(self) -> None:
         """Lets a stopped process continue."""
@@ -239,7 +239,7 @@ class WorkerProcess:
             pipes = list(self._pipes)
         for pipe in pipes:
             pipe.shut_down()
-        with self._hearing:
+        with self._receiving:
             self._process.close()
 
 

@@ -32,7 +32,7 @@ from dm_env_rpc_client.server.host import Host, listener_options
 from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ANYWHERE, UNNAMED, ServeOptions
-from dm_env_rpc_client.server.processes.messages import say
+from dm_env_rpc_client.server.processes.messages import send_message
 from dm_env_rpc_client.server.processes.registry import Registry, WorkerShare
 from dm_env_rpc_client.server.processes.spread_batch import RowPlaces, SpreadBatches
 from dm_env_rpc_client.server.processes.streams import (
@@ -183,7 +183,7 @@ class Workers(Places, RowPlaces):
         left = max(0.0, self._stop_by - time.monotonic())
         for worker in list(self._workers.values()):
             with contextlib.suppress(OSError):
-                say(worker.control, "stop", left)
+                send_message(worker.control, "stop", left)
         self._join(self._stop_by + _STOP_SECONDS + _END_SECONDS)
         self._stopped.set()
         return are_closed and all(worker.is_clean for worker in self._workers.values())
@@ -308,7 +308,7 @@ class Workers(Places, RowPlaces):
         """Takes what workers have said until now: they tell of an error before they answer."""
         for worker in list(self._workers.values()):
             with contextlib.suppress(EOFError, OSError):
-                worker.hear(self._take)
+                worker.receive(self._take)
 
     # Each worker has a thread that does this.
 
@@ -352,7 +352,7 @@ class Workers(Places, RowPlaces):
         with contextlib.suppress(EOFError, OSError):
             while True:
                 if worker.control.wait(LOOK_SECONDS):
-                    worker.hear(self._take)
+                    worker.receive(self._take)
                 is_due = time.monotonic() >= next_look
                 if is_due:
                     # What it has started may keep its end of the pipe open.

@@ -620,21 +620,12 @@ def test_arrays_that_two_processes_share(has_memfd: bool, monkeypatch: pytest.Mo
         np.testing.assert_array_equal(others, values)
 
 
-class Unchangeable(gymnasium.Env[Any, Any]):
+class Unchangeable(Unsent):
     """Has infos whose mappings cannot be changed."""
-
-    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, index: int = 0):
-        self._index = index
-
-    def reset(self, **_: Any) -> Any:
-        return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:
         info = {"a": MappingProxyType({"b": self._index})}
-        return np.zeros(1, np.float32), 0.0, False, False, info
+        return (*super().step(0)[:-1], info)
 
 
 @pytest.mark.parametrize("processes", [None, 2])

@@ -2,9 +2,9 @@
 
 The thread that waits for an answer reads the socket itself, so that a step takes three system
 calls (check for unexpected data, send, receive), and some more while it looks before it sleeps
-(`system/polling.py`), and wakes no other thread: a float32 scalar takes 1.2 to 1.3x the time of a bare
-C++ gRPC client (`python -m tests.benchmarks --only waiting`). A thread that writes never waits: the
-reading thread sends what the socket or the server's window did not accept.
+(`system/polling.py`), and wakes no other thread: a float32 scalar takes 1.2 to 1.3x the time of a
+bare C++ gRPC client (`python -m tests.benchmarks --only waiting`). A thread that writes never
+waits: the reading thread sends what the socket or the server's window did not accept.
 
 Streams that share a connection are for environments that one thread steps together: their Steps
 are sent by one system call, and many answers are received by one.
