@@ -57,7 +57,7 @@ def health(*, server: _Server, as_json: options.Json = False) -> None:
 
     server.check_address()
     address, service = server.address, server.service
-    endpoint = Endpoint(address, server.credentials, server.insecure, token=server.token)
+    endpoint = Endpoint(address, **server.secured())
     with waiting(f"asking {address}"):
         answered = check_health(endpoint, service, server.timeout)
     asked = f"{service} at {address}" if service else address

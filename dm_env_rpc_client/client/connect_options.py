@@ -5,17 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Union, cast
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.tensors.limits import Limits
-from dm_env_rpc_client.transports.endpoint import (
-    Endpoint,
-    Transport,
-    check_connecting,
-)
-from dm_env_rpc_client.transports.net.credentials import Credentials
-from dm_env_rpc_client.transports.net.metadata import Metadata
+from dm_env_rpc_client.transports.endpoint import Endpoint, ReachKeywords, ReachOptions
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -34,18 +28,13 @@ CONNECT_SECONDS = DefaultSeconds(10.0)
 """How long connecting may take if nothing is said; a launched server has longer."""
 
 
-class ReachKeywords(TypedDict, total=False):
+class LaunchedKeywords(ReachKeywords, total=False):
     """The keyword arguments of `connect` with which a server that is launched is asked, too."""
 
-    credentials: Credentials | None
-    insecure: bool
-    metadata: Metadata | None
-    token: str | None
-    transport: Transport
     limits: Limits | None
 
 
-class ConnectKeywords(ReachKeywords, total=False):
+class ConnectKeywords(LaunchedKeywords, total=False):
     """The keyword arguments of `connect`: the fields of `ConnectOptions`, with their types."""
 
     timeout: float | None
@@ -54,7 +43,7 @@ class ConnectKeywords(ReachKeywords, total=False):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConnectOptions:
+class ConnectOptions(ReachOptions):
     """How to connect: the arguments of `connect` but for the address.
 
     They are validated when this is made; `endpoint` validates what depends on the address.
@@ -65,29 +54,23 @@ class ConnectOptions:
 
     timeout: float | None = CONNECT_SECONDS
     request_timeout: float | None = None
-    credentials: Credentials | None = dataclasses.field(default=None, repr=False)
-    insecure: bool = False
-    metadata: Metadata | None = dataclasses.field(default=None, repr=False)
-    token: str | None = dataclasses.field(default=None, repr=False)
-    transport: Transport = "auto"
     limits: Limits | None = None
     record: Record | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("timeout", "request_timeout"):
             seconds = arguments.seconds(name, getattr(self, name), none=arguments.NO_LIMIT)
             object.__setattr__(self, name, seconds)
-        check_connecting(self.credentials, self.insecure, self.metadata, self.token, self.transport)
         check_limits(self.limits)
         # Not by its class: importing a Recorder needs an extra.
         if not hasattr(self.record, "recorded"):
             arguments.path("record", self.record, none="a Recorder, or None")
 
     @property
-    def of_launched(self) -> ReachKeywords:
+    def of_launched(self) -> LaunchedKeywords:
         """With what a server that is launched is asked whether it answers; nothing is recorded."""
-        names = ReachKeywords.__annotations__
-        return cast("ReachKeywords", {name: getattr(self, name) for name in names})
+        return {**self.reaching, "limits": self.limits}
 
     @functools.cached_property
     def recorder(self) -> Recorder | None:
@@ -113,19 +96,10 @@ class ConnectOptions:
           RecordingError: as `connect`.
         """
         limits = self.limits
-        endpoint = Endpoint(
-            address,
-            self.credentials,
-            self.insecure,
-            self.metadata,
-            self.transport,
-            MAX_MESSAGE_BYTES if limits is None else limits.message_bytes,
-            self.token,
-        )
-        if self.record is None:
-            return endpoint
+        size = MAX_MESSAGE_BYTES if limits is None else limits.message_bytes
+        endpoint = Endpoint(address, max_message_bytes=size, **self.reaching)
         # Last, so that a wrong argument makes no file.
-        return dataclasses.replace(endpoint, token=None, tap=self.recorder)
+        return endpoint if self.record is None else dataclasses.replace(endpoint, tap=self.recorder)
 
 
 def check_limits(limits: Limits | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dm_env_rpc_client.client.connect_options import (
     CONNECT_SECONDS,
     ConnectOptions,
-    ReachKeywords,
+    LaunchedKeywords,
 )
 from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError, SpecError
 from dm_env_rpc_client.launch.containers import Progress
@@ -139,7 +139,7 @@ def launched(
     given: Address,
     timeout: float | None = CONNECT_SECONDS,
     progress: Progress | None = None,
-    **connecting: Unpack[ReachKeywords],
+    **connecting: Unpack[LaunchedKeywords],
 ) -> Iterator[str]:
     """A context with the address of a server, which is launched for it if need be.
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.client.connect_options import ConnectOptions, ReachKeywords
+from dm_env_rpc_client.client.connect_options import ConnectOptions, LaunchedKeywords
 from dm_env_rpc_client.errors import LaunchError, SpecError
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
@@ -68,7 +68,7 @@ def from_docker(
     timeout: float | None = START_SECONDS,
     progress: Progress | None = None,
     options: Sequence[str] = (),
-    **connecting: Unpack[ReachKeywords],
+    **connecting: Unpack[LaunchedKeywords],
 ) -> Launch:
     """Starts a container that serves, and waits until it answers.
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Literal
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.client.connect_options import ConnectOptions, ReachKeywords
+from dm_env_rpc_client.client.connect_options import ConnectOptions, LaunchedKeywords
 from dm_env_rpc_client.errors import LaunchError, SpecError
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.launch.launched import Launch, check_startable
@@ -60,7 +60,7 @@ def from_process(
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = START_SECONDS,
     address: str | None = None,
-    **connecting: Unpack[ReachKeywords],
+    **connecting: Unpack[LaunchedKeywords],
 ) -> Launch:
     """Starts a command that serves, and waits until it answers.
 

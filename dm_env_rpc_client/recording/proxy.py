@@ -65,7 +65,13 @@ def proxy(
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
-    endpoint = Endpoint(upstream, credentials, insecure, transport=transport, token=token)
+    endpoint = Endpoint(
+        upstream,
+        credentials=credentials,
+        insecure=insecure,
+        transport=transport,
+        token=token,
+    )
 
     recorder = Recorder(path, compression=compression)
     try:

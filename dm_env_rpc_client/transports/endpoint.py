@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ssl
 import urllib.request
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypedDict, cast, get_args
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
@@ -36,49 +36,94 @@ class Tap(Protocol):
         """Returns when all that was recorded is in the file. Never raises."""
 
 
+class ReachKeywords(TypedDict, total=False):
+    """The fields of `ReachOptions`, as keyword arguments."""
+
+    credentials: Credentials | None
+    insecure: bool
+    metadata: Metadata | None
+    token: str | None
+    transport: Transport
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReachOptions:
+    """How to connect, whatever the address is; validated when it is made.
+
+    Attributes:
+      credentials: TLS credentials; None for plaintext.
+      insecure: whether plaintext to another machine is allowed.
+      metadata: sent with the call; kept as a copy, which a list that changes later does not change.
+      token: sent with the call, as `authorization: Bearer <token>`.
+      transport: which transport carries the stream.
+
+    Raises:
+      SpecError: one is of another type, or invalid; a file of `credentials` cannot be read; both
+        `token` and `metadata` have an authorization.
+    """
+
+    # Credentials, metadata and the token may be secret, so no repr shows them.
+    credentials: Credentials | None = dataclasses.field(default=None, repr=False)
+    insecure: bool = False
+    metadata: Metadata | None = dataclasses.field(default=None, repr=False)
+    token: str | None = dataclasses.field(default=None, repr=False)
+    transport: Transport = "auto"
+
+    def __post_init__(self) -> None:
+        check_transport(self.transport)
+        check_credentials(self.credentials)
+        arguments.flag("insecure", self.insecure)
+        object.__setattr__(self, "metadata", check_metadata(self.metadata))
+        self.sent_metadata()
+
+    def sent_metadata(self) -> Metadata | None:
+        """Returns the metadata of a call, which carries the token."""
+        if self.token is None:
+            return self.metadata
+        added = bearer(self.token)
+        own = self.metadata or ()
+        if any(key == added[0] for key, _ in own):
+            raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
+        return (*own, added)
+
+    @property
+    def reaching(self) -> ReachKeywords:
+        """These fields alone, as keyword arguments."""
+        names = ReachKeywords.__annotations__
+        return cast("ReachKeywords", {name: getattr(self, name) for name in names})
+
+
 @dataclasses.dataclass(frozen=True)
-class Endpoint:
+class Endpoint(ReachOptions):
     """A server and how to connect to it; validated when it is made.
 
     Attributes:
       address: `host:port`, `unix:path` or another gRPC target.
-      credentials: TLS credentials; None for plaintext.
-      insecure: whether plaintext to another machine is allowed.
-      metadata: sent with the call.
-      transport: which transport carries the stream.
+      metadata: as for `ReachOptions`, and the token, which becomes a part of it.
       max_message_bytes: the size of the largest message that is received.
-      token: sent with the call, as `authorization: Bearer <token>`; it becomes a part of
-        `metadata`.
       tap: records the messages of the streams; None for none.
 
     Raises:
-      SpecError: plaintext to another machine without `insecure`; local credentials for
-        another machine; an unknown transport; invalid metadata, an invalid token or an invalid
-        address; a file of `credentials` that cannot be read.
+      SpecError: as `ReachOptions`; plaintext to another machine without `insecure`; local
+        credentials for another machine; an invalid address.
     """
 
     address: str
-    credentials: Credentials | None = dataclasses.field(default=None, repr=False)
-    insecure: bool = False
-    # It may hold secrets, and so may credentials.
-    metadata: Metadata | None = dataclasses.field(default=None, repr=False)
-    transport: Transport = "auto"
+    _: dataclasses.KW_ONLY
     max_message_bytes: int = MAX_MESSAGE_BYTES
-    token: dataclasses.InitVar[str | None] = None
     tap: Tap | None = dataclasses.field(default=None, repr=False)
 
-    def __post_init__(self, token: str | None) -> None:
+    def __post_init__(self) -> None:
         check_address(self.address, "a server address")
-        metadata = check_connecting(
-            self.credentials, self.insecure, self.metadata, token, self.transport
-        )
+        super().__post_init__()
         check_encryption(self.address, self.credentials, self.insecure)
         if self.transport == "grpc" and ".localhost" in self.address and self.stays_on_loopback:
             raise SpecError(
                 f"{self.address}: the transport 'grpc' cannot check which address a name has; use "
                 "'localhost', an IP address or transport='http2', or pass insecure=True"
             )
-        object.__setattr__(self, "metadata", metadata)
+        object.__setattr__(self, "metadata", self.sent_metadata())
+        object.__setattr__(self, "token", None)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
         """Returns the same with further metadata. What is there already under a key is kept."""
@@ -92,36 +137,6 @@ class Endpoint:
         """Whether the connection is plaintext that must not leave this machine."""
         is_plain = self.credentials is None or is_local_credentials(self.credentials)
         return is_plain and not self.insecure
-
-
-def check_connecting(
-    credentials: Credentials | None,
-    insecure: bool,
-    metadata: Metadata | None,
-    token: str | None,
-    transport: Transport,
-) -> Metadata | None:
-    """Checks the arguments of a client that do not depend on the address.
-
-    The arguments are those of `Endpoint`.
-
-    Returns:
-      The metadata, with the token; a copy, which a list that changes later does not change.
-
-    Raises:
-      SpecError: one is of another type, or invalid.
-    """
-    check_transport(transport)
-    check_credentials(credentials)
-    arguments.flag("insecure", insecure)
-    checked = check_metadata(metadata)
-    if token is None:
-        return checked
-    added = bearer(token)
-    checked = checked or ()
-    if added[0] in dict(checked):
-        raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
-    return (*checked, added)
 
 
 def check_transport(transport: str) -> None:

@@ -375,7 +375,7 @@ def test_row_46_a_token_does_not_leave_the_machine_in_plaintext() -> None:
 
 
 def test_row_46_what_is_shown_of_connections_and_servers_has_no_secret(files: Files) -> None:
-    endpoint = Endpoint("localhost:1", files.with_certificate, token=TOKEN)
+    endpoint = Endpoint("localhost:1", credentials=files.with_certificate, token=TOKEN)
     with_metadata = Endpoint("localhost:1", metadata=[("x-key", TOKEN), ("k-bin", b"tok")])
     shown: list[Any] = [endpoint, with_metadata, files.with_certificate]
     options: dict[str, Any] = {"credentials": files.with_certificate, "token": TOKEN}
