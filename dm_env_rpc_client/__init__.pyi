@@ -60,7 +60,7 @@ from .server import serve as serve
 from .tensors.data_types import data_type_to_np_type as data_type_to_np_type
 from .tensors.data_types import get_tensor_type as get_tensor_type
 from .tensors.data_types import np_type_to_data_type as np_type_to_data_type
-from .tensors.limits import Limits as Limits
+from .tensors.memory_limits import Limits as Limits
 from .tensors.nesting import flatten_dict as flatten_dict
 from .tensors.nesting import unflatten_dict as unflatten_dict
 from .tensors.packing import pack_tensor as pack_tensor

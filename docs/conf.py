@@ -33,7 +33,7 @@ shutil.copytree(_DOCS.parent / "notebooks", _DOCS / "notebooks", dirs_exist_ok=T
 
 import dm_env_rpc_client  # noqa: E402
 from dm_env_rpc_client.cli.app import app as command_line  # noqa: E402
-from dm_env_rpc_client.tensors.limits import Limits  # noqa: E402
+from dm_env_rpc_client.tensors.memory_limits import Limits  # noqa: E402
 
 project = "dm_env_rpc_client"
 author = copyright = "the dm_env_rpc_client authors"

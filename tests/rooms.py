@@ -25,8 +25,8 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 # Room -> the rooms that it imports, from the top of the house down: an arrow points downwards.
 # client and server do not know each other; bridges know neither, but Gymnasium's spaces in
 # `adaptors`; of transports they and `tensors` know nothing but addresses, and how to wait. What the
-# server needs of adaptors, `system.conversions` loads by name, for environments of a library that
-# is there.
+# server needs of adaptors, `system.foreign_environments` loads by name, for environments of a
+# library that is there.
 MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": {

@@ -30,7 +30,7 @@ def lines(caplog: pytest.LogCaptureFixture, least: int) -> list[str]:
 
 def test_a_session_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
     # A command that ran in this process may have set other levels.
-    for name in ("", ".server", ".server.hosting", ".server.clients"):
+    for name in ("", ".server", ".server.serving", ".server.clients"):
         caplog.set_level(logging.DEBUG, f"dm_env_rpc_client{name}")
     with serve(Catch, token=TOKEN) as server:
         with make(server.address, token=TOKEN, metadata=[("key", "v-secret")]) as env:
@@ -39,10 +39,10 @@ def test_a_session_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
                 env.step({"paddle": 1})
         settles(lambda: "disconnected" in caplog.text)
     assert lines(caplog, logging.INFO) == [
-        "server.hosting INFO: serving at HERE",
+        "server.serving INFO: serving at HERE",
         "server.clients INFO: HERE connected",
         "server.clients INFO: HERE disconnected",
-        "server.hosting INFO: stopped serving at HERE",
+        "server.serving INFO: stopped serving at HERE",
     ]
     told = lines(caplog, logging.DEBUG)
     for line in (

@@ -4,4 +4,4 @@ The guide is `docs/how-to/gymnasium.md`.
 """
 
 # Read `gymnasium/` first. What converts environments for servers imports `server` and no client;
-# servers find it by its name, see `system/conversions.py`. `minari.py` exports recordings.
+# servers find it by its name, see `system/foreign_environments.py`. `minari.py` exports recordings.

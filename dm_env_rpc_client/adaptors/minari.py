@@ -21,7 +21,7 @@ from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.recording.episodes import Episode, all_episodes
 from dm_env_rpc_client.recording.reader import Scan
 from dm_env_rpc_client.recording.rows import size_of_step
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 with importing("minari", "Minari, for Python from 3.11 on, needs"):
     import minari

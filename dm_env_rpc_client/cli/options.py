@@ -146,7 +146,7 @@ class Server(Access):
             yield self
             return
         from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS
-        from dm_env_rpc_client.environment.sites import launched
+        from dm_env_rpc_client.environment.server_location import launched
         from dm_env_rpc_client.errors import LaunchError
 
         # The flags are for servers that others started.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dm_env_rpc_client.client.connect_options import ConnectKeywords
-    from dm_env_rpc_client.tensors.limits import Limits
+    from dm_env_rpc_client.tensors.memory_limits import Limits
 
 
 _log = logging.getLogger(__name__)

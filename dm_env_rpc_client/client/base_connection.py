@@ -15,7 +15,7 @@ from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.transports.endpoint import Tap
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.tensors.limits import Limits
+    from dm_env_rpc_client.tensors.memory_limits import Limits
 
 
 CLOSE_SECONDS = 1.0

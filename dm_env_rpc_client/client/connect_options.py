@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from dm_env_rpc_client.transports.endpoint import Endpoint, ReachKeywords, ReachOptions
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 

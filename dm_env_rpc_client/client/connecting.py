@@ -52,10 +52,6 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
 
     Args:
       address: `host:port`, `unix:path` or another gRPC target.
-      timeout: seconds until there must be a connection, more than 0; None for no limit.
-      request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
-        detects a server machine that is frozen or unreachable within 20 s; over the transport
-        "grpc" within 80 s if that happens after the first 20 s of a step.
       credentials: TLS credentials: a `Tls`, which both transports take (`Tls()` trusts the
         authorities that this machine trusts); an ssl.SSLContext for the transport "http2",
         whose ALPN protocol is set to h2; or grpcio's for the transport "grpc"; None for
@@ -68,6 +64,10 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
       transport: "http2" is this package's own transport over a socket, the fastest; "grpc" is
         grpcio, with all its features; "auto" selects http2 for `host:port` and `unix:path`,
         unless the credentials or a proxy require grpcio.
+      timeout: seconds until there must be a connection, more than 0; None for no limit.
+      request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
+        detects a server machine that is frozen or unreachable within 20 s; over the transport
+        "grpc" within 80 s if that happens after the first 20 s of a step.
       limits: what an answer may contain, so that a small message cannot take much memory; None
         for the defaults of `Limits`.
       record: a file that does not exist yet, to which all requests and answers are recorded, or

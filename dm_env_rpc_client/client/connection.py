@@ -27,8 +27,8 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
 from dm_env_rpc_client.client.futures import FuturesThread, RequestFuture
-from dm_env_rpc_client.client.remains import Remains
-from dm_env_rpc_client.client.sleepers import Sleepers, waking
+from dm_env_rpc_client.client.unclosed import Remains
+from dm_env_rpc_client.client.waiting_threads import Sleepers, waking
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -47,7 +47,7 @@ from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 if TYPE_CHECKING:
     import grpc
 
-    from dm_env_rpc_client.tensors.limits import Limits
+    from dm_env_rpc_client.tensors.memory_limits import Limits
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.open_rows import checked_batches
 from dm_env_rpc_client.environment.many.pool import NO_ACTION
-from dm_env_rpc_client.environment.many.pool_sites import Addresses, listed
+from dm_env_rpc_client.environment.many.pool_servers import Addresses, listed
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dm_env_rpc_client.distributed.rollouts import Policy, Rollouts, Worker
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
 from dm_env_rpc_client.errors import DeadlineExceededError, EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.extras import importing
-from dm_env_rpc_client.server.hosting import Server, serve
+from dm_env_rpc_client.server.serving import Server, serve
 from dm_env_rpc_client.system.keywords import check_keywords
 from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort

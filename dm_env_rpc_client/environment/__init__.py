@@ -9,5 +9,5 @@ The guide is `docs/how-to/environments.md`.
 # `joined_adaptor.py` resets, restarts and closes, `worlds.py` creates and joins worlds, also for
 # `async_worlds.py`, and `world_ends.py` leaves and destroys them, also if nobody closed the
 # environment. `make_options.py` says how to make one; `batched.py` stacks several environments.
-# `sites.py` says where a server is and launches it, and `restarting.py` says what becomes of an
-# environment that is lost.
+# `server_location.py` says where a server is and launches it, and `restarting.py` says what becomes
+# of an environment that is lost.

@@ -17,7 +17,7 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.exchanges import adrive
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.sites import Address, Site, is_address
+from dm_env_rpc_client.environment.server_location import Address, Site, is_address
 from dm_env_rpc_client.environment.world_ends import checked_name, end_unclosed_async
 from dm_env_rpc_client.environment.worlds import (
     creating,

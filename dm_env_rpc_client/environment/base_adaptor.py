@@ -22,7 +22,7 @@ from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames
 from dm_env_rpc_client.environment.made_again import MadeAgain
 from dm_env_rpc_client.environment.requested import AutoObservations, check_adapting, visible_names
 from dm_env_rpc_client.environment.restarting import Supervision
-from dm_env_rpc_client.environment.sites import Site
+from dm_env_rpc_client.environment.server_location import Site
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.plain_text import printable
@@ -34,7 +34,7 @@ from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import ACTION, DISCOUNT, OBSERVATION, REWARD
 from dm_env_rpc_client.tensors import nesting, specs
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = [

@@ -15,7 +15,7 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, Environment
 from dm_env_rpc_client.environment.gymnasium_names import DmEnvNames, takes_settings
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.open_rows import described, open_worlds
-from dm_env_rpc_client.environment.many.pool_sites import Addresses
+from dm_env_rpc_client.environment.many.pool_servers import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings, for_each
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.errors import SpecError

@@ -25,7 +25,7 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.client.connection import Connection, Reopen
-from dm_env_rpc_client.client.remains import Remains
+from dm_env_rpc_client.client.unclosed import Remains
 from dm_env_rpc_client.environment.exchanges import (
     AnyConnection,
     Call,
@@ -37,7 +37,7 @@ from dm_env_rpc_client.environment.exchanges import (
     drive,
     request,
 )
-from dm_env_rpc_client.environment.sites import Site
+from dm_env_rpc_client.environment.server_location import Site
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -49,7 +49,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.protocol.envelopes import encode_request
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from dm_env_rpc_client.environment.made_again import Making
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.requested import check_adapting
 from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.sites import Address, Site
+from dm_env_rpc_client.environment.server_location import Address, Site
 from dm_env_rpc_client.environment.world_ends import (
     OwnWorld,
     Unclosed,
@@ -192,14 +192,14 @@ def make(
         that returns a `launch.Launch`; see `dm_env_rpc_client.launch`.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
-      timeout: seconds until there must be a connection, or until a launched server must answer,
-        which has 60 if nothing is said; None for no limit.
-      request_timeout: seconds that each answer may take; None for no limit.
       credentials: TLS credentials; None for plaintext.
       insecure: allow plaintext to an address other than loopback.
       metadata: sent with the call.
       token: sent with the call, for a server that requires one.
       transport: which transport carries the stream.
+      timeout: seconds until there must be a connection, or until a launched server must answer,
+        which has 60 if nothing is said; None for no limit.
+      request_timeout: seconds that each answer may take; None for no limit.
       limits: what an answer may contain; None for the defaults of `Limits`.
       record: a file to which all requests and answers are recorded; None for none.
       restart: how often the environment is started again, with the same settings, if its server or

@@ -28,7 +28,7 @@ from dm_env_rpc_client.tensors import bounded_parsing, packing, specs
 from dm_env_rpc_client.tensors.displays import markup
 from dm_env_rpc_client.tensors.displays.spec_tables import spec_text
 from dm_env_rpc_client.tensors.displays.values import in_short, show_value
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Budget, Limits
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection

@@ -1,9 +1,9 @@
 """Servers in Docker containers, by the program `docker`.
 
-The container belongs to a process of its own, `container.py`, which creates it, copies what it
-prints, and removes it when the container or this process ends, in whatever way. It is there before
-the container is, so there is no moment at which this process could be killed and leave one behind.
-If that process is killed, its guard (`system.children.Guard`) removes the container.
+The container belongs to a process of its own, `container_process.py`, which creates it, copies what
+it prints, and removes it when the container or this process ends, in whatever way. It is there
+before the container is, so there is no moment at which this process could be killed and leave one
+behind. If that process is killed, its guard (`system.children.Guard`) removes the container.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 REQUEST = "DM_ENV_RPC_CONTAINER"
-"""The variable with the request for `container.py`."""
+"""The variable with the request for `container_process.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Hears of an image that is pulled: what happens, the layers that are there and those in total."""
@@ -54,7 +54,7 @@ _STANDALONE_PORT = 50051
 """Where the server in `standalone` listens in a container, if nothing else is said."""
 
 _STOP_SECONDS = 75.0
-"""The container may just be created, see `container.py`."""
+"""The container may just be created, see `container_process.py`."""
 
 
 def from_docker(
@@ -156,7 +156,7 @@ def _start_keeper(request: Mapping[str, Any], output: IO[bytes]) -> subprocess.P
     writing = request["address_pipe"]
     with open(writing, "wb"):  # Closed here when the keeper has it.
         return children.start(
-            [sys.executable, "-m", "dm_env_rpc_client.launch.container"],
+            [sys.executable, "-m", "dm_env_rpc_client.launch.container_process"],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for this process, which then ends the container.
@@ -168,7 +168,7 @@ def _start_keeper(request: Mapping[str, Any], output: IO[bytes]) -> subprocess.P
 def _mapped_address(
     address: IO[bytes], launch: Launch, deadline: Deadline, timeout: float | None
 ) -> str:
-    """Waits until `container.py` writes where the server listens."""
+    """Waits until `container_process.py` writes where the server listens."""
     poll = select.poll()
     poll.register(address, select.POLLIN)
     while not (poll.poll(_LOOK_SECONDS * 1000) and (line := address.readline())):

@@ -13,14 +13,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import dm_env
 import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.tensors.limits import described, sendable
+from dm_env_rpc_client.tensors.memory_limits import described, sendable
 
 NUM_ENVS = "num_envs"
 """The setting of a CreateWorld with the number of rows, an integer."""
@@ -34,9 +33,6 @@ RESET_MASK = "reset_mask"
 AUTORESET_MODE = "autoreset_mode"
 """The setting of a CreateWorld that asks for a mode of Gymnasium's `AutoresetMode` by its name; the
 property of the world says which one it has."""
-
-AUTORESET_MODES = {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
-"""The names of the modes, and their values in Gymnasium."""
 
 STEP_MASK = "step_mask"
 """A reserved name: of the action by which older clients step some rows of a batch, and of the
@@ -134,26 +130,6 @@ def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
             f"{array.dtype} {list(array.shape)}"
         )
     return array
-
-
-def next_kind(mode: str) -> dm_env.StepType | None:
-    """Returns the type of a row's next step after the one that has ended its sequence.
-
-    Args:
-      mode: the name of an autoreset mode.
-
-    Returns:
-      FIRST if that step begins the next sequence, and ignores its action; MID if the step that
-      ended the sequence has begun the next one; None if only a Reset of the row begins one.
-    """
-    return _NEXT_KINDS[mode]
-
-
-_NEXT_KINDS: Mapping[str, dm_env.StepType | None] = {
-    "NEXT_STEP": dm_env.StepType.FIRST,
-    "SAME_STEP": dm_env.StepType.MID,
-    "DISABLED": None,
-}
 
 
 def check_step(values: Mapping[str, Any], count: int) -> None:

@@ -19,7 +19,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Budget, Limits
 
 Request: TypeAlias = (
     dm_env_rpc_pb2.CreateWorldRequest

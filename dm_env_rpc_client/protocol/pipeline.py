@@ -28,7 +28,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 MAX_REQUESTS_IN_FLIGHT = 1024
 """The maximum number of pending requests. Further ones wait, so that answers never fill the

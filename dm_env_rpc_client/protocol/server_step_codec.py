@@ -20,7 +20,7 @@ from dm_env_rpc_client.protocol.envelopes import Buffer
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.step_fields import MISSING, EntryWriter, FieldReaders, read_entry
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 _ENVELOPE_STEP = 0x1A

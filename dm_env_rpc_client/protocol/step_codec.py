@@ -43,7 +43,7 @@ from dm_env_rpc_client.protocol.step_layout import (
 )
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
-from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 _STEP = "step"

@@ -25,7 +25,7 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.envelopes import Buffer
 from dm_env_rpc_client.tensors import bounded_parsing, packing
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
-from dm_env_rpc_client.tensors.limits import Budget, Limits
+from dm_env_rpc_client.tensors.memory_limits import Budget, Limits
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _SHAPE = b"\x7a"

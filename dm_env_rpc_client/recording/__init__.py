@@ -3,7 +3,7 @@
 It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 """
 
-# Read `container.py` first, the file, then `recorder.py`, which fills it without delaying steps and
+# Read `mcap_file.py` first, the file, then `recorder.py`, which fills it without delaying steps and
 # says what goes to which file. `reader.py` reads a file, also one whose recorder was killed, and
 # `bounded_records.py` has what it may take. `episodes.py` makes TimeSteps of it and says when
 # episodes begin and end; `rows.py` divides the steps of a batched world. `replay.py` and `proxy.py`

@@ -27,8 +27,8 @@ from mcap.records import McapRecord
 from mcap.writer import MCAP0_MAGIC
 
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording.container import MESSAGE, MESSAGE_FIELDS, PREFIX
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.recording.mcap_file import MESSAGE, MESSAGE_FIELDS, PREFIX
+from dm_env_rpc_client.tensors.memory_limits import Limits
 
 _FOOTER_BYTES = 20
 _TIME_AND_PLACE_BYTES = 16

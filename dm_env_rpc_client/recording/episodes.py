@@ -21,7 +21,7 @@ from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
 from dm_env_rpc_client.recording.reader import Entry, RecordedConnection, Scan
 from dm_env_rpc_client.recording.rows import Rows, RowStep, Specs, copied, size_of_step
 from dm_env_rpc_client.tensors import bounded_parsing, nesting
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.tensors.packing import unpack_tensor
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 

@@ -29,8 +29,8 @@ from dm_env_rpc_client.recording.bounded_records import (
     RecordFile,
     records_of_chunk,
 )
-from dm_env_rpc_client.recording.container import ENVELOPES, PROFILE, REQUESTS, built
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits, shortened
+from dm_env_rpc_client.recording.mcap_file import ENVELOPES, PROFILE, REQUESTS, built
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits, shortened
 
 _DIRECTIONS = {envelope.DESCRIPTOR.full_name: name for name, envelope in ENVELOPES.items()}
 

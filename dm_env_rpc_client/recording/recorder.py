@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording.container import (
+from dm_env_rpc_client.recording.mcap_file import (
     ANSWERS,
     COMPRESSIONS,
     MAX_CONNECTIONS,

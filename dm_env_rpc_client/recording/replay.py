@@ -28,7 +28,7 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.recording.reader import Scan, check_reading
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors import bounded_parsing
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import (

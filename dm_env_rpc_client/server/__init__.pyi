@@ -2,10 +2,10 @@ from .activity import ServerStats as ServerStats
 from .errors import RequestError as RequestError
 from .games.catch import Catch as Catch
 from .games.race import Race as Race
-from .hosting import Server as Server
-from .hosting import Tls as Tls
-from .hosting import serve as serve
 from .properties import Properties as Properties
+from .serving import Server as Server
+from .serving import Tls as Tls
+from .serving import serve as serve
 from .worlds.world import Agent as Agent
 from .worlds.world import Game as Game
 from .worlds.world import World as World

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, MutableSequence
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.server.errors import Allowance
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.tensors.limits import shortened
+from dm_env_rpc_client.tensors.memory_limits import shortened
 
 # Refusals are in the log of failures; clients that come and go are not, and can be left out.
 _log = logging.getLogger("dm_env_rpc_client.server")

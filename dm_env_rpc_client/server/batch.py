@@ -30,13 +30,13 @@ from dm_env_rpc_client.server.errors import (
     in_request,
     unreported,
 )
-from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.row_turns import Turns, Waits
 from dm_env_rpc_client.server.rows import EnvironmentRows, Rows, named
-from dm_env_rpc_client.server.turns import Turns, Waits
+from dm_env_rpc_client.server.thread_bound import in_thread_of
 from dm_env_rpc_client.server.worlds.flat_specs import METHODS, FlatSpecs, Specs, specs_of
 from dm_env_rpc_client.tensors import nesting, structures
-from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 from dm_env_rpc_client.tensors.structures import leaves
 
 MAX_BYTES = DEFAULT.message_bytes

@@ -17,10 +17,10 @@ from dm_env_rpc_client.protocol.batches import NUM_ENVS, ROWS, WORLD_NUM_ENVS
 from dm_env_rpc_client.server.batch import Batch
 from dm_env_rpc_client.server.batch_settings import AskedRows, check_num_envs
 from dm_env_rpc_client.server.errors import Report, RequestError, unreported
-from dm_env_rpc_client.server.turns import Waits
+from dm_env_rpc_client.server.row_turns import Waits
 from dm_env_rpc_client.server.worlds.flat_specs import METHODS
 from dm_env_rpc_client.server.worlds.world import Game, World
-from dm_env_rpc_client.system.conversions import class_name, converted, described
+from dm_env_rpc_client.system.foreign_environments import class_name, converted, described
 from dm_env_rpc_client.tensors import nesting
 
 SERVED = (

@@ -10,9 +10,9 @@ import dm_env
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import SERVED
-from dm_env_rpc_client.server.instances import Instance
+from dm_env_rpc_client.server.single_instance import Instance
 from dm_env_rpc_client.server.worlds.world import Game, World
-from dm_env_rpc_client.system.conversions import is_foreign
+from dm_env_rpc_client.system.foreign_environments import is_foreign
 from dm_env_rpc_client.system.sources import find_source
 
 

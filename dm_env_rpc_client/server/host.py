@@ -17,7 +17,7 @@ from dm_env_rpc_client.server.options import Handler, ServeOptions
 from dm_env_rpc_client.server.properties import Properties, answer_property_request
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
-from dm_env_rpc_client.system.owners import MainOwner
+from dm_env_rpc_client.system.owner_threads import MainOwner
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
     OpenStream,

@@ -16,7 +16,7 @@ from dm_env_rpc_client.protocol.observing import (
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.session import Session
-from dm_env_rpc_client.system.owners import ElsewhereError
+from dm_env_rpc_client.system.owner_threads import ElsewhereError
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union, get
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 if TYPE_CHECKING:
     from google.protobuf import message as protobuf_message
@@ -161,7 +161,7 @@ class ServeOptions:
         self._check_processes(self.factories())
 
     def _check_processes(self, factories: Mapping[str, Factory]) -> None:
-        from dm_env_rpc_client.server.instances import Instance
+        from dm_env_rpc_client.server.single_instance import Instance
         from dm_env_rpc_client.system.polling import why_no_epoll
 
         if self.processes is None:
@@ -217,14 +217,14 @@ def _names(option: str, value: Any) -> Any:
 
 def _mode(option: str, value: Any) -> str | None:
     """Returns the name of a mode of Gymnasium's `AutoresetMode`; SpecError if there is none."""
-    from dm_env_rpc_client.protocol.batches import AUTORESET_MODES
+    from dm_env_rpc_client.protocol.autoreset import MODES
 
     if value is None:
         return None
-    for name, own in AUTORESET_MODES.items():
+    for name, own in MODES.items():
         if value in (name, own) or getattr(value, "value", None) == own:
             return name
-    expected = f"one of {', '.join(map(repr, AUTORESET_MODES))}"
+    expected = f"one of {', '.join(map(repr, MODES))}"
     raise arguments.refused(
         option, expected, value, "None for the mode that the environment declares"
     )

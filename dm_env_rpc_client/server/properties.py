@@ -29,7 +29,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import PropertyError, PropertyNotFoundError, SpecError
 from dm_env_rpc_client.server.errors import RequestError, in_request
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
-from dm_env_rpc_client.tensors.limits import listed
+from dm_env_rpc_client.tensors.memory_limits import listed
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 

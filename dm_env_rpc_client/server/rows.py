@@ -18,7 +18,7 @@ from dm_env_rpc_client.server.errors import environment_error
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, Specs, check_taken, specs_of
 from dm_env_rpc_client.server.worlds.world import begun, next_step_type
-from dm_env_rpc_client.system.conversions import check_time_step
+from dm_env_rpc_client.system.foreign_environments import check_time_step
 from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.columns import VARIABLE, Column, batch_spec
 from dm_env_rpc_client.tensors.structures import leaves

@@ -35,10 +35,10 @@ from dm_env_rpc_client.server.host import WAITING_FOR, Host
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
 from dm_env_rpc_client.server.worlds.making import ENVIRONMENT
 from dm_env_rpc_client.server.worlds.world import Agent
-from dm_env_rpc_client.system import owners
-from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
+from dm_env_rpc_client.system import owner_threads
+from dm_env_rpc_client.system.owner_threads import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
-from dm_env_rpc_client.tensors.limits import Budget, described, sendable
+from dm_env_rpc_client.tensors.memory_limits import Budget, described, sendable
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.transports.net.addresses import is_loopback
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
@@ -101,7 +101,7 @@ class Session(ServerStream):
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
             ) from error
-        if owners.current() is not None:
+        if owner_threads.current() is not None:
             self._require_thread(request)
         with self._caller:
             return self.handle(request).SerializeToString()
@@ -124,7 +124,7 @@ class Session(ServerStream):
             # Games are for other threads.
             field == "extension" and WAITING_FOR.encode() in request.extension.value
         ):
-            owners.require_no_owner()
+            owner_threads.require_no_owner()
 
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
         """Executes a step that needs no messages; the same as `_step` in all other respects.

@@ -27,7 +27,7 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors.codecs import read_varint
-from dm_env_rpc_client.tensors.limits import Budget
+from dm_env_rpc_client.tensors.memory_limits import Budget
 
 SMALL_BYTES = 1 << 16
 """Messages up to this size cannot take much memory."""

@@ -19,7 +19,7 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors.limits import Budget
+from dm_env_rpc_client.tensors.memory_limits import Budget
 
 Array = npt.NDArray[Any]
 PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value

@@ -18,7 +18,7 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors import limits
+from dm_env_rpc_client.tensors import memory_limits
 
 
 def contains_itself(value: Any) -> bool:
@@ -92,7 +92,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
 
 SEPARATOR = "."
 
-MAX_NESTING = limits.DEFAULT.nesting
+MAX_NESTING = memory_limits.DEFAULT.nesting
 """The maximum number of levels in one name; each is a dictionary in a dictionary."""
 
 

@@ -30,7 +30,7 @@ from dm_env_rpc_client.tensors.codecs import (
     codec_of_plain_value,
     codec_of_value,
 )
-from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Budget, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, MAX_MESSAGE_BYTES, Budget, Limits
 
 
 def pack_tensor(

@@ -19,7 +19,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError, UnknownNameError
 from dm_env_rpc_client.plain_text import printable
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
-from dm_env_rpc_client.tensors.limits import (
+from dm_env_rpc_client.tensors.memory_limits import (
     DEFAULT,
     Budget,
     Limits,

@@ -22,7 +22,7 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, codecs, packing
-from dm_env_rpc_client.tensors.limits import Budget
+from dm_env_rpc_client.tensors.memory_limits import Budget
 
 
 def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.owners import ElsewhereError, Owner, OwnerGoneError
+from dm_env_rpc_client.system.owner_threads import ElsewhereError, Owner, OwnerGoneError
 from dm_env_rpc_client.transports.net.addresses import check_address, is_loopback
 from dm_env_rpc_client.transports.net.credentials import check_server_credentials
 from dm_env_rpc_client.transports.net.metadata import Token

@@ -21,9 +21,9 @@ from dm_env_rpc_client.distributed import on_ray
 from dm_env_rpc_client.environment import base_adaptor
 from dm_env_rpc_client.launch import containers, launched, processes
 from dm_env_rpc_client.protocol import pipeline
-from dm_env_rpc_client.recording import container, recorder
+from dm_env_rpc_client.recording import mcap_file, recorder
 from dm_env_rpc_client.server import batch_settings, errors
-from dm_env_rpc_client.server.processes import worker, workers
+from dm_env_rpc_client.server.processes import worker_main, worker_pool
 from dm_env_rpc_client.system import children, polling
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.displays import images
@@ -87,7 +87,7 @@ STATED = [
     Stated(TIMEOUTS, r"until it is destroyed \| (\d+) s",
            default(server.serve, "idle_world_seconds")),
     Stated("docs/how-to/launch.md", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
-    Stated("docs/how-to/serve.md", r"if that lasts for (\d+) s", workers._STOPPED_SECONDS),
+    Stated("docs/how-to/serve.md", r"if that lasts for (\d+) s", worker_pool._STOPPED_SECONDS),
     Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_settings.MAX_ROWS),
     Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",
            streams.MAX_MESSAGE_BYTES / MIB),
@@ -95,10 +95,10 @@ STATED = [
     Stated("docs/how-to/many-environments.md", r"allows (\d+) clients by default",
            default(server.serve, "max_connections")),
     Stated("docs/how-to/containers.md", r"close their environments within (\d+) s",
-           worker._EXIT_SECONDS),
+           worker_main._EXIT_SECONDS),
     Stated(RECORDING, r"(\d+) MiB wait", recorder.MAX_WAITING_BYTES / MIB),
     Stated(RECORDING, r"after ([\d.]+) s, or when", recorder.FLUSH_SECONDS),
-    Stated(RECORDING, r"or when it has (\d+) MiB", container._CHUNK_BYTES / MIB),
+    Stated(RECORDING, r"or when it has (\d+) MiB", mcap_file._CHUNK_BYTES / MIB),
     Stated(RECORDING, r"`Limits.chunk_bytes` \((\d+) MiB\)", Limits().chunk_bytes / MIB),
     Stated("docs/explanations/how-a-step-travels.md", r"`unroll` of up to ([\d,]+) steps",
            base_adaptor.UNROLL_AHEAD),
@@ -138,8 +138,8 @@ def test_a_number_is_the_one_of_the_code(stated: Stated) -> None:
 
 OTHER = {
     # Of all a message may take, and of protobuf.
-    ("tensors.limits:Limits", "64 MiB"),
-    ("tensors.limits:Limits", "2 GiB"),
+    ("tensors.memory_limits:Limits", "64 MiB"),
+    ("tensors.memory_limits:Limits", "2 GiB"),
     # grpcio's, measured: the scorecard has it.
     ("client.connecting:connect", "80 s"),
     ("client.connecting:connect", "20 s"),

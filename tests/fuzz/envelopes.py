@@ -295,7 +295,7 @@ def _serve() -> tuple[Server, ServerStream]:
         opened.append(options.open_stream)
         return _NO_LISTENER
 
-    with mock.patch("dm_env_rpc_client.server.hosting.open_listener", listener):
+    with mock.patch("dm_env_rpc_client.server.serving.open_listener", listener):
         server = serve(Fixed, max_worlds=4)
     return server, opened[0](Peer("ipv4:192.0.2.1:1"))
 

@@ -20,7 +20,7 @@ from dm_env_rpc_client import (
     tensor_spec_to_dm_env_spec,
     unpack_tensor,
 )
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.fuzz.wire import changed
 from tests.tensors.strategies import DATA_TYPES, FIELDS, INTEGERS, same_bits
 

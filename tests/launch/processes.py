@@ -75,7 +75,7 @@ def supervisors(program: bytes = b"system/children.py") -> list[int]:
 
 def keepers() -> list[int]:
     """The processes of this one that watch over launched containers."""
-    return supervisors(b"dm_env_rpc_client.launch.container")
+    return supervisors(b"dm_env_rpc_client.launch.container_process")
 
 
 class Launcher:

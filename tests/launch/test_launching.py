@@ -13,7 +13,7 @@ import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
 from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions
-from dm_env_rpc_client.environment.sites import launched
+from dm_env_rpc_client.environment.server_location import launched
 from dm_env_rpc_client.launch import Launch, from_process
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.launch.specs import launcher_of

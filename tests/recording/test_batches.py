@@ -22,7 +22,7 @@ from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentResponse
 from dm_env_rpc_client.recording import Episode, Recorder, Scan, episodes, read, replay
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.adaptors.sameness import same
 from tests.cli.commands import invoke
 from tests.environment.many.test_batch_worlds import rolls, settings

@@ -11,8 +11,7 @@ import pytest
 from mcap.opcode import Opcode
 
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording import Recorder, Scan, read
-from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording import Recorder, Scan, mcap_file, read
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import play
 from tests.reliability.recording import Seen
@@ -32,7 +31,7 @@ class Made(NamedTuple):
 def record(server: Server, path: Path, compression: str, chunk_bytes: int) -> Made:
     """Records two connections, to several chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(containers, "_CHUNK_BYTES", chunk_bytes)
+        patch.setattr(mcap_file, "_CHUNK_BYTES", chunk_bytes)
         with Recorder(path, compression=compression) as recorder:
             for _ in range(2):
                 play(server.address, 3, record=recorder)
@@ -43,7 +42,7 @@ def record(server: Server, path: Path, compression: str, chunk_bytes: int) -> Ma
 def small(request: pytest.FixtureRequest, server: Server, path: Path) -> Made:
     """A recording whose schemas, which nobody interprets, are short, so that it has few bits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(containers, "_file_descriptors", lambda _: b"schema")
+        patch.setattr(mcap_file, "_file_descriptors", lambda _: b"schema")
         return record(server, path, request.param, 600)
 
 

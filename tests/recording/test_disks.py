@@ -16,8 +16,7 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
-from dm_env_rpc_client.recording import Recorder
-from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording import Recorder, mcap_file
 from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import entries, play
@@ -29,14 +28,14 @@ Disk: TypeAlias = Callable[[Callable[[bytes], object]], None]
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Has something happen before each write to a recording; the disk may raise an OSError."""
-    write = containers._Output.write
+    write = mcap_file._Output.write
 
     def behave(before: Callable[[bytes], object]) -> None:
-        def spoiled(self: containers._Output, data: bytes) -> None:
+        def spoiled(self: mcap_file._Output, data: bytes) -> None:
             before(data)
             write(self, data)
 
-        monkeypatch.setattr(containers._Output, "write", spoiled)
+        monkeypatch.setattr(mcap_file._Output, "write", spoiled)
 
     return behave
 

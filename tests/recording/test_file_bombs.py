@@ -22,7 +22,7 @@ from mcap.writer import MCAP0_MAGIC
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Scan, read
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
 from tests.support.programs import run_python
@@ -44,7 +44,7 @@ import contextlib, os
 import dm_env_rpc_client.adaptors  # All that is imported is before.
 from dm_env_rpc_client import recording
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.support import memory
 
 path = sys.argv[1]

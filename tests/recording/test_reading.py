@@ -15,9 +15,8 @@ from mcap.opcode import Opcode
 from mcap.writer import Writer
 
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording import Recorder, Scan, read
-from dm_env_rpc_client.recording import container as containers
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.recording import Recorder, Scan, mcap_file, read
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.recording.sessions import entries
 from tests.recording.test_damage import places_of
 from tests.recording.test_file_bombs import CHANNELS, chunk, message, packed, recording
@@ -31,7 +30,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp("whole") / "whole.mcap"
     content = random.Random(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(containers, "_CHUNK_BYTES", 500)
+        patch.setattr(mcap_file, "_CHUNK_BYTES", 500)
         with Recorder(path, compression=request.param) as recorder:
             recordings = [recorder.connection("localhost:1", {}) for _ in range(2)]
             for index in range(COUNT):

@@ -23,7 +23,7 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
     make,
 )
-from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
@@ -174,7 +174,7 @@ def test_a_vector_environment_is_at_fault(fault: str) -> None:
 
 
 def _graph() -> str:
-    return values.encode(Graphs.action_space.sample())
+    return value_json.encode(Graphs.action_space.sample())
 
 
 def _write(server: Server, key: str, value: Any) -> None:

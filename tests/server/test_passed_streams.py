@@ -20,7 +20,7 @@ from dm_env_rpc_client.server.processes.streams import (
     WorkerGoneError,
 )
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 

@@ -34,7 +34,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Race, Server, serve
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.services import CHECK
 from tests.server import hosted
@@ -324,6 +324,13 @@ if __name__ == "__main__":
 """
     path.write_text(_DEFINED_HERE + guarded)
     assert run_python(path).stdout == "FIRST\n"
+
+
+def test_a_script_ends_whose_server_nobody_stops(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    served = "server = s.serve(Mine, processes=1)"
+    path.write_text(f'{_DEFINED_HERE}if __name__ == "__main__":\n    {served}\n')
+    assert run_python(path).stderr == ""
 
 
 def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:

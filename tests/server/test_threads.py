@@ -32,7 +32,7 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
-from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system import owner_threads
 from tests.server.hosted import Where
 from tests.server.one_thread import Ident, Level, Threads
 from tests.support.scripted import settles
@@ -52,7 +52,7 @@ class Made(Level):
         self.made.append(self)
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        here = owners.current()
+        here = owner_threads.current()
         self.led.append(here is not None and here.leads)
         return super().step(action)
 
@@ -498,7 +498,7 @@ def test_a_game_has_one_thread(transport: Any) -> None:
 
 
 def test_a_world_that_was_closed_meanwhile_refuses_a_reset() -> None:
-    owner = owners.OwnerThread("owner")
+    owner = owner_threads.OwnerThread("owner")
     world = owner.call(EnvironmentWorld, owner, lambda _: Catch(), Catch(), {}, {})
     world.close()
     assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])

@@ -241,7 +241,7 @@ def test_a_worker_that_is_stopped_again_and_again_is_killed_after_the_grace() ->
 def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.server.processes.workers._STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr("dm_env_rpc_client.server.processes.worker_pool._STOPPED_SECONDS", 0.5)
     with serve(Where, processes=2) as server, contextlib.ExitStack() as stack:
         env = stack.enter_context(make(server.address))
         # So that the one that computes has the fewest worlds.

@@ -28,7 +28,7 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.server import Properties, Server, serve
 from dm_env_rpc_client.server.processes.messages import send_message
-from dm_env_rpc_client.server.processes.worker import Worker
+from dm_env_rpc_client.server.processes.worker_main import Worker
 from dm_env_rpc_client.system import spawned
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.server.worker_processes import elsewhere, workers_of

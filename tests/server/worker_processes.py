@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from dm_env_rpc_client import Connection, DmEnvAdaptor, connect, create_world, destroy_world
 from dm_env_rpc_client.server import Server
-from dm_env_rpc_client.server.processes.worker_process import WorkerProcess
-from dm_env_rpc_client.server.processes.workers import Workers
+from dm_env_rpc_client.server.processes.worker_handle import WorkerProcess
+from dm_env_rpc_client.server.processes.worker_pool import Workers
 from tests.launch.processes import is_alive
 from tests.support.scripted import settles
 

@@ -11,7 +11,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 for name in (
     "dm_env_rpc_client.cli.serving.sources",
     "dm_env_rpc_client.environment.worlds",
-    "dm_env_rpc_client.server.hosting",
+    "dm_env_rpc_client.server.serving",
     "pytest",
     "tests.support.environments",
     "tests.support.scripted",

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from dm_env_rpc_client.system import polling
-from dm_env_rpc_client.system.owners import (
+from dm_env_rpc_client.system.owner_threads import (
     ElsewhereError,
     MainOwner,
     OwnerGoneError,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dm_env_rpc_client import Limits, SpecError, dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.tensors import bounded_parsing
-from dm_env_rpc_client.tensors.limits import Budget
+from dm_env_rpc_client.tensors.memory_limits import Budget
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 from tests.tensors.strategies import mutated
 

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.extras import OWN, STACKED
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import OWN, STACKED
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, explain
 from dm_env_rpc_client.adaptors.gymnasium.row_infos import OwnInfos, StackedInfos
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
@@ -23,11 +23,11 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     encoded_frames,
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.protocol import autoreset
 from dm_env_rpc_client.server.errors import RequestError, environment_error
-from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import Offers, RowKind, Rows
+from dm_env_rpc_client.server.thread_bound import in_thread_of
 from dm_env_rpc_client.tensors import structures
 
 
@@ -130,7 +130,7 @@ class GymnasiumRows(Rows):
 
     def __init__(self, environment: Row, count: int, mode: str):
         own_mode = getattr(AutoresetMode, mode, AutoresetMode.NEXT_STEP)
-        self._next_kind = batches.next_kind(own_mode.name)
+        self._next_kind = autoreset.next_kind(own_mode.name)
         self._action_space = environment.action_space
         self._space = space = environment.observation_space
         form = environment.infos

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.adaptors.gymnasium.extras import OWN
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import OWN
 from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
 
 Array: TypeAlias = npt.NDArray[Any]

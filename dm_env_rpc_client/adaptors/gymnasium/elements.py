@@ -28,10 +28,10 @@ import numpy as np
 from dm_env import specs
 from gymnasium import spaces
 
-from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import one_bound
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.system.conversions import described
+from dm_env_rpc_client.system.foreign_environments import described
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.specs import (
     VariableArray,
@@ -132,7 +132,7 @@ def to_structure(
         if len(element) == 0:
             return np.empty((0, *part.shape), _wire_dtype(part))
         return _cast(element, _wire_dtype(part), name)
-    return values.encode(element)
+    return value_json.encode(element)
 
 
 def from_structure(
@@ -185,7 +185,7 @@ def from_structure(
             return np.asarray(value, space.feature_space.dtype)
         feature: Any = space.feature_space
         return tuple(from_structure(feature, item, name, as_sampled) for item in value)
-    return values.decode(str(value), name)
+    return value_json.decode(str(value), name)
 
 
 def as_array(space: Any, value: Any, name: str) -> Any:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium.extras import (
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import info_of, is_terminated
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
     EXTRAS,
     FINAL_INFO,
     FINAL_OBSERVATION,
@@ -25,12 +26,12 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import (
     extras_of_rows,
     unstacked,
 )
-from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import info_of, is_terminated
 from dm_env_rpc_client.adaptors.gymnasium.row_spaces import RowSpaces
 from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
-from dm_env_rpc_client.protocol.batches import STEP_TYPE, next_kind
+from dm_env_rpc_client.protocol.autoreset import next_kind
+from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.timesteps import MidSteps
 from dm_env_rpc_client.tensors.columns import VARIABLE
 

@@ -26,7 +26,7 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, BaseAdaptor
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import is_made_again
 from dm_env_rpc_client.environment.requested import AutoObservations
-from dm_env_rpc_client.environment.sites import Address
+from dm_env_rpc_client.environment.server_location import Address
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches

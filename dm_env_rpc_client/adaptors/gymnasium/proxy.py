@@ -15,9 +15,9 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium import elements, value_json
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteNames
-from dm_env_rpc_client.adaptors.gymnasium.extras import INFOS, OWN, Extras, extras_of
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import INFOS, OWN, Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION, FRAME, OBSERVATION
@@ -25,8 +25,8 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.system.conversions import described
-from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.system.foreign_environments import described
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 _CALLABLE = "; those of the environment at the server are there with serve(callable_names=...)"
 
@@ -223,7 +223,7 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
     if not isinstance(text, str):
         return None
     where = f"property {key!r}"
-    value = values.decode_description(text, where)
+    value = value_json.decode_description(text, where)
     room = Room(env.connection.limits or DEFAULT)
     try:
         limit, notes = value["max_episode_steps"], value["notes"]
@@ -231,10 +231,10 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
         return Description(
             from_json(value["action_space"], f"{where}: action_space", room),
             from_json(value["observation_space"], f"{where}: observation_space", room),
-            dict(values.from_jsonable(value["metadata"], where)),
+            dict(value_json.from_jsonable(value["metadata"], where)),
             value["render_mode"],
             None if limit is None else int(limit),
-            values.from_jsonable(value.get("reward_range"), where),
+            value_json.from_jsonable(value.get("reward_range"), where),
             [str(note) for note in notes],
             None if mode is None else AutoresetMode(mode).value,
             [str(form) for form in value.get(INFOS, ())],
@@ -321,7 +321,7 @@ def read_frame(env: DmEnvAdaptor) -> Any:
       As `PropertyAccess.read`.
     """
     frame = PropertiesExtension(env.connection).read(FRAME)
-    return values.decode(frame, FRAME) if isinstance(frame, str) else frame
+    return value_json.decode(frame, FRAME) if isinstance(frame, str) else frame
 
 
 def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
@@ -362,7 +362,7 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
     if seed is not None:
         settings["seed"] = int(seed)
     if options is not None:
-        settings["options"] = values.encode(options)
+        settings["options"] = value_json.encode(options)
     return settings
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.system.conversions import described, explain_unpacking
+from dm_env_rpc_client.system.foreign_environments import described, explain_unpacking
 
 _EXPECTED = {
     "step": "(observation, reward, terminated, truncated, info)",

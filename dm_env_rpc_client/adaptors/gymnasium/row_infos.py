@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.extras import (
+from dm_env_rpc_client.adaptors.gymnasium import value_json
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
     EXTRAS,
     FINAL_INFO,
     FINAL_OBSERVATION,
@@ -23,7 +23,7 @@ from dm_env_rpc_client.adaptors.gymnasium.extras import (
 )
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.rows import Infos
-from dm_env_rpc_client.system.conversions import described
+from dm_env_rpc_client.system.foreign_environments import described
 
 _INDEX = operator.itemgetter(0)
 
@@ -60,7 +60,7 @@ class StackedInfos(Infos):
 
     def put(self, index: int, info: Any) -> None:
         """Takes the info of a row."""
-        self._infos.append((index, values.snapshot(info)))
+        self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
         """Returns what rows have said, as it is; see `Infos`."""
@@ -78,7 +78,10 @@ class StackedInfos(Infos):
           observation: the last one of an episode, as a client gets it.
           info: that of the same step.
         """
-        return {FINAL_OBSERVATION: values.snapshot(observation), FINAL_INFO: values.snapshot(info)}
+        return {
+            FINAL_OBSERVATION: value_json.snapshot(observation),
+            FINAL_INFO: value_json.snapshot(info),
+        }
 
     def put_final(self, index: int, final: Any) -> None:
         """Takes how an episode of a row has ended, before the info of the next one."""
@@ -184,7 +187,7 @@ class OwnInfos(Infos):
             own = _jsonable(info or {})
         except Exception as error:
             return error
-        exact = values.to_jsonable(observation, values.INFO_LEVELS, is_exact=True)
+        exact = value_json.to_jsonable(observation, value_json.INFO_LEVELS, is_exact=True)
         return {FINAL_OBSERVATION: exact, FINAL_INFO: own}
 
     def put_final(self, index: int, final: Any) -> None:
@@ -203,7 +206,7 @@ class OwnInfos(Infos):
         except SpecError:  # Such as an integer of more digits than Python writes.
             for index, own in infos.items():
                 try:
-                    values.text_of(own)
+                    value_json.text_of(own)
                 except SpecError as error:
                     errors[index] = error
             infos = {index: own for index, own in infos.items() if index not in errors}
@@ -215,4 +218,4 @@ def _jsonable(info: Any) -> Any:
     """Returns the JSON value of an info, or raises the error that its row is to have."""
     if not isinstance(info, Mapping):
         raise TypeError(f"the info is {described(info)}; expected a dict")
-    return values.to_jsonable(info, values.INFO_LEVELS, is_exact=True)
+    return value_json.to_jsonable(info, value_json.INFO_LEVELS, is_exact=True)

@@ -32,10 +32,10 @@ from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     one_bound,
     uniform_box,
 )
-from dm_env_rpc_client.adaptors.gymnasium.values import from_jsonable, to_jsonable
+from dm_env_rpc_client.adaptors.gymnasium.value_json import from_jsonable, to_jsonable
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
-from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 _TEXT_LENGTH = 4096
 """The length of the longest text of a space that has texts, but is not a Text."""

@@ -34,7 +34,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import casting
-from dm_env_rpc_client.tensors.limits import MAX_MESSAGE_BYTES, Limits, largest_array
+from dm_env_rpc_client.tensors.memory_limits import MAX_MESSAGE_BYTES, Limits, largest_array
 from dm_env_rpc_client.tensors.specs import bounds_of
 
 _ARRAY_BYTES = 1 << 20

@@ -13,10 +13,16 @@ import gymnasium
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
+from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, value_json
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls, kinds_of
-from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, INFOS, OWN, STACKED, encoded
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
+    EXTRAS,
+    INFOS,
+    OWN,
+    STACKED,
+    encoded,
+)
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward, begun, explain
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server.errors import RequestError, environment_error
@@ -226,12 +232,12 @@ class GymnasiumEnvironment(dm_env.Environment):
     def _describe(self) -> str:
         env, spec = self.gymnasium, self.gymnasium.spec
         description = {
-            "version": values.VERSION,
+            "version": value_json.VERSION,
             **self.spaces_json,
-            "metadata": values.to_jsonable(env.metadata),
+            "metadata": value_json.to_jsonable(env.metadata),
             "render_mode": env.render_mode,
             "max_episode_steps": None if spec is None else spec.max_episode_steps,
-            "reward_range": values.to_jsonable(getattr(env, "reward_range", None)),
+            "reward_range": value_json.to_jsonable(getattr(env, "reward_range", None)),
             "id": "" if spec is None else spec.id,
             "notes": self.notes,
             INFOS: [OWN],
@@ -257,7 +263,7 @@ def as_environment(env: Any) -> GymnasiumEnvironment:
 def encoded_frame(frame: Any) -> Any:
     """Returns what an environment has rendered as a property: an array, or JSON text."""
     is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
-    return frame if is_numbers else values.encode(frame)
+    return frame if is_numbers else value_json.encode(frame)
 
 
 def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,7 +299,7 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(text: str) -> Mapping[str, Any]:
     try:
-        options = values.decode(text, "its text")
+        options = value_json.decode(text, "its text")
     except ProtocolError as error:
         raise ValueError(f"setting 'options': {error}") from error
     if not isinstance(options, Mapping):

@@ -10,8 +10,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.extras import INFOS
+from dm_env_rpc_client.adaptors.gymnasium import value_json
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import INFOS
 from dm_env_rpc_client.tensors import bounded_parsing
 
 VECTOR_DESCRIPTION = "gymnasium.vector"
@@ -56,11 +56,11 @@ def describe_vector(
     spec = spec if isinstance(spec, EnvSpec) else None
     metadata = {key: value for key, value in env.metadata.items() if key != "autoreset_mode"}
     description = {
-        "version": values.VERSION,
+        "version": value_json.VERSION,
         **spaces_json,
         "num_envs": count,
         "autoreset_mode": mode.value,
-        "metadata": values.to_jsonable(metadata),
+        "metadata": value_json.to_jsonable(metadata),
         "render_mode": env.render_mode,
         "max_episode_steps": None if spec is None else spec.max_episode_steps,
         "id": "" if spec is None else spec.id,
@@ -85,6 +85,6 @@ def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]
         kinds = {(frame.shape, frame.dtype) for frame in frames if isinstance(frame, np.ndarray)}
         if len(kinds) == 1 and all(isinstance(frame, np.ndarray) for frame in frames):
             return np.stack(frames)
-        return values.encode(frames)
+        return value_json.encode(frames)
 
     return {_FRAME: read}

@@ -17,8 +17,8 @@ from gymnasium.vector.utils import batch_space
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
 from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows, Results
-from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, OWN, STACKED
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_form, check_reward_spec
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import EXTRAS, OWN, STACKED
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
     begin,
@@ -40,12 +40,12 @@ from dm_env_rpc_client.environment.batched import check_ids
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.open_rows import AnyWorlds, described, open_worlds
-from dm_env_rpc_client.environment.many.pool_sites import Addresses
+from dm_env_rpc_client.environment.many.pool_servers import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings
 from dm_env_rpc_client.environment.many.row_worlds import Result
 from dm_env_rpc_client.environment.many.rows import RowSpecs
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
-from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.protocol import autoreset, batches
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -356,7 +356,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
                     f"the vector environment at the server has the autoreset mode "
                     f"{self._mode.name}, not {wish}; make it with that mode there"
                 )
-            next_kind = batches.next_kind(self._mode.name)
+            next_kind = autoreset.next_kind(self._mode.name)
             self._worlds.follows_at_once = next_kind is dm_env.StepType.MID
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
         # As in Gymnasium's own vector environments, which others read.
@@ -404,7 +404,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             if not self._rows.has_begun.all():
                 never = [index for index in ids if not self._rows.has_begun[index]]
             self._rows.forget(ids)
-        if never or (idle and batches.next_kind(self._mode.name) is None):
+        if never or (idle and autoreset.next_kind(self._mode.name) is None):
             raise gymnasium.error.ResetNeeded(
                 f"no episode is running in environments {never or sorted(idle)}: call reset(), "
                 "with the option reset_mask for these alone"

@@ -20,7 +20,12 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
-from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS, OWN, STACKED, encoded_stack
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
+    EXTRAS,
+    OWN,
+    STACKED,
+    encoded_stack,
+)
 from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
@@ -29,11 +34,11 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     encoded_frames,
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.protocol import autoreset, batches
 from dm_env_rpc_client.server.errors import RequestError, environment_error
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import batched, named, observation_specs
-from dm_env_rpc_client.system.conversions import described
+from dm_env_rpc_client.system.foreign_environments import described
 from dm_env_rpc_client.tensors import casting
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
@@ -108,7 +113,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
                 "under way with num_batches"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
-        self._next_kind = batches.next_kind(self._mode.name)
+        self._next_kind = autoreset.next_kind(self._mode.name)
         self._notes: list[str] = []
         # Of one row, as a client gets them, so that both ends convert elements alike.
         self._spaces_json = {

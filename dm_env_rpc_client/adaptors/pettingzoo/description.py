@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json, to_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
-from dm_env_rpc_client.adaptors.gymnasium.values import (
+from dm_env_rpc_client.adaptors.gymnasium.value_json import (
     VERSION,
     decode_description,
     from_jsonable,
@@ -17,7 +17,7 @@ from dm_env_rpc_client.adaptors.gymnasium.values import (
 )
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors import bounded_parsing
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 
 DESCRIPTION = "pettingzoo"
 """The property with the agents, their spaces and the metadata, as JSON."""

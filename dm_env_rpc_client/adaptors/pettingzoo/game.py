@@ -17,7 +17,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.env_registry.exceptions import NameNotFound, NamespaceNotFound
 from pettingzoo.utils import aec_to_parallel, turn_based_aec_to_parallel
 
-from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium import elements, value_json
 from dm_env_rpc_client.adaptors.gymnasium.returns import as_reward
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
     OBSERVATION,
@@ -40,7 +40,7 @@ from dm_env_rpc_client.server.errors import (
 )
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.world import Game
-from dm_env_rpc_client.system.conversions import class_name, described, explain_unpacking
+from dm_env_rpc_client.system.foreign_environments import class_name, described, explain_unpacking
 from dm_env_rpc_client.tensors import nesting
 
 _STEP = "(observations, rewards, terminations, truncations, infos), each a dict by agent"
@@ -230,7 +230,7 @@ class PettingZooGame(Game):
         observation = self._observed[player]
         if self._has_extras[player]:
             extras = self._extras.get(player)
-            text = values.encode_extras(extras or {})
+            text = value_json.encode_extras(extras or {})
             observation = {OBSERVATION: observation, EXTRAS: text}
         return timestep._replace(observation=observation)
 

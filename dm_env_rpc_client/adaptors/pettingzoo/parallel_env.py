@@ -14,7 +14,7 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.proxy import reset_settings
 from dm_env_rpc_client.adaptors.pettingzoo.description import (
     DESCRIPTION,
@@ -29,7 +29,7 @@ from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.players import Players
 from dm_env_rpc_client.environment.many.pool import NO_ACTION
 from dm_env_rpc_client.environment.restarting import Restart, Supervision, restart_of
-from dm_env_rpc_client.environment.sites import Address
+from dm_env_rpc_client.environment.server_location import Address
 from dm_env_rpc_client.errors import (
     AgentsFailedError,
     ConnectionClosedError,
@@ -41,7 +41,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -291,7 +291,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         if self.render_mode is None:
             return None
         frame = self._read(FRAME)
-        return values.decode(frame, FRAME) if isinstance(frame, str) else frame
+        return value_json.decode(frame, FRAME) if isinstance(frame, str) else frame
 
     def state(self) -> Any:
         """Returns the global state of the environment, an array, which takes a request.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import dm_env
 from gymnasium import spaces
 
-from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward, info_of, wrap
 from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of, wire_action
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
@@ -91,7 +91,7 @@ class OwnSeat(Seat):
         if not text:
             return Extras({})
         where = f"observation {EXTRAS!r}"
-        value = values.decode(text, where)
+        value = value_json.decode(text, where)
         try:
             present, reward = value.get("agents"), value.get("reward")
             return Extras(

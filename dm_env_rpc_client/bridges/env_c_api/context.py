@@ -22,7 +22,7 @@ from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.bridges.env_c_api.description import Event, ObservationType, checked_size
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.errors import LibraryError, PropertyError, ProtocolError, SpecError
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 
 class Status(enum.IntEnum):

@@ -29,7 +29,7 @@ from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors import nesting
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.specs import VariableStringArray
 
 _INT32 = np.iinfo(np.int32)

@@ -20,7 +20,7 @@ from dm_env_rpc_client.bridges.env_c_api import declarations
 from dm_env_rpc_client.bridges.env_c_api.context import Context
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 
 Library = str | os.PathLike[str] | None
 """The path of a library; None if `connect` needs no library."""

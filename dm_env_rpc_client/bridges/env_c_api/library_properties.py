@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 
 class PropertyAttributes(enum.Flag):

@@ -11,7 +11,7 @@ import gymnasium
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.bridges.gym_socket.space_json import conform
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.system.conversions import check_time_step, is_gymnasium
+from dm_env_rpc_client.system.foreign_environments import check_time_step, is_gymnasium
 from dm_env_rpc_client.tensors import casting, structures
 
 

@@ -14,7 +14,7 @@ from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording import Episode
-    from dm_env_rpc_client.tensors.limits import Limits
+    from dm_env_rpc_client.tensors.memory_limits import Limits
 
 _MOST_ROWS = 50
 """The most episodes that the table has, besides the last one."""
@@ -36,7 +36,7 @@ class Reading(options.Group):
     @property
     def limits(self) -> Limits:
         """What reading it may take."""
-        from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
+        from dm_env_rpc_client.tensors.memory_limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
 
         if self.chunk_bytes is None:
             return DEFAULT

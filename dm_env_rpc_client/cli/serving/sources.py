@@ -10,7 +10,7 @@ from typing import Any
 from dm_env_rpc_client import server
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.errors import DmEnvRpcClientError
-from dm_env_rpc_client.server.hosting import try_out
+from dm_env_rpc_client.server.serving import try_out
 from dm_env_rpc_client.system.sources import Source, raised_by
 from dm_env_rpc_client.tensors import nesting
 

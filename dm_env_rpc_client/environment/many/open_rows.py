@@ -24,7 +24,7 @@ from dm_env_rpc_client.environment.many.batch_adaptor import (
 )
 from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.environment.many.pool import EnvironmentPool
-from dm_env_rpc_client.environment.many.pool_sites import Addresses, PoolSites, spread
+from dm_env_rpc_client.environment.many.pool_servers import Addresses, PoolSites, spread
 from dm_env_rpc_client.environment.many.row_settings import (
     Settings,
     creation_settings,

@@ -19,8 +19,8 @@ from dm_env_rpc_client.environment.exchanges import closing, drive
 from dm_env_rpc_client.environment.joined_adaptor import StartedReset
 from dm_env_rpc_client.environment.make_options import MakeOptions
 from dm_env_rpc_client.environment.many.pool import NO_ACTION, close_all, failures_of
-from dm_env_rpc_client.environment.many.pool_sites import ConnectionSelector, open_site
-from dm_env_rpc_client.environment.sites import Address
+from dm_env_rpc_client.environment.many.pool_servers import ConnectionSelector, open_site
+from dm_env_rpc_client.environment.server_location import Address
 from dm_env_rpc_client.environment.world_ends import (
     CLEAN_UP_SECONDS,
     destroy,

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.joined_adaptor import StartedReset
 from dm_env_rpc_client.environment.make_options import MakeOptions
-from dm_env_rpc_client.environment.many.pool_sites import (
+from dm_env_rpc_client.environment.many.pool_servers import (
     LOOK_SECONDS,
     ConnectionSelector,
     PoolSites,

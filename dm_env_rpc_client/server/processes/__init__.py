@@ -6,9 +6,9 @@ joined a world, over which the bytes of requests and answers pass unread. A batc
 own process, and its rows are spread over the workers.
 """
 
-# Read `workers.py` first: the workers as the server's own process sees them, each a
+# Read `worker_pool.py` first: the workers as the server's own process sees them, each a
 # `WorkerProcess`. `streams.py` has the server's end of a stream, which chooses the worker that
-# answers a request, `registry.py` the worlds of all workers. `worker.py` is what runs in each of
-# them, `worker_streams.py` answers there, `asked.py` is what a worker asks the server's own
-# process. `spread_batch.py` has a batch, and `rows_here.py` its rows in a worker. CONTRIBUTING.md
-# has the design.
+# answers a request, `registry.py` the worlds of all workers. `worker_main.py` is what runs in each
+# of them, `worker_streams.py` answers there, `for_workers.py` answers what a worker asks the
+# server's own process. `spread_batch.py` has a batch, and `worker_rows.py` its rows in a worker.
+# CONTRIBUTING.md has the design.

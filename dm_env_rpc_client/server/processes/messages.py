@@ -7,7 +7,7 @@ import traceback
 from typing import Any, NamedTuple
 
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.tensors.limits import described
+from dm_env_rpc_client.tensors.memory_limits import described
 
 
 def send_message(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:

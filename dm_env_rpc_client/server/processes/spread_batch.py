@@ -20,19 +20,19 @@ from dm_env_rpc_client.server.batch import AnyBatch, check_specs, other_form
 from dm_env_rpc_client.server.batch_settings import AskedRows, Settings, of_reset
 from dm_env_rpc_client.server.construction import BatchMaker
 from dm_env_rpc_client.server.errors import Report
-from dm_env_rpc_client.server.owned import StandIn
 from dm_env_rpc_client.server.processes.messages import receive_message, send_message
 from dm_env_rpc_client.server.processes.registry import WorkerShare
-from dm_env_rpc_client.server.processes.rows_here import (
+from dm_env_rpc_client.server.processes.shared_arrays import SharedArrays, forms_of
+from dm_env_rpc_client.server.processes.worker_rows import (
     MadeRows,
     PreparedRows,
     RowsAnswer,
     action_forms,
 )
-from dm_env_rpc_client.server.processes.shared_arrays import SharedArrays, forms_of
 from dm_env_rpc_client.server.rows import RowKind, Rows
+from dm_env_rpc_client.server.thread_bound import StandIn
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.system.owners import ElsewhereError
+from dm_env_rpc_client.system.owner_threads import ElsewhereError
 from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 

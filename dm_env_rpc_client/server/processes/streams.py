@@ -16,11 +16,11 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.server.host import WAITING_FOR
 from dm_env_rpc_client.server.processes.registry import WorkerShare
-from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system import owner_threads
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.system.owners import ElsewhereError, Owner
+from dm_env_rpc_client.system.owner_threads import ElsewhereError, Owner
 from dm_env_rpc_client.tensors import bounded_parsing
-from dm_env_rpc_client.tensors.limits import Budget, Limits
+from dm_env_rpc_client.tensors.memory_limits import Budget, Limits
 from dm_env_rpc_client.transports.server_streams import (
     Peer,
     ServerStream,
@@ -246,7 +246,7 @@ class PassedStream(ServerStream):
         request = self._parsed(message)
         field = request.WhichOneof("payload") or ""
         if field not in _OF_THE_JOINED or _asks_for_waiting(request):
-            owners.require_no_owner()  # What is in another process is waited for.
+            owner_threads.require_no_owner()  # What is in another process is waited for.
         while True:
             here = None
             if field == "create_world":

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from dm_env_rpc_client.server.processes.streams import ANSWER, STATUS, STEP
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.system.owners import Owner, OwnerGoneError
+from dm_env_rpc_client.system.owner_threads import Owner, OwnerGoneError
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,

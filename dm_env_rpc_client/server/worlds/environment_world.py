@@ -13,8 +13,8 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.errors import RequestError
-from dm_env_rpc_client.server.owned import OwnedEnvironment
 from dm_env_rpc_client.server.properties import Properties, properties_of
+from dm_env_rpc_client.server.thread_bound import OwnedEnvironment
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.world import (
@@ -27,8 +27,8 @@ from dm_env_rpc_client.server.worlds.world import (
     still_in_a_step,
     was_closed,
 )
-from dm_env_rpc_client.system.conversions import check_time_step
-from dm_env_rpc_client.system.owners import Owner, OwnerGoneError
+from dm_env_rpc_client.system.foreign_environments import check_time_step
+from dm_env_rpc_client.system.owner_threads import Owner, OwnerGoneError
 from dm_env_rpc_client.tensors import nesting
 
 # Found faster than members of enums; see `protocol/lifecycle.py`.

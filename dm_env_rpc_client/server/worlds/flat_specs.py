@@ -24,7 +24,11 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.server.errors import RequestError
-from dm_env_rpc_client.system.conversions import INHERIT_FROM_GYMNASIUM, class_name, described
+from dm_env_rpc_client.system.foreign_environments import (
+    INHERIT_FROM_GYMNASIUM,
+    class_name,
+    described,
+)
 from dm_env_rpc_client.tensors import nesting, specs, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]

@@ -13,14 +13,14 @@ from dm_env_rpc_client.server.batch_settings import AskedRows
 from dm_env_rpc_client.server.construction import construct, construct_rows
 from dm_env_rpc_client.server.errors import Report, RequestError, unreported
 from dm_env_rpc_client.server.factories import Factory
-from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
-from dm_env_rpc_client.server.turns import Waits
+from dm_env_rpc_client.server.row_turns import Waits
+from dm_env_rpc_client.server.single_instance import Instance
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from dm_env_rpc_client.server.worlds.world import Game, World
-from dm_env_rpc_client.system import owners
-from dm_env_rpc_client.system.owners import (
+from dm_env_rpc_client.system import owner_threads
+from dm_env_rpc_client.system.owner_threads import (
     ElsewhereError,
     MainOwner,
     Owner,
@@ -99,7 +99,7 @@ class Kind:
         """
         if isinstance(self._factory, Instance):
             return self._make_at(self._factory.owner, settings)
-        owner = self._main or owners.current()
+        owner = self._main or owner_threads.current()
         if owner is not None:
             return self._make_at(owner, settings)
         home = self._home
@@ -139,7 +139,7 @@ class Kind:
 
     def require_thread(self) -> None:
         """Raises ElsewhereError if this is an owner, and a new world is to have another one."""
-        here = owners.current()
+        here = owner_threads.current()
         if here is None:
             return
         if isinstance(self._factory, Instance):

@@ -28,8 +28,8 @@ from google.rpc import code_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.errors import RequestError
-from dm_env_rpc_client.server.owned import OwnedGame
 from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.thread_bound import OwnedGame
 from dm_env_rpc_client.server.waiting import wait, wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state, specs_of
 from dm_env_rpc_client.server.worlds.world import (
@@ -42,8 +42,8 @@ from dm_env_rpc_client.server.worlds.world import (
     step_type_of,
     was_closed,
 )
-from dm_env_rpc_client.system.conversions import check_time_step
-from dm_env_rpc_client.system.owners import Owner, OwnerThread
+from dm_env_rpc_client.system.foreign_environments import check_time_step
+from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 
 _LAST = dm_env.StepType.LAST
 

@@ -24,8 +24,8 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.properties import Properties
-from dm_env_rpc_client.system.conversions import class_name
-from dm_env_rpc_client.system.owners import Owner
+from dm_env_rpc_client.system.foreign_environments import class_name
+from dm_env_rpc_client.system.owner_threads import Owner
 
 _FIRST, _, _LAST = dm_env.StepType
 

@@ -22,14 +22,14 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
 from dm_env_rpc_client.server.errors import ErrorLog, Report, RequestError, unreported
-from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.options import UNNAMED, ServeOptions
+from dm_env_rpc_client.server.single_instance import Instance
 from dm_env_rpc_client.server.worlds.making import ONLY_WORLD, Kind, hosting, pick
 from dm_env_rpc_client.server.worlds.world import Agent, OwnedWorld, World
-from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system import owner_threads
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.owners import Call, MainOwner, Owner, OwnerGoneError
-from dm_env_rpc_client.tensors.limits import listed
+from dm_env_rpc_client.system.owner_threads import Call, MainOwner, Owner, OwnerGoneError
+from dm_env_rpc_client.tensors.memory_limits import listed
 
 _log = logging.getLogger(__name__)
 
@@ -331,7 +331,7 @@ class WorldRegistry:
         Raises:
           ElsewhereError: this thread is an owner, and may have to wait.
         """
-        owners.require_no_owner()
+        owner_threads.require_no_owner()
         with self.holding(name, settings):
             self.get(name).reset(settings, caller)
 
@@ -492,5 +492,5 @@ def _require_thread_of(world: World) -> Owner | None:
     """
     owner = world.owner if isinstance(world, OwnedWorld) and world.answers else None
     if owner is None or not owner.is_here:
-        owners.require_no_owner()
+        owner_threads.require_no_owner()
     return owner

@@ -21,6 +21,8 @@ from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     WideMultiBinary,
     spec_to_space,
 )
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec
 
 LOCAL: dict[str, spaces.Space[Any]] = {
@@ -123,3 +125,12 @@ def test_small_boxes_have_arrays_that_can_be_written() -> None:
         for _ in range(20)
     }
     assert kinds == {spaces.Box, WideBox}
+
+
+def test_a_box_may_have_as_many_dimensions_as_a_tensor() -> None:
+    box = spaces.Box(0, 1, (1,) * MAX_DIMENSIONS, np.float32)
+    assert sent(box) == box
+    value = space_json.to_json(box, "space", [])
+    value["shape"] = [*value["shape"], 1]
+    with pytest.raises(ProtocolError, match="shape"):
+        space_json.from_json(value, "space")

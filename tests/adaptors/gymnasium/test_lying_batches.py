@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import BatchedEnvironment
-from dm_env_rpc_client.adaptors.gymnasium import space_json, values
+from dm_env_rpc_client.adaptors.gymnasium import space_json, value_json
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
@@ -46,10 +46,10 @@ LIES: dict[str, tuple[Any, str]] = {
 TEXTS: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "observation 'gymnasium': not UTF-8 JSON"),
     "a list": ("[]", "expected infos of 3 rows"),
-    "flags of other rows": (values.encode({"truncated": np.ones(2, bool)}), "infos of 3 rows"),
-    "flags that are numbers": (values.encode({"truncated": np.ones(3)}), "infos of 3 rows"),
-    "flags that are texts": (values.encode({"truncated": ["a", "b", "c"]}), "infos of 3 rows"),
-    **{k: (values.encode({"info": infos}), text) for k, (infos, text) in LIES.items()},
+    "flags of other rows": (value_json.encode({"truncated": np.ones(2, bool)}), "infos of 3 rows"),
+    "flags that are numbers": (value_json.encode({"truncated": np.ones(3)}), "infos of 3 rows"),
+    "flags that are texts": (value_json.encode({"truncated": ["a", "b", "c"]}), "infos of 3 rows"),
+    **{k: (value_json.encode({"info": infos}), text) for k, (infos, text) in LIES.items()},
 }
 
 

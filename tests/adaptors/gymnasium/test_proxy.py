@@ -22,7 +22,7 @@ from dm_env_rpc_client.adaptors.gymnasium import (
     GymnasiumProxy,
     make_remote,
     space_json,
-    values,
+    value_json,
 )
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, local_environment
@@ -279,14 +279,14 @@ def test_spaces_that_are_none_are_errors(value: Any) -> None:
 )
 def test_values_that_are_none_are_errors(text: str) -> None:
     with pytest.raises(ProtocolError, match="it"):
-        values.decode(text, "it")
+        value_json.decode(text, "it")
 
 
 def test_values_that_json_has_no_form_for_are_their_repr() -> None:
     deep: list[Any] = []
     for _ in range(50):
         deep = [deep]
-    found = values.decode(values.encode({"it": {1}, "deep": deep}), "it")
+    found = value_json.decode(value_json.encode({"it": {1}, "deep": deep}), "it")
     assert found["it"] == "{1}"
     assert "[[[" in str(found["deep"])
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.adaptors.gymnasium import row_infos
-from dm_env_rpc_client.adaptors.gymnasium.extras import encoded_stack
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import encoded_stack
 from dm_env_rpc_client.adaptors.gymnasium.row_infos import StackedInfos
 
 COUNT = 6

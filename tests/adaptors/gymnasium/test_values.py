@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from dm_env_rpc_client import DmEnvRpcError, EnvironmentsFailedError
-from dm_env_rpc_client.adaptors.gymnasium import make_remote, values
+from dm_env_rpc_client.adaptors.gymnasium import make_remote, value_json
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
@@ -156,11 +156,11 @@ def test_other_values_are_their_own_repr(server: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["complex64", "a masked array", "a date"])
 def test_an_older_client_gets_the_numbers(name: str) -> None:
     value = VALUES[name]
-    text = values.encode(value)
+    text = value_json.encode(value)
     known = json.loads(text)
     for key in ("as", "mask", "fill_value", "scalar"):
         known.pop(key, None)
-    found = values.decode(json.dumps(known), "it")
+    found = value_json.decode(json.dumps(known), "it")
     if name == "complex64":
         assert found.tolist() == [1.0, 2.0]
     elif name == "a date":
@@ -188,7 +188,7 @@ BAD: dict[str, dict[str, Any]] = {
 def test_an_array_of_another_form_is_refused(name: str) -> None:
     value = {"$": "array", "dtype": "float32", "shape": [2], "base64": "AACAPwAAAEA=", **BAD[name]}
     with pytest.raises(ProtocolError, match="it: invalid"):
-        values.decode(json.dumps(value), "it")
+        value_json.decode(json.dumps(value), "it")
     with pytest.raises(dm_env_rpc_server.Refusal):
         dm_env_rpc_server._decode(json.dumps(value))
 

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, EnvironmentsFailedError, SpecError
-from dm_env_rpc_client.adaptors.gymnasium.extras import EXTRAS
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import EXTRAS
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, Server, serve

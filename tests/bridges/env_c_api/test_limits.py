@@ -8,7 +8,7 @@ import pytest
 
 from dm_env_rpc_client.bridges.env_c_api import environment_factory
 from dm_env_rpc_client.errors import LibraryError, ProtocolError
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 

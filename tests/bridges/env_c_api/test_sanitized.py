@@ -121,7 +121,7 @@ def test_the_sanitizer_sees_a_late_read(runtime_library: str) -> None:
     program = (
         "import sys\n"
         "from dm_env_rpc_client.bridges.env_c_api.library import Opening, open_context\n"
-        "from dm_env_rpc_client.tensors.limits import DEFAULT\n"
+        "from dm_env_rpc_client.tensors.memory_limits import DEFAULT\n"
         "connect = 'complete_connect', '1.4', None, {}, None, {}, 1, DEFAULT\n"
         "context = open_context(Opening(sys.argv[1], *connect))\n"
         "context.init()\n"

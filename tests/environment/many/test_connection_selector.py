@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import Connection, ConnectionLostError, DmEnvRpcError, connect
-from dm_env_rpc_client.environment.many.pool_sites import ConnectionSelector
+from dm_env_rpc_client.environment.many.pool_servers import ConnectionSelector
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.testing import ScriptedServer
@@ -149,7 +149,7 @@ def test_one_that_is_not_waited_for_does_not_end_a_wait(
 def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.environment.many.pool_sites.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("dm_env_rpc_client.environment.many.pool_servers.LOOK_SECONDS", 0.05)
     monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.2)
     monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 1.0)
     with served_echo() as server:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, make
-from dm_env_rpc_client.adaptors.gymnasium import make_remote, values
+from dm_env_rpc_client.adaptors.gymnasium import make_remote, value_json
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.protocol import batches
@@ -128,7 +128,7 @@ def test_infos_at_a_client(
     text = TEXTS[bomb]()
     with serve(Steps) as server, forks.child(_play, server.address, rows) as (_, pipe):
         assert heard(pipe) == "ready"
-        monkeypatch.setattr(values, "encode_extras", lambda *_: f'{{"info":{{"own":{text}}}}}')
+        monkeypatch.setattr(value_json, "encode_extras", lambda *_: f'{{"info":{{"own":{text}}}}}')
         pipe.send("go")
         outcome, more = heard(pipe)
     assert outcome == "" or outcome.split(":")[0] in ("ProtocolError", "EnvironmentsFailedError")
@@ -155,7 +155,7 @@ def test_errors_of_rows(bomb: str, seen: Seen) -> None:
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
-    "package": lambda value: values.from_jsonable(value, "an info"),
+    "package": lambda value: value_json.from_jsonable(value, "an info"),
     "one file": dm_env_rpc_server._unjsonable,
 }
 

@@ -20,7 +20,7 @@ from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 from tests.reliability.hostile.served import heard, measured
 from tests.reliability.recording import Seen
 from tests.support import forks

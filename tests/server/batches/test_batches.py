@@ -23,7 +23,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.games.race import Race
-from dm_env_rpc_client.server.turns import Turns, Waits
+from dm_env_rpc_client.server.row_turns import Turns, Waits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.specs import VariableArray, sample
 from tests.server.batches.steps import begun, stepped

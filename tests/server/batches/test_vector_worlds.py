@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, make
-from dm_env_rpc_client.adaptors.gymnasium import space_json
-from dm_env_rpc_client.adaptors.gymnasium import values as json_values
+from dm_env_rpc_client.adaptors.gymnasium import space_json, value_json
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
@@ -123,7 +122,7 @@ def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> No
     with playing(Informed) as env:
         properties = PropertiesExtension(env.connection)
         told = properties[VECTOR_DESCRIPTION]
-        description = json_values.decode_description(told, "the description")
+        description = value_json.decode_description(told, "the description")
         assert description["num_envs"] == 2
         assert description["autoreset_mode"] == "NextStep"
         assert description["metadata"] == {"render_fps": 5}
@@ -133,7 +132,7 @@ def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> No
         assert set(begun(env)) == {"x", "reward", "discount", batches.STEP_TYPE}
         env.reset({"infos": True})
         step = stepped(env, {"action": np.zeros(2, np.int64)})
-        extras = json_values.decode(step["gymnasium"], "the infos")
+        extras = value_json.decode(step["gymnasium"], "the infos")
         assert extras["info"]["lives"].tolist() == [0, 3]
         assert extras["info"]["_lives"].tolist() == [False, True]
         assert extras["truncated"].tolist() == [True, False]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.calls import CALL, KIND, METHOD, SET
 from dm_env_rpc_client.environment.many.open_rows import AnyWorlds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, PropertyNotFoundError, ProtocolError
@@ -181,11 +181,11 @@ def _call(
         given.update(args=list(args), kwargs=dict(kwargs))
     try:
         if given:
-            properties.write(key, values.encode(given))
+            properties.write(key, value_json.encode(given))
         text = properties.read(key)
     except PropertyNotFoundError as error:
         raise _refused(properties, CALL, name, error) from error
-    found: Any = values.decode(str(text), f"property {key!r}")
+    found: Any = value_json.decode(str(text), f"property {key!r}")
     if not isinstance(found, tuple | np.ndarray) or len(found) != count:
         raise ProtocolError(f"property {key!r}: expected {count} values")
     return list(found)
@@ -199,7 +199,7 @@ def _set(
     if rows is not None:
         given["rows"] = rows
     try:
-        properties.write(f"{SET}.{name}", values.encode(given))
+        properties.write(f"{SET}.{name}", value_json.encode(given))
     except PropertyNotFoundError as error:
         raise _refused(properties, SET, name, error) from error
 

@@ -12,7 +12,7 @@ import numpy as np
 from dm_env import specs
 from google.rpc import code_pb2
 
-from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.calls import ATTRIBUTE, CALL, KIND, METHOD, SET
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.server.errors import RequestError
@@ -196,8 +196,8 @@ class ServedCalls:
         # without dimensions would become a scalar, and a big-endian one another.
         arrays = [each for each in results if _is_stackable(each)]
         if len(arrays) == len(results) and len({(each.shape, each.dtype) for each in arrays}) == 1:
-            return values.encode(np.stack(results))
-        return values.encode(tuple(results))
+            return value_json.encode(np.stack(results))
+        return value_json.encode(tuple(results))
 
 
 def _is_stackable(value: Any) -> bool:
@@ -220,7 +220,7 @@ def _set(callee: Callee, name: str, count: int, text: Any) -> None:
 
 def _decoded(text: Any, count: int) -> Mapping[str, Any]:
     try:
-        given = values.decode(str(text), "its JSON")
+        given = value_json.decode(str(text), "its JSON")
     except ProtocolError as error:
         raise ValueError(str(error)) from error
     if not isinstance(given, dict):

@@ -41,7 +41,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 _LENGTHS = struct.Struct("<IQ")
 

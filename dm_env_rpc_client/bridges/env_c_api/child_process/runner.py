@@ -37,7 +37,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 
 ORPHAN_SECONDS = 5.0
 """How long the library may take to return and be released after the parent has ended."""

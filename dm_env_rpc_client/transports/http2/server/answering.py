@@ -1,7 +1,7 @@
 """Who answers a stream: the thread that leads, the owner of its world, or a thread of its own.
 
-The calls of an environment are made by its owner alone (`system/owners.py`); the thread that leads
-(`leading.py`) is an owner, too.
+The calls of an environment are made by its owner alone (`system/owner_threads.py`); the thread that
+leads (`leading.py`) is an owner, too.
 
 - The thread that leads answers streams of its own worlds and those that belong to nobody, as long
   as their answers are quick.
@@ -21,7 +21,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from dm_env_rpc_client.system.owners import ElsewhereError, Owner
+from dm_env_rpc_client.system.owner_threads import ElsewhereError, Owner
 from dm_env_rpc_client.system.polling import at_work
 from dm_env_rpc_client.transports.http2.server import leading
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection

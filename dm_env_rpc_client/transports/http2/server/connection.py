@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.owners import ElsewhereError
+from dm_env_rpc_client.system.owner_threads import ElsewhereError
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall, ServerHalf
 from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError

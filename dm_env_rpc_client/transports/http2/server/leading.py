@@ -1,8 +1,8 @@
 """Who leads a listener: the thread that reads requests, has them answered and writes the answers.
 
 One thread at a time leads, and for most servers it is the only one that ever runs. It is an owner
-(`system/owners.py`): to lead is a call in its queue that lasts, and a bell wakes it for the other
-calls. Another thread leads
+(`system/owner_threads.py`): to lead is a call in its queue that lasts, and a bell wakes it for the
+other calls. Another thread leads
 
 - when an answer has taken two ticks of the thread that watches, which leads then itself;
 - when the answers of a world that belongs to the thread that leads are slow on average;
@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dm_env_rpc_client.system import owners
+from dm_env_rpc_client.system import owner_threads
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.owners import Owner, OwnerThread
+from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 from dm_env_rpc_client.system.polling import at_work
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
 
@@ -179,7 +179,7 @@ class Leader:
 
     def _lead(self) -> None:
         """Leads until another thread takes over or the listener is stopped."""
-        owner = owners.current()
+        owner = owner_threads.current()
         assert owner is not None, "a thread that leads is an owner"
         if owner.leads:
             return  # It was asked twice.
@@ -226,7 +226,7 @@ class Leader:
 
     def _watch_and_lead(self) -> None:
         """Takes over the lead from a thread whose answer takes long."""
-        owner = owners.current()
+        owner = owner_threads.current()
         assert owner is not None
         found = self._watch()
         if found is None:

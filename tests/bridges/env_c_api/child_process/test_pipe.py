@@ -13,7 +13,7 @@ import pytest
 
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.memory_limits import Limits
 
 LENGTHS = struct.Struct("<IQ")
 

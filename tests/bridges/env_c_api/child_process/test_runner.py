@@ -21,7 +21,7 @@ from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.launch.processes import is_alive
 from tests.support.programs import run_python

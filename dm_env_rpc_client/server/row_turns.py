@@ -14,8 +14,8 @@ from typing import Any
 
 import dm_env
 
-from dm_env_rpc_client.server.owned import OwnedEnvironment
-from dm_env_rpc_client.system.owners import Call, Owner, OwnerThread
+from dm_env_rpc_client.server.thread_bound import OwnedEnvironment
+from dm_env_rpc_client.system.owner_threads import Call, Owner, OwnerThread
 
 _THREADS = 256
 """Of one batch. If there are more rows, some share one."""

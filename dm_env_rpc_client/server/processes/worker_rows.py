@@ -28,10 +28,10 @@ from dm_env_rpc_client.server.batch import Batch, Prepared
 from dm_env_rpc_client.server.batch_settings import AskedRows, Settings
 from dm_env_rpc_client.server.construction import HasRowsError
 from dm_env_rpc_client.server.host import Host
-from dm_env_rpc_client.server.owned import in_thread_of
 from dm_env_rpc_client.server.processes.messages import PackedError, receive_message
 from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays, forms_of
 from dm_env_rpc_client.server.rows import RowKind
+from dm_env_rpc_client.server.thread_bound import in_thread_of
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.tensors.specs import codec_of

@@ -15,7 +15,7 @@ from dm_env_rpc_client.server.factories import Hosted
 from dm_env_rpc_client.server.host import Host, listener_options
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ANYWHERE, ServeOptions
-from dm_env_rpc_client.server.processes.workers import Workers
+from dm_env_rpc_client.server.processes.worker_pool import Workers
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.making import Kind
 from dm_env_rpc_client.server.worlds.world import Game, World

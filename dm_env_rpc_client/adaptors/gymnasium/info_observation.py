@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol import batches
 
@@ -80,7 +80,7 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
     extras: dict[str, Any] = {INFO: info} if info else {}
     if is_truncated_too:
         extras[_TRUNCATED] = True
-    return values.encode_extras(extras, is_exact)
+    return value_json.encode_extras(extras, is_exact)
 
 
 def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
@@ -94,7 +94,7 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
     extras: dict[str, Any] = {INFO: infos} if infos else {}
     if both.any():
         extras[_TRUNCATED] = both
-    return values.encode_extras(extras, is_exact)
+    return value_json.encode_extras(extras, is_exact)
 
 
 def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
@@ -109,8 +109,8 @@ def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
     """
     extras: dict[str, Any] = {_ROWS: rows} if rows else {}
     if both.any():
-        extras[_TRUNCATED] = values.to_jsonable(both)
-    return values.text_of(extras) if extras else ""
+        extras[_TRUNCATED] = value_json.to_jsonable(both)
+    return value_json.text_of(extras) if extras else ""
 
 
 def extras_of(observation: Mapping[str, Any]) -> Extras:
@@ -118,7 +118,7 @@ def extras_of(observation: Mapping[str, Any]) -> Extras:
     text = str(observation[EXTRAS])
     if not text:
         return Extras({}, False)
-    value = values.decode(text, f"observation {EXTRAS!r}")
+    value = value_json.decode(text, f"observation {EXTRAS!r}")
     info = value.get(INFO, {}) if isinstance(value, dict) else None
     if not isinstance(info, dict):
         shown = arguments.shown(value)
@@ -146,7 +146,7 @@ def extras_of_rows(text: str, count: int) -> RowExtras:
     Raises:
       ProtocolError: it is not that of `count` rows.
     """
-    extras = values.decode(text, f"observation {EXTRAS!r}")
+    extras = value_json.decode(text, f"observation {EXTRAS!r}")
     if not isinstance(extras, dict):
         raise _invalid(text, count)
     both, stacked, own = extras.get(_TRUNCATED), extras.get(INFO, {}), extras.get(_ROWS, {})

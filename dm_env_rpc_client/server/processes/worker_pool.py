@@ -29,7 +29,6 @@ from dm_env_rpc_client.server.activity import COUNTED, Activity, ServerStats
 from dm_env_rpc_client.server.construction import takes_rows
 from dm_env_rpc_client.server.errors import ErrorLog
 from dm_env_rpc_client.server.host import Host, listener_options
-from dm_env_rpc_client.server.instances import Instance
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ANYWHERE, UNNAMED, ServeOptions
 from dm_env_rpc_client.server.processes.messages import send_message
@@ -42,8 +41,9 @@ from dm_env_rpc_client.server.processes.streams import (
     Places,
     WorkerGoneError,
 )
-from dm_env_rpc_client.server.processes.worker_process import ADVICE, LOOK_SECONDS, WorkerProcess
+from dm_env_rpc_client.server.processes.worker_handle import ADVICE, LOOK_SECONDS, WorkerProcess
 from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.single_instance import Instance
 from dm_env_rpc_client.server.worlds.making import ENVIRONMENT
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe

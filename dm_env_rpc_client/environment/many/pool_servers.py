@@ -16,7 +16,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.make_options import MakeOptions
-from dm_env_rpc_client.environment.sites import Address, Site, is_address
+from dm_env_rpc_client.environment.server_location import Address, Site, is_address
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.specs import launcher_of
 from dm_env_rpc_client.system.waiting import at_once

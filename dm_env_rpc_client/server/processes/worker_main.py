@@ -23,9 +23,9 @@ from dm_env_rpc_client.server.errors import ErrorLog
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.options import ServeOptions
-from dm_env_rpc_client.server.processes.asked import AskedProperties, AskedShare
+from dm_env_rpc_client.server.processes.for_workers import AskedProperties, AskedShare
 from dm_env_rpc_client.server.processes.messages import PackedError, receive_message, send_message
-from dm_env_rpc_client.server.processes.rows_here import RowsHere
+from dm_env_rpc_client.server.processes.worker_rows import RowsHere
 from dm_env_rpc_client.server.processes.worker_streams import WorkerStreams
 from dm_env_rpc_client.server.worlds.world_registry import CLOSE_SECONDS
 from dm_env_rpc_client.system import children

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.processes import worker as in_worker
-from dm_env_rpc_client.server.processes.asked import answer_questions
+from dm_env_rpc_client.server.processes import worker_main
+from dm_env_rpc_client.server.processes.for_workers import answer_questions
 from dm_env_rpc_client.server.processes.messages import receive_message, send_message
 from dm_env_rpc_client.server.processes.registry import WorkerShare
 from dm_env_rpc_client.server.properties import Properties
@@ -101,7 +101,7 @@ class WorkerProcess:
             ]
             arguments = options, *questions, counted, self._levels
             self._process = SpawnedChild(
-                in_worker.run, *arguments, name=f"dm_env_rpc worker {serial}"
+                worker_main.run, *arguments, name=f"dm_env_rpc worker {serial}"
             )
         self.control, self.pid = self._process.pipe, self._process.pid
 

@@ -16,8 +16,8 @@ import dm_env
 from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.properties import Properties, properties_of
 from dm_env_rpc_client.server.worlds.world import Game, Player
-from dm_env_rpc_client.system.conversions import class_name
-from dm_env_rpc_client.system.owners import Owner
+from dm_env_rpc_client.system.foreign_environments import class_name
+from dm_env_rpc_client.system.owner_threads import Owner
 
 
 def _forwarded(name: str) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.tensors.limits import described
+from dm_env_rpc_client.tensors.memory_limits import described
 
 
 class _Questions:

@@ -10,11 +10,11 @@ from google.rpc import code_pb2
 from dm_env_rpc_client.protocol.batches import NUM_ENVS
 from dm_env_rpc_client.server.construction import check_made, construct
 from dm_env_rpc_client.server.errors import Report, RequestError, unreported
-from dm_env_rpc_client.server.owned import OwnedEnvironment, OwnedGame
+from dm_env_rpc_client.server.thread_bound import OwnedEnvironment, OwnedGame
 from dm_env_rpc_client.server.worlds.world import Game
-from dm_env_rpc_client.system.conversions import check_mode, converted, is_foreign
+from dm_env_rpc_client.system.foreign_environments import check_mode, converted, is_foreign
 from dm_env_rpc_client.system.locks import make_lock
-from dm_env_rpc_client.system.owners import Owner, OwnerThread
+from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 
 _PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or a function"
 

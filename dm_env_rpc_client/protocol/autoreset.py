@@ -1,0 +1,33 @@
+"""Autoreset: what follows the step that has ended the sequence of a row, by mode.
+
+The modes are those of Gymnasium's `AutoresetMode`. The environments of dm_env have NEXT_STEP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import dm_env
+
+MODES = {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
+"""The names of the modes, and their values in Gymnasium."""
+
+
+def next_kind(mode: str) -> dm_env.StepType | None:
+    """Returns the type of a row's next step after the one that has ended its sequence.
+
+    Args:
+      mode: the name of an autoreset mode.
+
+    Returns:
+      FIRST if that step begins the next sequence, and ignores its action; MID if the step that
+      ended the sequence has begun the next one; None if only a Reset of the row begins one.
+    """
+    return _NEXT_KINDS[mode]
+
+
+_NEXT_KINDS: Mapping[str, dm_env.StepType | None] = {
+    "NEXT_STEP": dm_env.StepType.FIRST,
+    "SAME_STEP": dm_env.StepType.MID,
+    "DISABLED": None,
+}
