@@ -39,20 +39,6 @@ _HICCUP_SECONDS = 0.004
 """An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not
 make a quick stream slow, but three do."""
 
-_ONCE = 512
-
-_MAX_UNSENT = 1 << 22
-"""Bytes of answers that a client may leave unread before nothing more is read from it, and none
-of its requests is answered."""
-
-_PIECE_BYTES = 128
-"""What each piece of an answer takes beside its contents."""
-
-_HICCUP_SECONDS = 0.004
-"""An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not
-make a quick stream slow, but three do."""
-
-
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _BOTH = select.EPOLLIN | select.EPOLLOUT
 
