@@ -6,6 +6,7 @@ shares with the parent. Whatever it did to them would be seen by the parent.
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from collections.abc import Callable
@@ -29,12 +30,20 @@ def register(owner: _T, give_up: Callable[[_T], object]) -> None:
 
 
 def _after_fork_in_child() -> None:
+    # First of all: some of these objects may be garbage, and a child that frees what grpcio has
+    # made waits forever for threads that do not exist in it. `give_up` keeps that.
+    collects = gc.isenabled()
+    gc.disable()
     errors = []
-    for owner, give_up in list(_registered.items()):
-        try:
-            give_up(owner)
-        except Exception as error:  # The others are told all the same.
-            errors.append(error)
+    try:
+        for owner, give_up in list(_registered.items()):
+            try:
+                give_up(owner)
+            except Exception as error:  # The others are told all the same.
+                errors.append(error)
+    finally:
+        if collects:
+            gc.enable()
     if errors:
         raise errors[0]  # Python reports it as an exception that nobody can take.
 

@@ -9,6 +9,7 @@ import sys
 from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.reliability.processes.forking import Child
+from tests.support.programs import run_python
 
 
 class Fails:
@@ -38,3 +39,33 @@ def test_each_object_is_told_although_others_fail() -> None:
         gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.
         assert Child(told).result() == "20 closed; ['it cannot be given up']"
         assert all(pipe.fileno() != -1 for pipe in pipes)
+
+
+_GARBAGE = """
+import functools, gc, os
+gc.set_threshold(0)  # Never; in the child at the next object that Python makes.
+os.register_at_fork(after_in_child=functools.partial(gc.set_threshold, 1))
+from dm_env_rpc_client.system import forking
+
+class Garbage:
+    def __del__(self):
+        os.write(1, b"freed ")
+
+def give_up(garbage):
+    os.write(1, b"given up ")
+
+garbage = Garbage()
+garbage.itself = garbage
+forking.register(garbage, give_up)
+del garbage
+child = os.fork()
+if not child:
+    [[] for _ in range(10_000)]
+    os._exit(0)
+os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+def test_garbage_is_given_up_before_it_is_freed() -> None:
+    assert run_python("-c", _GARBAGE).stdout == "given up freed "
