@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from dm_env_rpc_client.system.locks import make_lock
+
 _T = TypeVar("_T")
 
 _registered: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
@@ -29,11 +31,35 @@ def register(owner: _T, give_up: Callable[[_T], object]) -> None:
     _registered[owner] = give_up
 
 
+# Some of these objects may be garbage. A child that frees what grpcio has made waits forever, for
+# threads that do not exist in it; `give_up` keeps that. So from the fork on nothing is collected
+# until all have been told.
+_collecting = make_lock()
+_forks = 0
+_collects = False
+
+
+def _before_fork() -> None:
+    global _forks, _collects
+    with _collecting:
+        if not _forks:
+            _collects = gc.isenabled()
+        _forks += 1
+        gc.disable()
+
+
+def _after_fork_in_parent() -> None:
+    global _forks
+    with _collecting:
+        _forks -= 1
+        if not _forks and _collects:
+            gc.enable()
+
+
 def _after_fork_in_child() -> None:
-    # First of all: some of these objects may be garbage, and a child that frees what grpcio has
-    # made waits forever for threads that do not exist in it. `give_up` keeps that.
-    collects = gc.isenabled()
-    gc.disable()
+    global _forks, _collecting
+    _collecting = make_lock()
+    _forks = 0
     errors = []
     try:
         for owner, give_up in list(_registered.items()):
@@ -42,10 +68,14 @@ def _after_fork_in_child() -> None:
             except Exception as error:  # The others are told all the same.
                 errors.append(error)
     finally:
-        if collects:
+        if _collects:
             gc.enable()
     if errors:
         raise errors[0]  # Python reports it as an exception that nobody can take.
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
