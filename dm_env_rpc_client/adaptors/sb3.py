@@ -45,8 +45,8 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     As with every VecEnv, the step that ends an episode begins the next; its last observation is
     `info["terminal_observation"]`, and `info["TimeLimit.truncated"]` says whether it was only
     truncated. The infos of resets are `reset_infos`. Infos are those of each environment, with the
-    types that they have there; see `adaptors.gymnasium.values` for what travels as it is. Those of
-    a vector environment at the server are what it has made of them.
+    types that they have there; see `adaptors.gymnasium.value_json` for what travels as it is. Those
+    of a vector environment at the server are what it has made of them.
 
     Args:
       address: as for `RemoteVectorEnv`.

@@ -131,8 +131,11 @@ class GymnasiumRows(Rows):
     def __init__(self, environment: Row, count: int, mode: str):
         own_mode = getattr(AutoresetMode, mode, AutoresetMode.NEXT_STEP)
         self._next_kind = autoreset.next_kind(own_mode.name)
+        space = environment.observation_space
         self._action_space = environment.action_space
-        self._space = space = environment.observation_space
+        self._read_action = elements.reader(environment.action_space, "action", as_sampled=True)
+        self._write_observation = elements.writer(space, _OBSERVATION)
+        self._read_observation = elements.reader(space, _OBSERVATION)
         form = environment.infos
         infos: StackedInfos | OwnInfos | None = None
         if form:
@@ -203,7 +206,7 @@ class GymnasiumRows(Rows):
         else:
             row = tree.map_structure(lambda column: column[index], actions)
             try:
-                action = elements.from_structure(self._action_space, row, "action", as_sampled=True)
+                action = self._read_action(row)
             except ProtocolError as error:  # JSON, as of a Graph.
                 raise RequestError.invalid(str(error)) from error
         try:
@@ -261,7 +264,7 @@ class GymnasiumRows(Rows):
     def _fitted(self, observation: Any) -> tuple[Any, list[Any]]:
         """Returns an observation as a value of its spec, and the values that its columns take."""
         try:
-            structure = elements.to_structure(self._space, observation, _OBSERVATION)
+            structure = self._write_observation(observation)
             leaves = zip(self._columns, self._flatten(structure), strict=True)
             return structure, [column.taken(leaf) for column, leaf in leaves]
         except SpecError as error:
@@ -269,4 +272,4 @@ class GymnasiumRows(Rows):
 
     def _element(self, structure: Any) -> Any:
         """Returns a value of the spec of an observation as a client gets it."""
-        return elements.from_structure(self._space, structure, _OBSERVATION)
+        return self._read_observation(structure)

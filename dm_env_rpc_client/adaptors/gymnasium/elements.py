@@ -8,7 +8,7 @@
 | Text | string |
 | Dict, Tuple | dict, tuple |
 | Sequence of one of the arrays above | array of variable length |
-| OneOf, Graph, any other Sequence | string: the JSON of `values` |
+| OneOf, Graph, any other Sequence | string: the JSON of `value_json` |
 
 A key of a Dict in which there is a period or a percent sign, or which is empty, is escaped as in
 URLs (`a.b` is `a%2Eb`), and so are the observations `reward` and `discount` (`%72eward`), because
@@ -21,8 +21,9 @@ one; its arrays, and its strings, are stacked along a new first axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from dm_env import specs
@@ -76,63 +77,108 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
     return specs.StringArray((), name=name)
 
 
+Converter: TypeAlias = Callable[[Any], Any]
+
+
 def to_structure(
     space: spaces.Space[Any], element: Any, name: str, count: int | None = None
 ) -> Any:
-    """Returns an element of a space, or a batch of elements, as a value of its spec.
+    """`writer` for one use."""
+    return writer(space, name, count)(element)
+
+
+def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Converter:
+    """Returns what converts elements of a space to values of its spec.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      element: the element. Whether it is within its bounds is not checked.
-      name: what it is called in errors.
+      name: what an element is called in errors.
       count: the number of elements of a batch; None for one element.
 
-    Raises:
-      SpecError: it has another structure, or the dtype of its spec cannot represent it.
+    Returns:
+      A function of an element, which does not check whether it is within its bounds. It raises
+      SpecError if the element has another structure, or the dtype of its spec cannot represent it.
     """
     if isinstance(space, spaces.Dict):
+        return _dict_writer(space, name, count)
+    if isinstance(space, spaces.Tuple):
+        return _tuple_writer(space, name, count)
+    if isinstance(space, ARRAYS):
+        return _array_writer(_wire_dtype(space), name, count)
+    if count is not None:
+        return _rows_writer(writer(space, name), name, count)
+    if isinstance(space, spaces.Text):
+        return functools.partial(_text, name)
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
+        part: Any = space.feature_space
+        dtype = _wire_dtype(part)
+        none = np.empty((0, *part.shape), dtype)
+        return lambda element: none.copy() if len(element) == 0 else _cast(element, dtype, name)
+    return value_json.encode
+
+
+def _dict_writer(space: spaces.Dict, name: str, count: int | None) -> Converter:
+    keys = space.spaces.keys()
+    parts = [
+        (key, escaped(key), writer(part, f"{name}.{key}", count))
+        for key, part in space.spaces.items()
+    ]
+
+    def write(element: Any) -> dict[str, Any]:
         is_mapping = isinstance(element, Mapping)
         # A batch may be an array whose fields have the names of the keys.
-        if element.keys() != space.spaces.keys() if is_mapping else count is None:
+        if element.keys() != keys if is_mapping else count is None:
             found = list(element) if is_mapping else type(element).__name__
-            raise SpecError(f"{name!r}: expected a mapping with keys {list(space)}, got {found}")
-        return {
-            escaped(key): to_structure(part, element[key], f"{name}.{key}", count)
-            for key, part in space.spaces.items()
-        }
-    if isinstance(space, spaces.Tuple):
+            raise SpecError(f"{name!r}: expected a mapping with keys {list(keys)}, got {found}")
+        structure = {}
+        for key, level, write_part in parts:
+            structure[level] = write_part(element[key])
+        return structure
+
+    return write
+
+
+def _tuple_writer(space: Any, name: str, count: int | None) -> Converter:
+    parts = [writer(part, f"{name}.{index}", count) for index, part in enumerate(space.spaces)]
+
+    def write(element: Any) -> tuple[Any, ...]:
         is_sequence = count is not None or isinstance(element, tuple | list)
-        if not is_sequence or len(element) != len(space.spaces):
+        if not is_sequence or len(element) != len(parts):
             given = element if count is None else len(element)
-            raise SpecError(
-                f"{name!r}: expected a tuple of {len(space.spaces)} values, got {given!r}"
-            )
-        return tuple(
-            to_structure(part, element[index], f"{name}.{index}", count)
-            for index, part in enumerate(space.spaces)
-        )
-    if isinstance(space, ARRAYS):
-        array = as_array(space, element, name)
+            raise SpecError(f"{name!r}: expected a tuple of {len(parts)} values, got {given!r}")
+        return tuple(write_part(element[index]) for index, write_part in enumerate(parts))
+
+    return write
+
+
+def _array_writer(dtype: np.dtype[Any], name: str, count: int | None) -> Converter:
+    def write(element: Any) -> Any:
+        array = element
+        if type(element) is not np.ndarray or element.dtype != dtype:
+            array = _cast(element, dtype, name)
         if count is not None and array.shape[:1] != (count,):
             raise SpecError(f"{name!r}: expected {count} rows, got the shape {list(array.shape)}")
         return array
-    if count is not None:
+
+    return write
+
+
+def _rows_writer(write_row: Converter, name: str, count: int) -> Converter:
+    def write(element: Any) -> Any:
         if len(element) != count:
             raise SpecError(f"{name!r}: expected {count} rows, got {len(element)}")
         rows = np.empty(count, object)
         for index, row in enumerate(element):
-            rows[index] = to_structure(space, row, name)
+            rows[index] = write_row(row)
         return rows
-    if isinstance(space, spaces.Text):
-        if not isinstance(element, str):
-            raise SpecError(f"{name!r}: expected a str, got {described(element)}")
-        return str(element)
-    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
-        part: Any = space.feature_space
-        if len(element) == 0:
-            return np.empty((0, *part.shape), _wire_dtype(part))
-        return _cast(element, _wire_dtype(part), name)
-    return value_json.encode(element)
+
+    return write
+
+
+def _text(name: str, element: Any) -> str:
+    if not isinstance(element, str):
+        raise SpecError(f"{name!r}: expected a str, got {described(element)}")
+    return str(element)
 
 
 def from_structure(
@@ -142,50 +188,78 @@ def from_structure(
     as_sampled: bool = False,
     of_rows: bool = False,
 ) -> Any:
-    """Returns the element of a space, or the batch of elements, that a value stands for.
+    """`reader` for one use."""
+    return reader(space, name, as_sampled, of_rows)(value)
+
+
+def reader(
+    space: spaces.Space[Any], name: str, as_sampled: bool = False, of_rows: bool = False
+) -> Converter:
+    """Returns what converts values of the spec of a space to its elements.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      value: the value. Its tuples may be mappings with their indices as keys, as names over the
-        wire are nested. Arrays are not copied.
-      name: what it is called in errors.
+      name: what an element is called in errors.
       as_sampled: whether an element of a Discrete is a NumPy scalar, as `sample` of the space
         returns it, for an environment's `step`; otherwise it is an int.
-      of_rows: whether it is a batch.
+      of_rows: whether an element is a batch.
 
-    Raises:
-      ProtocolError: the JSON of an element is invalid.
+    Returns:
+      A function of a value. Its tuples may be mappings with their indices as keys, as names over
+      the wire are nested. Arrays are not copied. It raises ProtocolError if the JSON of an element
+      is invalid.
     """
     if isinstance(space, spaces.Discrete) and not of_rows:
-        if not as_sampled:
-            return int(value)
-        # The type is called with a scalar, if at all: with an array it takes ten times as long.
-        kind = np.dtype(space.dtype).type
-        scalar = value[()] if type(value) is np.ndarray else value
-        return scalar if type(scalar) is kind else kind(scalar)
+        return _scalar_reader(np.dtype(space.dtype)) if as_sampled else int
     if isinstance(space, ARRAYS):
-        return np.asarray(value, space.dtype)
+        return _array_reader(np.dtype(space.dtype))
     if isinstance(space, spaces.Dict):
-        return {
-            key: from_structure(each, part(value, escaped(key)), name, as_sampled, of_rows)
+        parts = [
+            (key, escaped(key), reader(each, name, as_sampled, of_rows))
             for key, each in space.spaces.items()
-        }
+        ]
+        return lambda value: {key: read(part(value, level)) for key, level, read in parts}
     if isinstance(space, spaces.Tuple):
-        return tuple(
-            from_structure(each, part(value, index), name, as_sampled, of_rows)
+        items = [
+            (index, reader(each, name, as_sampled, of_rows))
             for index, each in enumerate(space.spaces)
-        )
+        ]
+        return lambda value: tuple(read(part(value, index)) for index, read in items)
     if of_rows:
         # As Gymnasium puts samples of the space together.
-        return tuple(from_structure(space, row, name, as_sampled=True) for row in value)
+        return _each(reader(space, name, as_sampled=True))
     if isinstance(space, spaces.Text):
-        return str(value)
+        return str
     if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         if space.stack:
-            return np.asarray(value, space.feature_space.dtype)
+            return _array_reader(np.dtype(space.feature_space.dtype))
         feature: Any = space.feature_space
-        return tuple(from_structure(feature, item, name, as_sampled) for item in value)
-    return value_json.decode(str(value), name)
+        return _each(reader(feature, name, as_sampled))
+    return lambda value: value_json.decode(str(value), name)
+
+
+def _scalar_reader(dtype: np.dtype[Any]) -> Converter:
+    kind = dtype.type
+
+    def read(value: Any) -> Any:
+        # The type is called with a scalar, if at all: with an array it takes ten times as long.
+        scalar = value[()] if type(value) is np.ndarray else value
+        return scalar if type(scalar) is kind else kind(scalar)
+
+    return read
+
+
+def _array_reader(dtype: np.dtype[Any]) -> Converter:
+    def read(value: Any) -> Any:
+        if type(value) is np.ndarray and value.dtype == dtype:
+            return value  # Most values; without the call.
+        return np.asarray(value, dtype)
+
+    return read
+
+
+def _each(read: Converter) -> Converter:
+    return lambda value: tuple(read(item) for item in value)
 
 
 def as_array(space: Any, value: Any, name: str) -> Any:

@@ -1,7 +1,7 @@
 """What the last step of each of N environments is for Gymnasium's vector environments.
 
 The infos of environments on streams come one by one. Those of a batch come stacked as Gymnasium
-stacks them, or one by one in one text; see `extras`.
+stacks them, or one by one in one text; see `info_observation`.
 """
 
 from __future__ import annotations

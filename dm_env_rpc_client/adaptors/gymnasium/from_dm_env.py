@@ -17,8 +17,8 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
     GymnasiumProxy,
+    action_reader,
     describe,
-    remote_element,
     restarted,
 )
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
@@ -377,7 +377,7 @@ def check_reward_spec(spec: Any) -> None:
 def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
     """Returns the element of `env.action_space` for an action of `env.environment`."""
     if isinstance(env, GymnasiumProxy):
-        return remote_element(env.action_space, action)
+        return action_reader(env.action_space)(action)
     for key in env._action_path:
         action = action[key]
     return to_space(env.action_space, action)

@@ -11,7 +11,7 @@ It is empty, or a JSON object:
 | | `truncated` | of which rows, bool [N] |
 
 A client asks for it with the setting `infos` of a Reset. True is for clients that do not know the
-strings of NumPy (see `values`) and get the `info` of rows; `STACKED` is the same with exact types;
+strings of NumPy (see `value_json`) and get the `info` of rows; `STACKED` is the same with exact types;
 `OWN` is for `rows`. A description has what its server knows in the list `infos`.
 """  # noqa: E501  # a table
 

@@ -28,6 +28,10 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.system.foreign_environments import described
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
+_LAST = dm_env.StepType.LAST  # Found faster than a member of an enum.
+
+_NO_VALUES: Mapping[str, Any] = {}
+
 _CALLABLE = "; those of the environment at the server are there with serve(callable_names=...)"
 
 
@@ -43,7 +47,8 @@ class Description(NamedTuple):
       reward_range: its reward range; None if it has none.
       notes: which spaces are replaced by others, because they are not Gymnasium's own.
       autoreset_mode: when episodes of a batch begin; None for a single environment.
-      forms: those in which the server sends infos beside that of former versions; see `extras`.
+      forms: those in which the server sends infos beside that of former versions; see
+        `info_observation`.
     """
 
     action_space: spaces.Space[Any]
@@ -85,6 +90,8 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         if description.reward_range is not None:
             self.reward_range = description.reward_range
         self._max_episode_steps = description.max_episode_steps
+        self._wire_action = action_writer(self.action_space)
+        self._read_observation = observation_reader(self.observation_space)
         self._is_running = False
         self._names = RemoteNames(lambda: self.environment.connection)
         self.render_mode = begin(env, description, render_mode)
@@ -129,7 +136,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
 
         Args:
           seed: for the environment's own `reset`.
-          options: the same; see `adaptors.gymnasium.values` for what travels as it is.
+          options: the same; see `adaptors.gymnasium.value_json` for what travels as it is.
 
         Returns:
           The observation and the info.
@@ -143,7 +150,8 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         timestep = self.environment.reset(reset_settings(seed, options))
         try:
             self._is_running = True
-            return self._observation(timestep), extras_of(timestep.observation).info
+            observation = timestep.observation
+            return self._read_observation(observation), extras_of(observation).info
         except BaseException as error:
             self.environment._interrupted(error)
             raise
@@ -167,15 +175,15 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         """
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
-        timestep = self.environment.step(wire_action(self.action_space, action))
+        timestep = self.environment.step(self._wire_action(action))
         try:
-            is_last = timestep.last()
+            is_last = timestep.step_type is _LAST
             self._is_running = not is_last
-            lost = restarted(self.environment)
+            lost = restarted(self.environment) if is_last else None
             extras = Extras(lost, False) if lost else extras_of(timestep.observation)
             is_terminated = is_last and self.environment.state is State.TERMINATED
             return (
-                self._observation(timestep),
+                self._read_observation(timestep.observation),
                 # The server may begin an episode instead, if another connection has reset the
                 # world.
                 0.0 if timestep.reward is None else float(timestep.reward),
@@ -196,9 +204,6 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         """Closes the environment; a second call does nothing."""
         self.environment.close()
-
-    def _observation(self, timestep: dm_env.TimeStep) -> Any:
-        return observation_of(self.observation_space, timestep.observation)
 
 
 def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
@@ -342,18 +347,17 @@ def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
     return list(frames)
 
 
-def observation_of(
-    space: spaces.Space[Any], observation: Mapping[str, Any], as_sampled: bool = False
-) -> Any:
-    """Returns the element of a space of observations that a nested observation stands for.
+def observation_reader(
+    space: spaces.Space[Any], as_sampled: bool = False
+) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns what makes the elements of a space of observations from nested observations.
 
     Args:
       space: the space.
-      observation: the observation.
-      as_sampled: as for `elements.from_structure`.
+      as_sampled: as for `elements.reader`.
     """
-    value = observation.get(OBSERVATION, {})
-    return elements.from_structure(space, value, "observation", as_sampled)
+    read = elements.reader(space, "observation", as_sampled)
+    return lambda observation: read(observation.get(OBSERVATION, _NO_VALUES))
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -366,16 +370,34 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
     return settings
 
 
-def wire_action(space: spaces.Space[Any], action: Any) -> dict[str, Any]:
-    """Returns an element of a space of actions by name; SpecError if it does not conform."""
-    value = elements.by_name(elements.to_structure(space, action, "action"))
-    return value if isinstance(space, spaces.Dict | spaces.Tuple) else {"action": value}
+def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
+    """Returns what makes values by name from the elements of a space of actions.
+
+    It raises SpecError if one does not conform.
+    """
+    write = elements.writer(space, "action")
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return lambda action: elements.by_name(write(action))
+    if not isinstance(space, spaces.Discrete):
+        return lambda action: {"action": write(action)}
+    limits = np.iinfo(space.dtype)
+    low, high = int(limits.min), int(limits.max)
+
+    def write_integer(action: Any) -> dict[str, Any]:
+        # Most actions; as an array they would take six more calls.
+        if type(action) is int and low <= action <= high:
+            return {"action": action}
+        return {"action": write(action)}
+
+    return write_integer
 
 
-def remote_element(space: spaces.Space[Any], action: Mapping[str, Any]) -> Any:
-    """Returns the element of a space of actions for an action by name; inverse of `wire_action`."""
-    value = action if isinstance(space, spaces.Dict | spaces.Tuple) else action["action"]
-    return elements.from_structure(space, value, "action", as_sampled=True)
+def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns what makes the elements of a space from values by name; see `action_writer`."""
+    read = elements.reader(space, "action", as_sampled=True)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return read
+    return lambda action: read(action["action"])
 
 
 def _infos(description: Description, form: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Arrays are stacked along a new first axis; other values, such as those of a Text
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -16,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dm_env_rpc_client.adaptors.gymnasium import elements
-from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
+from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_reader
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room, from_space, spec_to_space, to_space
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION
 from dm_env_rpc_client.environment.many.rows import RowSpecs, empty
@@ -164,10 +165,16 @@ class OwnSpaces(RowSpaces):
         self.specs = specs
         self.action_space = action_space
         self.observation_space = observation_space
+        # By the number of rows, of which there are few.
+        self._write_actions = functools.cache(
+            functools.partial(elements.writer, action_space, "action")
+        )
+        self._read_observation = observation_reader(observation_space)
+        self._read_observations = elements.reader(observation_space, OBSERVATION, of_rows=True)
 
     def actions(self, actions: Any, count: int) -> dict[str, Any]:
         try:
-            value = elements.to_structure(self.action_space, actions, "action", count)
+            value = self._write_actions(count)(actions)
         except (TypeError, KeyError, IndexError) as error:
             raise SpecError(f"expected {count} actions in one batch: {error!r}") from error
         named = elements.by_name(value)
@@ -183,11 +190,10 @@ class OwnSpaces(RowSpaces):
         }
 
     def observation(self, flat: Mapping[str, Any]) -> Any:
-        return observation_of(self.observation_space, nesting.nest(flat, nesting.SEPARATOR))
+        return self._read_observation(nesting.nest(flat, nesting.SEPARATOR))
 
     def observations(self, flat: Arrays) -> Any:
-        value = nesting.nest(flat, nesting.SEPARATOR).get(OBSERVATION, {})
-        return elements.from_structure(self.observation_space, value, "observation", of_rows=True)
+        return self._read_observations(nesting.nest(flat, nesting.SEPARATOR).get(OBSERVATION, {}))
 
 
 def _is_array(space: spaces.Space[Any]) -> bool:

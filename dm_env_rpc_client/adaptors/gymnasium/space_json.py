@@ -1,7 +1,7 @@
 """Gymnasium's spaces as JSON. Needs `gymnasium`.
 
 A space is an object with its `type` and the arguments that make it, values as in
-`values`. Bounds that are the same for all elements are one number:
+`value_json`. Bounds that are the same for all elements are one number:
 
     {"type": "Box", "shape": [4], "dtype": "float32", "low": -1.0, "high": 1.0}
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}

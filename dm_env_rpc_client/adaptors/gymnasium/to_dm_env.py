@@ -1,6 +1,7 @@
 """A Gymnasium environment as a dm_env.Environment, for instance to serve it.
 
-A client that knows Gymnasium also gets what dm_env has no place for: see `values` and `space_json`.
+A client that knows Gymnasium also gets what dm_env has no place for: see `value_json` and
+`space_json`.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class GymnasiumEnvironment(dm_env.Environment):
         self.action_space, self.observation_space = (
             space_json.from_json(value, name) for name, value in self.spaces_json.items()
         )
+        self._read_action = elements.reader(self.action_space, "action", as_sampled=True)
+        self._write_observation = elements.writer(self.observation_space, OBSERVATION)
         self._is_running = False
         # Whether nobody was told of the end of the episode, because its last step was refused.
         self._was_end_lost = False
@@ -114,9 +117,9 @@ class GymnasiumEnvironment(dm_env.Environment):
 
         Args:
           settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
-            `values`), are those of the environment's own next `reset`. `infos` is
+            `value_json`), are those of the environment's own next `reset`. `infos` is
             whether observations from now on have the environment's own under `OBSERVATION`
-            and the JSON of its info under `EXTRAS`, or in which form; see `extras`.
+            and the JSON of its info under `EXTRAS`, or in which form; see `info_observation`.
 
         Returns:
           A function that undoes it.
@@ -172,7 +175,7 @@ class GymnasiumEnvironment(dm_env.Environment):
                 raise RequestError.not_now(SEQUENCE_LOST)
             return self.reset()
         try:
-            element = elements.from_structure(self.action_space, action, "action", as_sampled=True)
+            element = self._read_action(action)
         except ProtocolError as error:  # JSON, as of a Graph.
             raise RequestError.invalid(str(error)) from error
         try:
@@ -221,12 +224,14 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def _observed(self, observation: Any, is_truncated_too: bool) -> Any:
         try:
-            value = elements.to_structure(self.observation_space, observation, OBSERVATION)
+            value = self._write_observation(observation)
         except SpecError as error:
             raise environment_error(error, "space") from error
         if not self.infos:
             return value
-        text = encoded(self._info, is_truncated_too, self.infos is not True)
+        text = ""  # Of most steps; without two calls.
+        if self._info or is_truncated_too:
+            text = encoded(self._info, is_truncated_too, self.infos is not True)
         return {OBSERVATION: value, EXTRAS: text}
 
     def _describe(self) -> str:
@@ -271,7 +276,7 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       settings: `seed`, an integer; `options`, a mapping or its JSON text (see
-        `values`); and `infos`, a bool or a form of `extras`.
+        `value_json`); and `infos`, a bool or a form of `info_observation`.
 
     Raises:
       ValueError: a setting has another type.

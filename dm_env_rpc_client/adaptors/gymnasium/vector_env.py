@@ -109,7 +109,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     }
 
     _form = STACKED
-    """That of the infos of batches; see `extras`. Environments on streams have their own."""
+    """That of the infos of batches; see `info_observation`. Environments on streams have their
+    own."""
 
     def __init__(
         self,

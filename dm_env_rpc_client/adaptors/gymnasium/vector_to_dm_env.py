@@ -123,6 +123,10 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         self._action_space, self._observation_space = (
             space_json.from_json(value, name) for name, value in self._spaces_json.items()
         )
+        self._read_actions = elements.reader(self._action_space, "action", of_rows=True)
+        self._write_observations = elements.writer(
+            self._observation_space, OBSERVATION, self.num_envs
+        )
         self._has_seed_lists = isinstance(
             env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
@@ -218,7 +222,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""
         try:
-            actions = elements.from_structure(self._action_space, action, "action", of_rows=True)
+            actions = self._read_actions(action)
         except ProtocolError as error:  # JSON, as of a Graph.
             raise RequestError.invalid(str(error)) from error
         try:
@@ -273,9 +277,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
         try:
-            value = elements.to_structure(
-                self._observation_space, observation, OBSERVATION, self.num_envs
-            )
+            value = self._write_observations(observation)
         except SpecError as error:
             raise environment_error(error, "space") from error
         if not self._infos:

@@ -109,6 +109,14 @@ class PettingZooGame(Game):
         self._env = env
         text = describe(env)
         self._description = Description.read(text, list(env.possible_agents))
+        self._action_readers = {
+            agent: elements.reader(space, f"action of {agent!r}", as_sampled=True)
+            for agent, space in self._description.action_spaces.items()
+        }
+        self._observation_writers = {
+            agent: elements.writer(space, OBSERVATION)
+            for agent, space in self._description.observation_spaces.items()
+        }
         self._all = set(self._description.agents)
         self._names = {str(agent): agent for agent in self._description.agents}
         if len(self._names) < len(self._description.agents):
@@ -204,15 +212,7 @@ class PettingZooGame(Game):
             self._extras = {}
             return
         with in_request():
-            played = {
-                agent: elements.from_structure(
-                    self._description.action_spaces[agent],
-                    actions[agent],
-                    f"action of {agent!r}",
-                    as_sampled=True,
-                )
-                for agent in acting
-            }
+            played = {agent: self._action_readers[agent](actions[agent]) for agent in acting}
         try:
             observations, rewards, terminations, truncations, infos = self._env.step(played)
         except TypeError as error:
@@ -269,11 +269,9 @@ class PettingZooGame(Game):
         self._timesteps, self._extras, living = {}, {}, []
         for agent in taking_part:
             if agent in observations:
-                space = self._description.observation_spaces[agent]
                 try:
-                    self._observed[agent] = elements.to_structure(
-                        space, observations[agent], OBSERVATION
-                    )
+                    write = self._observation_writers[agent]
+                    self._observed[agent] = write(observations[agent])
                 except SpecError as error:
                     raise environment_error(error, "space") from error
             elif agent not in self._observed:

@@ -185,7 +185,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
         Args:
           seed: for the environment's own `reset`.
-          options: the same; see `adaptors.gymnasium.values` for what travels as it is.
+          options: the same; see `adaptors.gymnasium.value_json` for what travels as it is.
 
         Returns:
           The observation and the info of each agent that takes part.

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward, info_of, wrap
-from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of, wire_action
+from dm_env_rpc_client.adaptors.gymnasium.proxy import action_writer, observation_reader
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.adaptors.pettingzoo.description import EXTRAS
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
@@ -79,12 +79,14 @@ class OwnSeat(Seat):
     ):
         self.env = env
         self.action_space, self.observation_space = action_space, observation_space
+        self._write_action = action_writer(action_space)
+        self._read_observation = observation_reader(observation_space)
 
     def wire_action(self, action: Any) -> Any:
-        return wire_action(self.action_space, action)
+        return self._write_action(action)
 
     def observation(self, timestep: dm_env.TimeStep) -> Any:
-        return observation_of(self.observation_space, timestep.observation)
+        return self._read_observation(timestep.observation)
 
     def extras(self, timestep: dm_env.TimeStep) -> Extras:
         text = str(timestep.observation[EXTRAS])

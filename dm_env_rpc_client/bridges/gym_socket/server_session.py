@@ -132,7 +132,7 @@ class ServerSession:
             )
         except SpecError as error:
             raise RefusedPacketError(f"the action does not fit its space: {error}") from None
-        action = elements.from_structure(self._action.space, value, "the action", as_sampled=True)
+        action = self._action.convert(value)
         try:
             observation, given, terminated, truncated, info = environment.step(action)
         except (TypeError, ValueError) as error:
@@ -222,15 +222,17 @@ class ServerSession:
         return self._environment
 
     def _adopt_spaces(self, environment: gymnasium.Env[Any, Any]) -> None:
-        action = _described(environment.action_space, "action")
-        self._observation = _described(environment.observation_space, "observation")
+        read = functools.partial(elements.reader, name="the action", as_sampled=True)
+        action = _described(environment.action_space, "action", read)
+        write = functools.partial(elements.writer, name="the observation")
+        self._observation = _described(environment.observation_space, "observation", write)
         self._action = action
 
     def _observed(self, observation: Any) -> Any:
         """Returns an observation as a uint8 array, which is sent as a byte list, or as JSON."""
-        space, spec, _, image = self._observation
+        spec, image = self._observation.spec, self._observation.image
         where = "the observation"
-        value = elements.to_structure(space, observation, where)
+        value = self._observation.convert(observation)
         if image is None:
             return space_json.to_jsonable(spec, value, where, check_bounds=False)
         path, leaf = image
@@ -269,17 +271,24 @@ class _Described(NamedTuple):
       encoded: the answer that has its JSON.
       image: the keys that lead to an array that is sent as a byte list, and the spec of that; None
         for elements that are sent as JSON.
+      convert: makes elements of values of the spec, or such values of elements.
     """
 
     space: spaces.Space[Any]
     spec: Any
     encoded: bytes
     image: tuple[tuple[Any, ...], specs.Array] | None
+    convert: elements.Converter
 
 
-def _described(space: spaces.Space[Any], name: str) -> _Described:
+def _described(
+    space: spaces.Space[Any],
+    name: str,
+    converter: Callable[[spaces.Space[Any]], elements.Converter],
+) -> _Described:
     own = gymnasium_json.from_json(gymnasium_json.to_json(space, name, []), name)
     spec, value = elements.to_spec(own, name), space_json.to_json(own, name)
     path, leaf = structures.single_leaf(spec)
     is_image = value["type"] == "Box" and leaf.dtype == np.uint8
-    return _Described(own, spec, packets.encode_space(value), (path, leaf) if is_image else None)
+    image = (path, leaf) if is_image else None
+    return _Described(own, spec, packets.encode_space(value), image, converter(own))

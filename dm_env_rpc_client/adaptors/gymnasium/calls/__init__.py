@@ -1,6 +1,6 @@
 """Calls of methods, and reads and writes of attributes, of Gymnasium environments at a server.
 
-They travel as properties of a world, whose values are JSON of `adaptors.gymnasium.values`:
+They travel as properties of a world, whose values are JSON of `adaptors.gymnasium.value_json`:
 `gymnasium.call.NAME` is read, and written before with `args`, `kwargs` and `rows` if there are
 any; `gymnasium.set.NAME` is written with `values` and `rows`. `gymnasium.kind.NAME` of a single
 environment is "method" or "attribute". A server has those of the names that it allows.
