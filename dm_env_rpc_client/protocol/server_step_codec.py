@@ -8,7 +8,7 @@ known by their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -38,6 +38,10 @@ _MAX_KNOWN = 1024
 """Requests of up to so many bytes are known, and so many of them."""
 
 
+_MAX_FORMS, _MAX_KNOWN_TEXT = 64, 64
+"""So many forms of answers are remembered, with texts of up to so many characters."""
+
+
 class StepAsked(NamedTuple):
     """The contents of a StepRequest."""
 
@@ -55,8 +59,8 @@ class _Form:
     with an image of 28 KB in 2.4 instead of 3.8.
 
     Args:
-      writers: of the observations.
-      around: what stands before and after the elements of each.
+      fields: for each observation, what returns its elements, and what stands before and after
+        them.
       size: of the answer without its envelope.
 
     Attributes:
@@ -64,21 +68,35 @@ class _Form:
       fields: for each observation, what returns its elements, and what stands after them.
     """
 
-    def __init__(self, writers: list[EntryWriter], around: list[tuple[bytes, bytes]], size: int):
-        before = [*(pair[0] for pair in around), b""]
-        after = [b"", *(pair[1] for pair in around)]
+    def __init__(self, fields: list[tuple[Callable[[Any], Any], bytes, bytes]], size: int):
+        before = [*(before for _, before, _ in fields), b""]
+        after = [b"", *(after for _, _, after in fields)]
         between = [end + begin for end, begin in zip(after, before, strict=True)]
         envelope = b"\x1a" + varint(size)
         self.heads = {state: envelope + tag + between[0] for state, tag in _STATES.items()}
-        self.fields = list(zip((writer.elements for writer in writers), between[1:], strict=True))
+        self.fields = list(zip((elements for elements, _, _ in fields), between[1:], strict=True))
 
     @classmethod
-    def of(cls, writers: list[EntryWriter], parts: list[Buffer]) -> _Form | None:
-        """Returns the form of an answer; None if one of its observations may change its size."""
-        around = [writer.around for writer in writers if writer.around is not None]
-        if len(around) < len(writers):
-            return None
-        return cls(writers, around, sum(map(len, parts)))
+    def of(
+        cls, writers: list[EntryWriter], values: Iterable[Any], parts: list[Buffer]
+    ) -> _Form | None:
+        """Returns the form of an answer; None if one of its observations may change its size.
+
+        Args:
+          writers: of the observations.
+          values: of the observations. The answers of a form have the same texts.
+          parts: of the answer.
+        """
+        fields: list[tuple[Callable[[Any], Any], bytes, bytes]] = []
+        for writer, value in zip(writers, values, strict=True):
+            if writer.around is not None:
+                fields.append((writer.elements, *writer.around))
+            elif type(value) is str:
+                # Nothing stands between its parts.
+                fields.append(({value: b""}.__getitem__, b"".join(writer.write(value)), b""))
+            else:
+                return None
+        return cls(fields, sum(map(len, parts)))
 
 
 class ServerStepCodec:
@@ -88,6 +106,9 @@ class ServerStepCodec:
       actions: the specs of all actions.
       observations: the specs of all observations.
       limits: what a request may contain.
+
+    Attributes:
+      known: requests that were decoded before, and what `decode` returns for them.
     """
 
     def __init__(self, actions: SpecManager, observations: SpecManager, limits: Limits):
@@ -99,9 +120,15 @@ class ServerStepCodec:
             name: EntryWriter(observations.field(name), _OBSERVATION, False)
             for name in observations.names()
         }
-        # By the names of the observations; None for those that change their size.
-        self._forms: dict[tuple[str, ...], _Form | None] = {}
-        self._known: dict[bytes, StepAsked] = {}
+        self._texts = [
+            field.name
+            for field in map(observations.field, observations.names())
+            if field.shape == () and field.codec.dtype.kind == "O"
+        ]
+        # By the names of the observations and the texts among them; None for answers that change
+        # their size.
+        self._forms: dict[tuple[Any, ...], _Form | None] = {}
+        self.known: dict[bytes, StepAsked] = {}
         self._known_requested: dict[bytes, tuple[str, ...]] = {}
 
     def decode(self, message: bytes) -> StepAsked | None:
@@ -114,7 +141,7 @@ class ServerStepCodec:
           Its contents; None if it is not a StepRequest in the usual form, or an action does not
           conform to its spec.
         """
-        asked = self._known.get(message)
+        asked = self.known.get(message)
         if asked is not None:
             return asked
         try:
@@ -124,13 +151,13 @@ class ServerStepCodec:
         if (
             asked is not None
             and len(message) <= _MAX_KNOWN_BYTES
-            and len(self._known) < _MAX_KNOWN
+            and len(self.known) < _MAX_KNOWN
             # Arrays belong to whom they are given to.
             and all(type(value) is not np.ndarray for value in asked.actions.values())
         ):
             # The actions are given to the world, which must not change those of later steps.
             asked = StepAsked(MappingProxyType(asked.actions), asked.requested)
-            self._known[message] = asked
+            self.known[message] = asked
         return asked
 
     def encode(self, state: State, observations: Mapping[str, Any]) -> bytes:
@@ -143,8 +170,14 @@ class ServerStepCodec:
         Raises:
           SpecError: a value does not conform to its spec.
         """
-        names = tuple(observations)
-        form = self._forms.get(names)
+        key: tuple[Any, ...] = tuple(observations)
+        for name in self._texts:
+            # They are often the same, such as the infos of an environment that has none.
+            key = (key, observations.get(name))
+        try:
+            form = self._forms.get(key)
+        except TypeError:
+            form = None  # What is no text is refused by its writer.
         if form is not None:
             parts: list[Buffer] = [form.heads[state]]
             for value, (elements, after) in zip(observations.values(), form.fields, strict=True):
@@ -159,10 +192,17 @@ class ServerStepCodec:
                 self._observations.field(name)  # Raises an error with the known names.
                 raise AssertionError
             parts.extend(writer.write(value))
-        if names not in self._forms and len(self._forms) < _MAX_KNOWN:
-            self._forms[names] = _Form.of([writers[name] for name in names], parts)
+        if form is None and len(self._forms) < _MAX_FORMS and self._may_know(key, observations):
+            used = [writers[name] for name in observations]
+            self._forms[key] = _Form.of(used, observations.values(), parts)
         parts[0] = b"\x1a" + varint(sum(map(len, parts)))
         return b"".join(parts)
+
+    def _may_know(self, key: tuple[Any, ...], observations: Mapping[str, Any]) -> bool:
+        """Whether the form of answers with such texts may be remembered."""
+        texts = [observations[name] for name in self._texts if name in observations]
+        is_short = all(type(text) is str and len(text) <= _MAX_KNOWN_TEXT for text in texts)
+        return is_short and key not in self._forms
 
     def _scan(self, message: bytes) -> StepAsked | None:
         total = len(message)
