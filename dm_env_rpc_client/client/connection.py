@@ -156,8 +156,7 @@ class Connection(BaseConnection):
         """
         pending = self._pending(request, None, timeout)
         try:
-            self._send(pending)
-            return self.wait(pending)
+            return self._call(pending)
         except BaseException as error:
             self.interrupted(error, (pending,))
             raise
@@ -281,6 +280,56 @@ class Connection(BaseConnection):
         if pending.outcome is None:
             self._fail_late(pending)
         assert pending.outcome is not None
+        result, failure = pending.outcome  # `result`, without the call.
+        if failure is not None:
+            raise failure
+        return result
+
+    def _call(self, pending: Pending) -> Any:
+        """Sends a request and waits for its answer: `start` and `wait`, for steps.
+
+        If nothing else is in flight, the transport sends the one and receives the other at once.
+        What is unusual, at any point, is left to `start` and `wait`. An error other than the
+        outcome leaves the connection unusable if the request may have been sent.
+
+        Args:
+          pending: the request.
+
+        Returns:
+          As `wait`.
+        """
+        exchange, pipeline = self._stream.exchange, self._pipeline
+        timeout, deadline = self._request_timeout, pending.deadline
+        if timeout is not None and deadline is None:
+            deadline = pending.deadline = time.monotonic() + timeout
+        is_urgent = deadline is not None and deadline - time.monotonic() <= _LOOK_SECONDS
+        held: list[bool] = []
+        if exchange is not None and not is_urgent:
+            try:
+                if not pipeline.fifo and os.getpid() == self._pid:
+                    locks.take(self._reading, held)
+                if held:
+                    self._leader = threading.get_ident()
+                    answer = exchange(pending.message, pipeline.begin, pending, self._write_lock)
+                    if answer is not None:
+                        pipeline.answer(answer)
+                        pipeline.answered = None
+            except DmEnvRpcClientError as error:
+                self._poison(error)
+            except BaseException as error:
+                if pending.is_sent:
+                    self._poison(error)
+                raise
+            finally:
+                if held:
+                    self._leader = None
+                    self._reading.release()
+        if pending.outcome is None:
+            if not pending.is_sent:
+                self._send(pending)
+            return self.wait(pending)
+        if self._sleepers:
+            self._wake_sleeper()
         result, failure = pending.outcome  # `result`, without the call.
         if failure is not None:
             raise failure

@@ -183,6 +183,11 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             else requested_observations
         )
         self._nested_tensors = nested_tensors
+        # Whether a subclass does.
+        kind = type(self)
+        self._computes_returns = (
+            kind.reward is not BaseAdaptor.reward or kind.discount is not BaseAdaptor.discount
+        )
         self._unwrap_single = unwrap_single
         self._adopt(specs)
         self._extension_names = tuple(extensions or ())
@@ -385,8 +390,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             state, observations = self._codec.interpret(answer)
         if self._num_rows is not None:
             batches.check_step(observations, self._num_rows)
-        reward = self.reward(state=state, step_type=step_type, observations=observations)
-        discount = self.discount(state=state, step_type=step_type, observations=observations)
+        if step_type is _MID and not self._computes_returns:
+            # Most steps; `reward` and `discount` without their calls.
+            reward = 0.0 if self._reward_spec is None else observations[REWARD]
+            discount = 1.0 if self._discount_spec is None else observations[DISCOUNT]
+        else:
+            reward = self.reward(state=state, step_type=step_type, observations=observations)
+            discount = self.discount(state=state, step_type=step_type, observations=observations)
         for name in self._hidden:
             del observations[name]
         observation: Any = observations

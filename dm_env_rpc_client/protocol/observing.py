@@ -124,6 +124,12 @@ class ObservedPipeline(Pipeline):
             self._began[pending] = at
         return messages
 
+    def begin(self, pending: Pending) -> bool:
+        has_begun = super().begin(pending)
+        if has_begun:
+            self._began[pending] = time.perf_counter()
+        return has_begun
+
     def answer(self, message: envelopes.Buffer) -> Pending:
         at, size = time.perf_counter(), len(message)
         pending = self.oldest

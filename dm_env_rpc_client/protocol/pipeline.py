@@ -201,6 +201,20 @@ class Pipeline:
             pending.message = b""
         return messages
 
+    def begin(self, pending: Pending) -> bool:
+        """`push` for a request that is sent while no other is pending; False if one is.
+
+        There is no lock: whoever poisons the pipeline ends the stream, too, and the thread that
+        waits for the answer sees that.
+        """
+        if self.fifo or self.poisoned_by is not None:
+            return False
+        pending.is_sent = True
+        self.fifo.append(pending)
+        self._bytes_pushed += pending.size
+        pending.message = b""
+        return True
+
     def answer(self, message: envelopes.Buffer) -> Pending:
         """Gives an answer to the request that it belongs to.
 

@@ -83,7 +83,7 @@ class Session(ServerStream):
         """Returns the answer to a request; the stream ends if it cannot be parsed."""
         codec = self._codec
         if codec is not None:
-            asked = codec.decode(message)
+            asked = codec.known.get(message) or codec.decode(message)
             if asked is not None:
                 waiting.local.caller = self._caller  # `with`, without two calls.
                 try:
@@ -142,7 +142,11 @@ class Session(ServerStream):
                 answer = codec.encode(state, observations)
             except SpecError as error:
                 raise environment_error(error) from error
-            self._lifecycle.stepped(state)
+            followed = self._lifecycle
+            if state is followed.state is _RUNNING:
+                followed.previous = _RUNNING  # Most steps; without the call.
+            else:
+                followed.stepped(state)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
         except StreamStatusError:

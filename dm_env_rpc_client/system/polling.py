@@ -198,19 +198,16 @@ class BusyWait:
                 self._lose_credit()
                 return None
         if not was_away:
-            self._gain_credit()
+            self._credit += 1
+            if self._credit > _MOST_CREDIT:
+                self._credit = _MOST_CREDIT // 2
+                self._next_rest = max(_SHORTEST_REST, self._next_rest // 2)
         elif self._trials:
             self._trials -= 1
             self._credit = 0
         else:
             self._lose_credit()
         return found
-
-    def _gain_credit(self) -> None:
-        self._credit += 1
-        if self._credit > _MOST_CREDIT:
-            self._credit = _MOST_CREDIT // 2
-            self._next_rest = max(_SHORTEST_REST, self._next_rest // 2)
 
     def _lose_credit(self) -> None:
         self._credit -= _TOO_LONG

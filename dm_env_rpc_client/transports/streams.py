@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A message; large arrays decoded from it may share its memory."""
@@ -16,6 +17,10 @@ Allocate: TypeAlias = Callable[[int], memoryview]
 
 The decoder of the messages knows how their contents should be aligned.
 """
+
+
+Exchange: TypeAlias = Callable[[bytes, Callable[[Any], bool], Any, threading.Lock], Buffer | None]
+"""Sends a message and receives the next one; see `Stream.exchange`."""
 
 
 def plain_memory(size: int) -> memoryview:
@@ -44,6 +49,20 @@ class Stream(Protocol):
 
     address: str
     """How error messages name the server."""
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """What sends a message and receives the next one, while nothing else is in flight.
+
+        It is for the thread that may read, and takes four arguments: the message; a function that
+        is called just before the message is sent, and whose False prevents that; the argument of
+        this function; and the lock of those that write, which is held until the message is sent.
+        It returns the message that was received, or None if anything was not as usual. Then `write`
+        sends the message unless the function has returned True, and `read` waits for the next one.
+
+        None if the transport has no such function, or not yet.
+        """
+        return None
 
     def write(self, *messages: bytes) -> bool:
         """Sends messages together. `read` raises the error if this fails.

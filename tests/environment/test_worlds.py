@@ -118,7 +118,9 @@ def test_batches_take_every_keyword_that_says_how_to_connect() -> None:
         "record": "file.mcap",
     }
     assert given.keys() == connecting
-    assert vars(MakeOptions.of(given).connect) == given
+    made = MakeOptions.of(given).connect
+    given["metadata"].append(("another", "value"))
+    assert vars(made) == {**given, "metadata": (("key", "value"),)}
 
 
 def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> None:

@@ -29,7 +29,7 @@ _ECHOED = len("^C") + 1
 """Columns that stay free: what the terminal echoes must not begin another line."""
 
 _SERVER = "dm_env_rpc_client.server"
-_HOSTING = f"{_SERVER}.hosting"
+_SERVING = f"{_SERVER}.serving"
 """Tells where the server listens, which the command prints itself."""
 
 _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
@@ -48,7 +48,7 @@ def log_activity(verbose: bool, as_json: bool) -> None:
             handler.setFormatter(formatter)
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
-    logging.getLogger(_HOSTING).setLevel(logging.WARNING)
+    logging.getLogger(_SERVING).setLevel(logging.WARNING)
     if verbose:
         for name in ("dm_env_rpc_client", *_LOGGERS):
             logging.getLogger(name).setLevel(logging.DEBUG)

@@ -19,6 +19,7 @@ from dm_env import specs
 
 from dm_env_rpc_client import (
     AsyncDmEnvAdaptor,
+    Connection,
     ConnectionLostError,
     DmEnvAdaptor,
     EnvironmentsFailedError,
@@ -183,17 +184,19 @@ def _interrupt(*_: Any, **__: Any) -> Any:
 def test_an_interrupt_around_the_wait_makes_the_connection_unusable(
     servers: dict[str, str], between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = DmEnvAdaptor._finish_step
+    call = Connection._call
 
-    def finish_and_interrupt(env: DmEnvAdaptor, pending: Any) -> Any:
+    def call_and_interrupt(connection: Connection, pending: Any) -> Any:
         if between == "wait and caller":
-            finish(env, pending)
+            call(connection, pending)
+        else:
+            connection._send(pending)
         raise _Interrupt
 
     with make(servers["dm_env"]) as env:
         env.reset()
         with monkeypatch.context() as patched:
-            patched.setattr(DmEnvAdaptor, "_finish_step", finish_and_interrupt)
+            patched.setattr(Connection, "_call", call_and_interrupt)
             with pytest.raises(_Interrupt):
                 env.step(ACTION)
         with pytest.raises(ConnectionLostError, match="_Interrupt"):

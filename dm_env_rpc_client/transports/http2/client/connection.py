@@ -3,8 +3,13 @@
 The thread that waits for an answer reads the socket itself, so that a step takes three system
 calls (check for unexpected data, send, receive), and some more while it looks before it sleeps
 (`system/polling.py`), and wakes no other thread: a float32 scalar takes 1.2 to 1.3x the time of a
-bare C++ gRPC client (`python -m tests.benchmarks --only waiting`). A thread that writes never
-waits: the reading thread sends what the socket or the server's window did not accept.
+bare C++ gRPC client (`python -m tests.benchmarks --only waiting`).
+
+A request that is sent while no other is in flight, as most steps are, goes the short way
+(`exchange`): from the caller's bytes to the socket, and from the socket to the message, without a
+queue. Everything else goes through `send`, which never waits, and `advance`: the reading thread
+sends what the socket or the server's window did not accept. The short way leaves whatever is
+unusual in a state in which these go on.
 
 Streams that share a connection are for environments that one thread steps together: their Steps
 are sent by one system call, and many answers are received by one.
@@ -32,6 +37,7 @@ from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, 
 from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader
 from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, poll_for
 from dm_env_rpc_client.transports.net.status import silent
+from dm_env_rpc_client.transports.streams import Buffer
 
 _T = TypeVar("_T")
 
@@ -128,6 +134,11 @@ class ClientConnection:
     def is_usable(self) -> bool:
         """Whether it is open."""
         return not self.is_closed and self._framing.failure is None
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether its socket is encrypted."""
+        return self._is_tls
 
     @property
     def stream_count(self) -> int:
@@ -391,6 +402,74 @@ class ClientConnection:
             outbound.clear()
         self._is_torn = False
         return made
+
+    def exchange(
+        self,
+        call: ClientStream,
+        message: bytes,
+        begin: Callable[[Any], bool],
+        pending: Any,
+        writing: threading.Lock,
+    ) -> Buffer | None:
+        """Sends a message on a plain socket and receives the next one; see `Stream.exchange`.
+
+        This is how most steps travel: the message is sent by one system call and the answer is
+        received by another, without a queue in between. Whatever is not as usual is left where
+        `advance` goes on with it. An interrupt loses the stream, which is the only one here.
+        """
+        sending, framing, receiver = self.sending, self._framing, self._receiver
+        me = threading.get_ident()
+        try:
+            polling.threads.add(me)  # `at_work`, without its calls.
+            with self._receiving:
+                with writing, self.lock:
+                    if (
+                        call.messages
+                        or sending.outbound
+                        or not framing.is_between_frames
+                        or receiver.counts
+                        or len(self._users) != 1
+                        or self._is_torn
+                        or self.is_closed
+                        or self._look(0)
+                        or not begin(pending)
+                    ):
+                        return None
+                    self._is_torn = True
+                    head = call.head(len(message))
+                    if head is None:
+                        self._is_torn = False
+                        self._make(call.send, message)
+                        return None
+                    frame = head + message
+                    try:
+                        count = self._socket.send(frame, self._at_once)
+                    except WOULD_BLOCK:
+                        count = 0
+                    except OSError:
+                        count = len(frame)  # What the server said before is received.
+                    self._is_torn = False
+                    if count != len(frame):
+                        sending.outbound.append(memoryview(frame)[count:])
+                        return None
+                receiver.buffers = framing.memory
+                look = receiver.receive
+                if not (self._busy_wait.spin(look, self._at_once) or look(0)):
+                    receiver.buffers = None
+                    self.judge()
+                    return None
+                with self.lock:
+                    whole = framing.whole(receiver.counts[0], call.number, call.assembler)
+                    if whole is None:
+                        self._make(self._take_received)
+                        return call.messages.popleft() if call.messages else None
+                    receiver.counts.clear()
+                    receiver.buffers = None
+                    return bytearray(whole)
+        finally:
+            polling.threads.discard(me)
+            if self.is_closed:
+                self._dispose_unless_receiving()
 
     def advance(self, call: ClientStream, deadline: float | None) -> bool:
         """Waits until the socket is ready, and then sends and receives what there is.

@@ -16,7 +16,7 @@ from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
 from dm_env_rpc_client.transports.net.sockets import BLOCKING, IN_LOOP, Waits, run
-from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
+from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Exchange, Stream
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ class Http2Stream(Stream, AsyncStream):
       reopen: opens another connection; None if that is not possible.
       sent: a message that was sent on the call with the greeting; None for none.
     """
+
+    exchange: Exchange | None = None
 
     def __init__(
         self,
@@ -73,6 +75,8 @@ class Http2Stream(Stream, AsyncStream):
                 self._unanswered.clear()
                 # From here on without a frame of Python in between.
                 vars(self)["write"] = functools.partial(connection.send, call)
+                if not connection.is_tls:
+                    self.exchange = functools.partial(connection.exchange, call)
             else:
                 self._unanswered += messages
             return connection.send(call, *messages)

@@ -96,6 +96,7 @@ class ClientStream:
         # Content is expected after the response's headers only.
         self._sending = half.framing.open(number, None)
         self.send = self._sending.send
+        self.head = self._sending.head
         self.end = self._sending.end
 
     def cancel(self) -> None:

@@ -36,11 +36,13 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     FLOW_CONTROL_ERROR,
     FRAME_HEADER,
     FRAME_SIZE_ERROR,
+    MESSAGE_PREFIX,
     NUMBER,
     WINDOW_UPDATE,
     RefusedMessageError,
     Role,
     ViolationError,
+    frame_header,
 )
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
@@ -59,6 +61,9 @@ _MAX_CONTROL_FRAME = (1 << 16) - 1024
 
 _BUFFER_BYTES = 1 << 18
 """Large enough for many answers at once."""
+
+
+_HEAD_BYTES = FRAME_HEADER.size + MESSAGE_PREFIX.size
 
 
 class ReceiveBuffer:
@@ -113,6 +118,9 @@ class Framing:
       is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
         the shell calls `go_on` before it receives more.
       receptions: how often something was received.
+      is_between_frames: whether all that was received is parsed, no frame has begun, and nothing
+        is unusual, so that `whole` may be called.
+      memory: where bytes are received then, as `buffers` would return it.
     """
 
     def __init__(
@@ -151,6 +159,11 @@ class Framing:
         self._unacknowledged = 0
         self._preface = preface
         self._frames_without_content = 0
+        self.is_between_frames = False
+        self.memory = [self._buffer.memory]
+        # What stands before a message that is a frame of its own: most are of one size.
+        self._head = b""
+        self._head_count = -1
 
     def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
         """Opens a stream for sending, and for receiving if there is an assembler."""
@@ -165,6 +178,7 @@ class Framing:
 
     def drop_content(self, stream: int) -> None:
         """Discards what is still received on a stream; it may still be sent on."""
+        self._head_count = -1  # `whole` asks again.
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None
@@ -197,6 +211,7 @@ class Framing:
 
     def received(self, count: int) -> None:
         """Parses `count` bytes put into `buffers`; 0 is the end of the connection."""
+        self.is_between_frames = False
         if self.failure is not None:
             return
         buffer = self._buffer
@@ -221,6 +236,45 @@ class Framing:
         except (ViolationError, DmEnvRpcClientError) as error:
             self._end_by(error)
             self.go_on()
+
+    def whole(self, count: int, stream: int, assembler: MessageAssembler) -> memoryview | None:
+        """Takes what was received if it is one message in a frame of its own, as most are.
+
+        Args:
+          count: how many bytes were put into `memory`, while `is_between_frames`.
+          stream: the only one that is likely to have received a message.
+          assembler: of the stream.
+
+        Returns:
+          The message, to be copied before more is received; None leaves everything to `received`.
+        """
+        memory = self._buffer.memory
+        is_known = count == self._head_count and memory[:_HEAD_BYTES] == self._head
+        if not is_known and not self._learn_head(count, stream, assembler):
+            return None
+        size = count - FRAME_HEADER.size
+        self.receptions += 1
+        self._frames_without_content = 0
+        self._unacknowledged += size
+        assembler.unacknowledged += size
+        if (
+            self._unacknowledged << 1 >= self._window
+            or assembler.unacknowledged << 1 >= assembler.window
+        ):
+            self._open_windows(stream, assembler)
+        return memory[_HEAD_BYTES:count]
+
+    def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
+        """Remembers what stands before a message that is a frame of its own; whether it is one."""
+        memory, size = self._buffer.memory, count - _HEAD_BYTES
+        if size < 0 or self.receiving.get(stream) is not assembler or not assembler.fits(size):
+            return False
+        total = size + MESSAGE_PREFIX.size
+        head = frame_header(total, DATA, 0, stream) + MESSAGE_PREFIX.pack(0, size)
+        if memory[:_HEAD_BYTES] != head:
+            return False
+        self._head, self._head_count = head, count
+        return True
 
     def go_on(self) -> None:
         """Parses what has been received."""
@@ -249,6 +303,7 @@ class Framing:
     def fail(self, error: DmEnvRpcClientError) -> None:
         """Ends the connection: nothing more is received."""
         self.failure = error
+        self.is_between_frames = False
         self._role.fail(error)
 
     # Frames.
@@ -310,6 +365,13 @@ class Framing:
             left_at_once = control.left_at_once
         if buffer.start == buffer.end:
             buffer.start = buffer.end = 0  # `compact`, without the call.
+            self.is_between_frames = (
+                not (self._content_left or self._skipped_left or self._content_ends_stream)
+                and not self._headers.is_open
+                and self.failure is None
+                and control.is_ready
+                and self._frames_without_content <= _SUSPICIOUS
+            )
         else:
             buffer.compact(9 + _MAX_CONTROL_FRAME)
 

@@ -72,6 +72,10 @@ class MessageAssembler:
         """Whether a message has begun and is not complete."""
         return self._message is not None or bool(self._prefix)
 
+    def fits(self, size: int) -> bool:
+        """Whether a message of so many bytes may come next."""
+        return not self.is_in_message and size <= self._max_message_bytes
+
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
         """Takes the content of a frame if it is exactly one message, as most frames are.
 
@@ -170,6 +174,9 @@ class CountedAssembler(MessageAssembler):
     def __init__(self, length: int, *arguments: Any):
         super().__init__(*arguments)
         self.missing = length
+
+    def fits(self, size: int) -> bool:
+        return False
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
         return False

@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     frame_header,
 )
 
-_COPIED_BYTES = 1 << 13
+COPIED_BYTES = 1 << 13
 """Messages up to this are copied behind the header of their frame, rather than sent beside it."""
 
 Outbound: TypeAlias = bytes | memoryview
@@ -158,32 +158,43 @@ class SendingStream:
 
     def send(self, *messages: bytes) -> None:
         """Queues messages."""
-        queue = self._queue
+        outbound = self._queue.outbound
         for message in messages:
             size = len(message)
-            total = size + 5
-            queue.submitted += total
-            if (
-                total <= queue.max_frame
-                and total <= queue.window
-                and total <= self.window
-                and not self._unframed
-            ):
-                queue.window -= total
-                self.window -= total
-                if size != self._head_size:
-                    prefix = MESSAGE_PREFIX.pack(0, size)
-                    self._head = frame_header(total, DATA, 0, self._number) + prefix
-                    self._head_size = size
-                if size > _COPIED_BYTES:
-                    queue.outbound.append(self._head)
-                    queue.outbound.append(message)
+            head = self.head(size)
+            if head is not None:
+                if size > COPIED_BYTES:
+                    outbound.append(head)
+                    outbound.append(message)
                 else:
-                    queue.outbound.append(self._head + message)
+                    outbound.append(head + message)
             elif not self._has_ended:
+                self._queue.submitted += size + 5
                 self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))
                 self._unframed.append(memoryview(message))
                 self.advance()
+
+    def head(self, size: int) -> bytes | None:
+        """Returns what is sent before a message that is a frame of its own, and takes its window.
+
+        Args:
+          size: of the message.
+
+        Returns:
+          The bytes; None if the windows, the largest frame or earlier messages do not admit it.
+        """
+        queue = self._queue
+        total = size + 5
+        if total > queue.max_frame or total > queue.window or total > self.window or self._unframed:
+            return None
+        queue.submitted += total
+        queue.window -= total
+        self.window -= total
+        if size != self._head_size:
+            prefix = MESSAGE_PREFIX.pack(0, size)
+            self._head = frame_header(total, DATA, 0, self._number) + prefix
+            self._head_size = size
+        return self._head
 
     def end(self, last: Callable[[], bytes] | None = None) -> None:
         """Queues the end of this end's half of the stream: no more messages come.

@@ -169,6 +169,12 @@ class ServerCall:
             self._half.refund(1)
         self._sending.send(message)
 
+    def head(self, size: int) -> bytes | None:
+        """Returns what stands before an answer that is sent alone; None if it is for `send`."""
+        if self.is_over or not self._has_headers or self._half.spent:
+            return None
+        return self._sending.head(size)
+
     @property
     def has_unsent(self) -> bool:
         """Whether an answer waits for the client to open a window."""

@@ -27,6 +27,7 @@ from dm_env_rpc_client.transports.http2.server import leading
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
 from dm_env_rpc_client.transports.http2.server.leading import Leader, RelievedError
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from dm_env_rpc_client.transports.streams import Buffer
 
 _log = logging.getLogger(__name__)
 
@@ -70,8 +71,14 @@ class Answering:
         self._close_stream = close_stream
         self._again = again
 
-    def request(self, served: ServedStream, message: bytearray | memoryview) -> None:
-        """Has a request answered."""
+    def request(self, served: ServedStream, message: Buffer, at_once: bool = False) -> None:
+        """Has a request answered.
+
+        Args:
+          served: its stream.
+          message: the request.
+          at_once: whether the answer of this thread is sent before this returns.
+        """
         if served.call.is_over:
             return
         leader, stream = self._leader, served.stream
@@ -84,11 +91,13 @@ class Answering:
                 and (stream.owner is not None or served.seconds > _SLOW_SECONDS)
             )
             or stream.may_wait
-            or served.is_stalled
+            or ((served.connection.unsent or served.blocked) and served.is_stalled)
         ):
             self._enqueue(served, message)
             return
-        leader.enter(served, True)
+        leader.inline = (served, True)  # `enter`, without the call.
+        if leader.is_resting:
+            leader.wake_watcher()
         try:
             answer = served.answer(message)
         except ElsewhereError:
@@ -99,7 +108,7 @@ class Answering:
             return
         if not leader.leave(owner):
             self._relieved(served, answer, owner)
-        elif not served.reply(answer, False):
+        elif not served.reply(answer, at_once):
             self._close(served)
         elif served.seconds > _SLOW_SECONDS and stream.owner is owner and owner is not None:
             self._give_up_slow(served, owner)
@@ -194,7 +203,7 @@ class Answering:
 
     # Other threads.
 
-    def _enqueue(self, served: ServedStream, message: bytearray | memoryview) -> None:
+    def _enqueue(self, served: ServedStream, message: Buffer) -> None:
         """Has a request answered by another thread."""
         connection = served.connection
         with served.condition:
@@ -239,7 +248,7 @@ class Answering:
             served.has_thread = True
         self._hand_over(served)
 
-    def _elsewhere(self, served: ServedStream, message: bytearray | memoryview) -> None:
+    def _elsewhere(self, served: ServedStream, message: Buffer) -> None:
         """Has a thread that is no owner answer a request, before those that wait.
 
         Called by the thread that answers the stream, which does not go on with it.
@@ -331,9 +340,7 @@ class Answering:
                 served.connection.flush()
         self._close_stream(served)
 
-    def _next_request(
-        self, served: ServedStream, may_linger: bool
-    ) -> bytearray | memoryview | None:
+    def _next_request(self, served: ServedStream, may_linger: bool) -> Buffer | None:
         """Returns a request; None if there is none.
 
         Then `has_thread` is False if others are to go on with the stream, and True if it is over.

@@ -20,9 +20,11 @@ from typing import Any
 
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owner_threads import ElsewhereError
+from dm_env_rpc_client.transports.http2.protocol.send_queue import COPIED_BYTES
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall, ServerHalf
 from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
+from dm_env_rpc_client.transports.streams import Buffer
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class ServerConnection:
       stalled: streams whose requests wait until the client takes earlier answers. Protected by
         `lock`.
       served: the streams that are not closed.
+      alone: the only stream, if it has been answered, on a plain socket; None otherwise.
     """
 
     def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
@@ -85,6 +88,7 @@ class ServerConnection:
         self.is_queued = False
         self.stalled: set[ServedStream] = set()
         self.served: set[ServedStream] = set()
+        self.alone: ServedStream | None = None
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending
@@ -139,6 +143,46 @@ class ServerConnection:
                 framing.go_on()
         while (is_readable or self.has_more) and not framing.is_behind:
             is_readable = self.has_more = not self._receive()
+
+    def receive_request(self, served: ServedStream) -> bytes | None:
+        """Receives what there is from a readable socket; most often one request.
+
+        Args:
+          served: the stream `alone`.
+
+        Returns:
+          The request of this stream, if it is all that there is. None if what was received is among
+          the events of the half, or if nothing was.
+        """
+        half, sending = self.half, self._sending
+        framing = half.framing
+        if (
+            not framing.is_between_frames
+            or half.events
+            or sending.outbound
+            or sending.blocked
+            or self.stalled
+        ):
+            if not half.events:
+                self.advance(True)
+            return None
+        try:
+            count = self._socket.recv_into(framing.memory[0])
+        except WOULD_BLOCK:
+            return None
+        except (OSError, ValueError):
+            count = 0
+        call = served.call
+        with self.lock:
+            message = framing.whole(count, call.number, call.assembler)
+            if message is None:
+                self.has_ended = not count
+                framing.received(count)
+                return None
+            request = bytes(message)
+            if sending.outbound:
+                self.flush()  # That the window is open again.
+        return request
 
     def _receive(self) -> bool:
         """Receives once and parses it; False if there may be more at once."""
@@ -210,6 +254,39 @@ class ServerConnection:
             if self._mask != select.EPOLLIN:
                 self._watch(select.EPOLLIN)
 
+    def send_alone(self, call: ServerCall, answer: bytes) -> bool:
+        """Sends an answer if nothing else waits to be sent; called with the lock.
+
+        Returns:
+          Whether it was sent, or as much as the socket took; otherwise it is for `ServerCall.send`.
+        """
+        outbound = self._sending.outbound
+        if outbound or not self.is_open:
+            return False
+        head = call.head(len(answer))
+        if head is None:
+            return False
+        try:
+            if len(answer) > COPIED_BYTES:
+                count = self._socket.sendmsg((head, answer))
+            else:
+                count = self._socket.send(head + answer)
+        except WOULD_BLOCK:
+            count = 0
+        except OSError:
+            return True  # The end is received, too.
+        if count != len(head) + len(answer):
+            outbound.append(head)
+            outbound.append(answer)
+            self._sending.sent(count)
+            self.flush()
+        return True
+
+    def is_alone(self, served: ServedStream) -> None:
+        """Has a stream be answered alone from now on, if the socket is plain."""
+        if not self._is_tls:
+            self.alone = served
+
     def added(self, size: int) -> None:
         """Counts an answer that was queued behind unsent ones; called with the lock."""
         self.unsent += size
@@ -274,6 +351,7 @@ class ServedStream:
     """A stream and the call that it answers. `condition` protects what two threads use.
 
     Attributes:
+      blocked: the streams of its connection that wait for a window.
       waiting: requests that its thread is to answer.
       has_thread: whether another thread than the one that leads answers, or is to.
       has_ended: whether the client sends no more.
@@ -284,7 +362,7 @@ class ServedStream:
     """
 
     __slots__ = (
-        "_blocked",
+        "blocked",
         "call",
         "condition",
         "connection",
@@ -309,10 +387,10 @@ class ServedStream:
     ):
         self.connection = connection
         self.call = call
-        self._blocked = connection.half.framing.sending.blocked
+        self.blocked = connection.half.framing.sending.blocked
         self.stream = stream
         self.condition = threading.Condition(make_lock())
-        self.waiting: collections.deque[bytearray | memoryview] = collections.deque()
+        self.waiting: collections.deque[Buffer] = collections.deque()
         self.has_thread = self.has_ended = self.is_gone = self.is_closed = False
         self.is_unary = self.is_counted = self.stays = False
         self.seconds = 0.0
@@ -325,9 +403,9 @@ class ServedStream:
         if connection.unsent and connection.is_clogged:
             return True
         # Most often nothing waits for a window, which takes no call to see.
-        return bool(self._blocked) and self.call.has_unsent
+        return bool(self.blocked) and self.call.has_unsent
 
-    def answer(self, message: bytearray | memoryview) -> bytes | StreamStatusError:
+    def answer(self, message: Buffer) -> bytes | StreamStatusError:
         """Returns the answer to a request, or the error that ends the stream, and counts the time.
 
         Raises:
@@ -365,8 +443,12 @@ class ServedStream:
         with connection.lock:
             if isinstance(answer, StreamStatusError):
                 call.finish(answer.code, str(answer))
+            elif at_once and connection.alone is self and connection.send_alone(call, answer):
+                return True
             else:
                 call.send(answer)
+                if self.is_counted and len(connection.served) == 1:
+                    connection.is_alone(self)
                 if connection.unsent:
                     connection.added(len(answer))
                 if self.is_unary:

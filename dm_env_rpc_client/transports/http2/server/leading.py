@@ -62,6 +62,8 @@ class Leader:
       name: of the listener, which its threads are named after.
       owner: the thread that leads; None while nobody does.
       is_stopped: whether nobody leads any more.
+      inline: what the thread that leads is doing, if it may take long.
+      is_resting: whether the thread that watches waits to be woken.
     """
 
     def __init__(
@@ -78,8 +80,8 @@ class Leader:
         self._notify = notify
         # Protects who leads, and whether there is a thread that watches or it rests; held briefly.
         self._lock = make_lock()
-        self._is_watched = self._is_resting = False
-        self._inline: Inline | None = None
+        self._is_watched = self.is_resting = False
+        self.inline: Inline | None = None
         self._answers = 0
         self._rested = threading.Event()
         self._taken = threading.Event()
@@ -107,18 +109,22 @@ class Leader:
 
     def enter(self, served: ServedStream | None, is_answer: bool) -> None:
         """Begins what may take long."""
-        self._inline = (served, is_answer)
+        self.inline = (served, is_answer)
         # After that: the watcher looks at both in the other order.
-        if self._is_resting:
-            self._is_resting = False
-            self._rested.set()
+        if self.is_resting:
+            self.wake_watcher()
+
+    def wake_watcher(self) -> None:
+        """Has the thread that watches look again."""
+        self.is_resting = False
+        self._rested.set()
 
     def leave(self, owner: Owner | None) -> bool:
         """Ends what `enter` began; False if `owner`, which began it, does not lead any more."""
         with self._lock:
             leads = self.owner is owner
             if leads:
-                self._inline = None
+                self.inline = None
                 self._answers += 1
             return leads
 
@@ -173,7 +179,7 @@ class Leader:
         """Gives the lead to this thread, an owner's; False if another one leads."""
         with self._lock:
             if self.owner is None:
-                self.owner, self._inline = owner, None
+                self.owner, self.inline = owner, None
                 self._taken.set()
             return self.owner is owner
 
@@ -248,7 +254,7 @@ class Leader:
         answers, since = -1, time.monotonic()
         while not self.is_stopped:
             time.sleep(TICK_SECONDS)
-            inline = self._inline
+            inline = self.inline
             if inline is None or inline is not seen:
                 seen = inline
                 now = time.monotonic()
@@ -259,9 +265,9 @@ class Leader:
                     since = time.monotonic()
                 continue
             with self._lock:
-                if self._inline is not seen:
+                if self.inline is not seen:
                     continue
-                self.owner = self._inline = None
+                self.owner = self.inline = None
                 self._is_watched = False
                 served, is_answer = inline
                 if is_answer and served is not None:
@@ -272,8 +278,8 @@ class Leader:
     def _rest(self) -> None:
         """Waits until there is something to watch again."""
         self._rested.clear()
-        self._is_resting = True
+        self.is_resting = True
         # After that: the thread that leads does both in the other order.
-        if self._inline is None and not self.is_stopped:
+        if self.inline is None and not self.is_stopped:
             self._rested.wait()
-        self._is_resting = False
+        self.is_resting = False

@@ -74,6 +74,7 @@ class Streams:
             call.shell = served
             if served is not None:
                 connection.served.add(served)
+                connection.alone = None
 
     def _served(self, connection: ServerConnection, call: ServerCall) -> ServedStream | None:
         if call.is_over:
@@ -115,6 +116,7 @@ class Streams:
         except BaseException:
             _log.exception("closing a stream of %s failed", connection.address)
         connection.served.discard(served)
+        connection.alone = None
         if served.is_counted:
             self.room.leave()
             self._changed.notify_all()
@@ -286,6 +288,14 @@ class Http2Listener(Listener):
         """Does what a connection is ready for."""
         here = self._leader.owner
         try:
+            served = connection.alone
+            if served is not None and mask == select.EPOLLIN:
+                message = connection.receive_request(served)
+                if message is not None:
+                    if not served.is_closed:
+                        self._answering.request(served, message, True)
+                    return
+                mask = 0  # It was received.
             if connection.is_encrypting:
                 if mask and connection.is_open:
                     self._handshakes.go_on(connection)

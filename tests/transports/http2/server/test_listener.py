@@ -92,7 +92,7 @@ def test_a_slow_close_delays_nobody_also_after_a_rest(host: Host, client: RawCli
     go_on = threading.Event()
     client.begin()
     # The watcher rests after half a second without answers.
-    assert settles(lambda: host.listener._leader._is_resting)
+    assert settles(lambda: host.listener._leader.is_resting)
     host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
     client.send(frame(DATA, b"", END_STREAM, 1))
     try:
@@ -113,7 +113,7 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
     enter = leading.Leader.enter
 
     def slowly(*arguments: Any) -> None:
-        assert settles(lambda: host.listener._leader._is_resting)
+        assert settles(lambda: host.listener._leader.is_resting)
         time.sleep(0.05)  # So that a watcher that rests would be at rest.
         enter(*arguments)
 
@@ -121,7 +121,7 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
     with host.blocking(), monkeypatch.context() as patched:
         patched.setattr(leading.Leader, "enter", slowly)
         client.send(requests(1, b"block:"))
-        assert settles(lambda: host.listener._leader._is_resting)
+        assert settles(lambda: host.listener._leader.is_resting)
         time.sleep(0.1)  # The answer has begun by then.
         patched.undo()
         assert is_served(host)

@@ -1,0 +1,335 @@
+"""Requests that are sent, and whose answers are received, while nothing else is in flight.
+
+What is unusual at any point is left to the general way, and is never noticed by who asks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import (
+    Connection,
+    ConnectionLostError,
+    DeadlineExceededError,
+    ProtocolError,
+    connect,
+    dm_env_rpc_pb2,
+)
+from dm_env_rpc_client.protocol.pipeline import Pipeline
+from dm_env_rpc_client.transports.http2.client import connection as http2_connection
+from tests.support.scripted import extension, settles
+from tests.transports import frames
+from tests.transports.frames import data, frame, grpc_message, window_update
+from tests.transports.raw_server import echoed, greet, next_frame, raw_server, until_closed
+
+
+class Counted:
+    """How often a connection has exchanged messages, and how often that was the short way."""
+
+    def __init__(self, connection: Connection, monkeypatch: pytest.MonkeyPatch):
+        self.begun = self.answered = 0
+        begin, exchange = Pipeline.begin, http2_connection.ClientConnection.exchange
+
+        def counted_begin(pipeline: Pipeline, pending: Any) -> bool:
+            has_begun = begin(pipeline, pending)
+            self.begun += has_begun
+            return has_begun
+
+        def counted_exchange(own: Any, *arguments: Any) -> Any:
+            answer = exchange(own, *arguments)
+            self.answered += answer is not None
+            return answer
+
+        monkeypatch.setattr(Pipeline, "begin", counted_begin)
+        monkeypatch.setattr(http2_connection.ClientConnection, "exchange", counted_exchange)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Connection], Counted]:
+    return lambda connection: Counted(connection, monkeypatch)
+
+
+def next_request(connection: socket.socket) -> int:
+    """Waits for a request; returns the number that it has."""
+    contents = b""
+    while True:
+        part = next_frame(connection)
+        if part.kind != frames.DATA:
+            continue
+        contents += part.payload
+        if len(contents) >= 5 and len(contents) == 5 + int.from_bytes(contents[1:5], "big"):
+            request = dm_env_rpc_pb2.EnvironmentRequest.FromString(contents[5:])
+            return int.from_bytes(request.extension.value[:4], "little")
+
+
+def numbered(number: int, size: int = 0) -> Any:
+    request = extension(number)
+    request.value = number.to_bytes(4, "little") + bytes(size)
+    return request
+
+
+def answer_to(number: int) -> bytes:
+    response = dm_env_rpc_pb2.EnvironmentResponse(extension=numbered(number))
+    return grpc_message(response.SerializeToString())
+
+
+def in_pieces(number: int) -> Iterator[bytes]:
+    sent = data(answer_to(number))
+    for begin in range(len(sent)):
+        yield sent[begin : begin + 1]
+
+
+def in_two_frames(number: int) -> Iterator[bytes]:
+    sent = answer_to(number)
+    yield data(sent[:7]) + data(sent[7:])
+
+
+def with_windows_before(number: int) -> Iterator[bytes]:
+    yield window_update(0, 100) + window_update(1, 100) + data(answer_to(number))
+
+
+def with_a_ping_behind(number: int) -> Iterator[bytes]:
+    yield data(answer_to(number)) + frame(frames.PING, bytes(8))
+
+
+def with_a_ping_first(number: int) -> Iterator[bytes]:
+    yield frame(frames.PING, bytes(8))
+    yield data(answer_to(number))
+
+
+def padded(number: int) -> Iterator[bytes]:
+    sent = answer_to(number)
+    yield frame(frames.DATA, b"\x03" + sent + bytes(3), 0x8, 1)
+
+
+def as_usual(number: int) -> Iterator[bytes]:
+    yield data(answer_to(number))
+
+
+FORMS = [
+    as_usual,
+    in_pieces,
+    in_two_frames,
+    with_windows_before,
+    with_a_ping_behind,
+    with_a_ping_first,
+    padded,
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_in_every_form_reach_their_requests(
+    form: Callable[[int], Iterator[bytes]], counted: Callable[[Connection], Counted]
+) -> None:
+    """Each form comes between answers as usual, whose size changes, too."""
+
+    def script(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greet(connection)
+        for form_of in itertools.cycle((as_usual, form)):
+            for part in form_of(next_request(connection)):
+                connection.sendall(part)
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        counts = counted(connection)
+        for number in (*range(100), *range(1 << 20, (1 << 20) + 100)):
+            assert connection.send(numbered(number)).value == numbered(number).value
+        assert counts.begun >= 100  # A PING that is there makes a request go the general way.
+        assert counts.answered >= 90
+
+
+def test_a_closed_window_is_waited_for(counted: Callable[[Connection], Counted]) -> None:
+    """The server opens the windows only when no more of a request comes."""
+    size, rounds = 12_000, 20
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        taken = 0
+        for number in range(rounds):
+            left = size
+            while left > 0:
+                part = next_frame(connection)
+                if part.kind == frames.DATA:
+                    left -= len(part.payload)
+                    taken += len(part.payload)
+                if taken >= 60_000 or (taken > 40_000 and left > 0):
+                    connection.sendall(window_update(0, taken) + window_update(1, taken))
+                    taken = 0
+            connection.sendall(data(answer_to(number)))
+        until_closed(connection)
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        counts = counted(connection)
+        for number in range(rounds):
+            assert connection.send(numbered(number, size)).value == numbered(number).value
+        assert counts.begun > counts.answered > 0
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before the request", "behind its answer"])
+def test_an_answer_that_nobody_has_asked_for_is_an_error(behind: bool) -> None:
+    sent = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(3):
+            assert next_request(connection) == number
+            connection.sendall(echo(number))
+        if not behind:
+            connection.sendall(echo(99))
+        sent.set()
+        until_closed(connection)
+
+    def echo(number: int) -> bytes:
+        more = data(answer_to(99)) if behind and number == 2 else b""
+        return data(answer_to(number)) + more
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        for number in range(3):
+            assert connection.send(numbered(number)).value == numbered(number).value
+        assert sent.wait(20)
+        assert settles(connection.has_unread)
+        with pytest.raises(ProtocolError, match="no request was pending"):
+            connection.send(numbered(3))
+        assert not connection.is_usable
+
+
+def test_the_end_of_the_stream_is_an_error_of_the_request() -> None:
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(2):
+            assert next_request(connection) == number
+            connection.sendall(data(answer_to(number)))
+        next_request(connection)
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        for number in range(2):
+            connection.send(numbered(number))
+        with pytest.raises(ConnectionLostError, match="closed the connection"):
+            connection.send(numbered(2))
+
+
+def _no_answer(connection: socket.socket) -> None:
+    greet(connection)
+    for number in range(2):
+        assert next_request(connection) == number
+        connection.sendall(data(answer_to(number)))
+    until_closed(connection)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.3])
+def test_a_deadline_holds(seconds: float) -> None:
+    with raw_server(_no_answer) as address, connect(address) as connection:
+        for number in range(2):
+            connection.send(numbered(number))
+        with pytest.raises(DeadlineExceededError):
+            connection.send(numbered(2), timeout=seconds)
+        assert not connection.is_usable
+
+
+def test_an_answer_that_takes_longer_than_a_look_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, counted: Callable[[Connection], Counted]
+) -> None:
+    go_on = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(3):
+            assert next_request(connection) == number
+            if number == 2:
+                assert go_on.wait(30)
+            connection.sendall(data(answer_to(number)))
+        until_closed(connection)
+
+    judged = http2_connection.ClientConnection.judge
+
+    def judge(connection: http2_connection.ClientConnection) -> None:
+        go_on.set()
+        judged(connection)
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        counts = counted(connection)
+        for number in range(2):
+            connection.send(numbered(number))
+        monkeypatch.setattr(http2_connection.ClientConnection, "judge", judge)
+        assert connection.send(numbered(2)).value == numbered(2).value
+        assert counts.begun > counts.answered
+
+
+def test_an_interrupt_leaves_no_answer_behind() -> None:
+    class HandlerError(Exception):
+        """What the handler of a signal raises."""
+
+    def interrupt(*_: object) -> None:
+        raise HandlerError
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    main = threading.get_ident()
+    try:
+
+        def script(connection: socket.socket) -> None:
+            greet(connection)
+            for number in range(3):
+                assert next_request(connection) == number
+                if number == 2:
+                    signal.pthread_kill(main, signal.SIGUSR1)
+                connection.sendall(data(answer_to(number)))
+            until_closed(connection)
+
+        with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+            for number in range(2):
+                connection.send(numbered(number))
+            with pytest.raises(HandlerError):
+                connection.send(numbered(2))
+            assert not connection.is_usable
+            with pytest.raises(ConnectionLostError, match="HandlerError"):
+                connection.send(numbered(3))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_interprets_an_answer_may_ask_in_turn() -> None:
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        while True:
+            connection.sendall(data(answer_to(next_request(connection))))
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        for number in range(0, 20, 2):
+
+            def ask(answer: Any, number: int = number) -> Any:
+                return answer.value, connection.send(numbered(number + 1)).value
+
+            both = connection.wait(connection.start(numbered(number), ask))
+            assert both == (numbered(number).value, numbered(number + 1).value)
+
+
+def test_a_message_that_does_not_change_is_known_by_its_head() -> None:
+    """An answer of the same size for another stream, or with another length, is not taken."""
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(3):
+            assert next_request(connection) == number
+            connection.sendall(echoed(7))
+        next_request(connection)
+        answer = grpc_message(dm_env_rpc_pb2.EnvironmentResponse().SerializeToString())
+        usual = echoed(7)
+        wrong = bytearray(usual)
+        wrong[13] += 1  # The message is longer than its frame.
+        assert len(answer) < len(usual)
+        connection.sendall(bytes(wrong))
+        connection.sendall(data(b"x"))
+        until_closed(connection)
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        for number in range(3):
+            assert connection.send(numbered(number)) == extension(7)
+        with pytest.raises((ProtocolError, ConnectionLostError)):
+            connection.send(numbered(3))
