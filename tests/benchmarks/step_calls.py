@@ -4,6 +4,9 @@ The processor's time of a cheap step is the calls of Python in it, at each end. 
 of functions in files of this package, in the thread that steps and in those of a server in another
 process, as the mean of many steps after some that warm up. A step of 16 rows is one step. `--list`
 names the functions, and `--only` takes the first letters of ways.
+
+Everything runs on one processor, where nothing looks before it sleeps: how often it looks is a
+matter of chance. So the counts do not depend on the load of a machine.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import collections
 import contextlib
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -118,11 +122,26 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[[str], AbstractContextManager
 """What is served, and what steps it."""
 
 
+@contextlib.contextmanager
+def _one_processor() -> Iterator[None]:
+    """Has this process and those that it starts use one processor."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
 def counted(way: str, steps: int = _STEPS) -> tuple[Counts, Counts, int]:
     """Returns the calls of all steps, at the client and at the server, and how many steps."""
     factory, stepper = WAYS[way]
     calls = _Calls()
-    with process(_serve, factory) as server, stepper(server.recv()) as step:
+    with (
+        _one_processor(),
+        process(_serve, factory) as server,
+        stepper(server.recv()) as step,
+    ):
 
         def server_counts() -> Counts:
             server.send("counts")

@@ -138,6 +138,9 @@ class FlatSpecs:
         self._flatten_discount = structures.flattener(discount_spec, DISCOUNT)
         self.action_names = _names(action_spec, "action")
         self._nest_action = _nester(action_spec, self.action_names)
+        # Of a dict without levels, as most are: its keys, and their names.
+        keys = _flat_keys(action_spec) or ()
+        self._action_keys = list(zip(keys, self.action_names, strict=True)) if keys else None
         self._nest_row = _row_nester(action_spec)
         self._default_actions = default_actions
         observation_names = _names(observation_spec, "observation")
@@ -178,7 +181,12 @@ class FlatSpecs:
         if len(actions) < len(self.action_names):
             actions = {**self._default_actions, **actions}
         try:
-            return self._nest_action(actions)
+            if self._action_keys is None:
+                return self._nest_action(actions)
+            nested = {}
+            for key, name in self._action_keys:
+                nested[key] = actions[name]
+            return nested
         except KeyError:
             missing = [name for name in self.action_names if name not in actions]
             raise RequestError.invalid(
@@ -274,17 +282,6 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
         return lambda values: values[single]
     if not names:
         return lambda values: structure
-    keys = _flat_keys(structure)
-    if keys is not None:
-        pairs = list(zip(keys, names, strict=True))
-
-        def nest(values: Mapping[str, Any]) -> dict[Any, Any]:
-            nested = {}
-            for key, name in pairs:
-                nested[key] = values[name]
-            return nested
-
-        return nest
     nest_leaves = structures.nester(structure)
     return lambda values: nest_leaves(iter([values[name] for name in names]))
 
