@@ -139,25 +139,30 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             received, and the connection is unusable. With `make(restart=...)` the step is LAST
             instead, and this is raised when there are no more attempts.
         """
-        connection = self._connection
-        if connection is None or self._supervision is not None:
-            return self._supervised_step(action)
-        # The look at the type saves 0.5 us, and a call.
-        request = self._codec.encode(action) if type(action) is dict else self._request(action)
-        pending = Pending(request, self._interpret_step, None, self._lifecycle)
-        try:
-            timestep: dm_env.TimeStep = connection._call(pending)
-        except BaseException as error:
-            connection.interrupted(error, (pending,))
-            raise
-        return timestep
+        return self._take_step(self._prepare_step(action))
 
-    def _supervised_step(self, action: Any) -> dm_env.TimeStep:
-        """`step` of an environment that is started again if it is lost, or that is closed."""
-        pending = self._start_step(self._prepare_step(action))
+    def _take_step(self, prepared: EncodedRequest) -> dm_env.TimeStep:
+        """Sends a step and waits for its answer: `_start_step` and `_finish_step`.
+
+        Args:
+          prepared: what `_prepare_step` returned.
+
+        Returns:
+          The TimeStep. Raises as `step` does.
+        """
+        connection = self._connection
+        if connection is not None and self._supervision is None:
+            pending = Pending(prepared, self._interpret_step, None, self._lifecycle)
+            try:
+                timestep: dm_env.TimeStep = connection._call(pending)
+            except BaseException as error:
+                connection.interrupted(error, (pending,))
+                raise
+            return timestep
+        pending = self._start_step(prepared)
         connection = self._connection
         try:
-            timestep: dm_env.TimeStep = self._finish_step(pending)
+            timestep = self._finish_step(pending)
         except BaseException as error:
             if connection is not None:
                 connection.interrupted(error, (pending,))

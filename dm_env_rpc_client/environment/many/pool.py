@@ -229,7 +229,7 @@ class EnvironmentPool:
         self.taken = [0]
         while True:
             try:
-                timestep = environment._finish_step(environment._start_step(prepared))
+                timestep = environment._take_step(prepared)
                 if not consume.put(0, timestep):
                     return
                 prepared = environment._prepare_step(NO_ACTION)
