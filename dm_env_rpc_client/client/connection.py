@@ -298,7 +298,7 @@ class Connection(BaseConnection):
         Returns:
           As `wait`.
         """
-        exchange, pipeline = self._stream.exchange, self._pipeline
+        exchange, pipeline = getattr(self._stream, "exchange", None), self._pipeline
         timeout, deadline = self._request_timeout, pending.deadline
         if timeout is not None and deadline is None:
             deadline = pending.deadline = time.monotonic() + timeout
@@ -310,7 +310,13 @@ class Connection(BaseConnection):
                     locks.take(self._reading, held)
                 if held:
                     self._leader = threading.get_ident()
-                    answer = exchange(pending.message, pipeline.begin, pending, self._write_lock)
+                    answer = exchange(
+                        pending.message,
+                        pipeline.begin,
+                        pending,
+                        self._write_lock,
+                        deadline is not None,
+                    )
                     if answer is not None:
                         pipeline.answer(answer)
                         pipeline.answered = None
@@ -324,12 +330,12 @@ class Connection(BaseConnection):
                 if held:
                     self._leader = None
                     self._reading.release()
+                    if self._sleepers:
+                        self._wake_sleeper()
         if pending.outcome is None:
             if not pending.is_sent:
                 self._send(pending)
             return self.wait(pending)
-        if self._sleepers:
-            self._wake_sleeper()
         result, failure = pending.outcome  # `result`, without the call.
         if failure is not None:
             raise failure
@@ -428,7 +434,9 @@ class Connection(BaseConnection):
         """Ends the stream, gracefully if no request is pending."""
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
         was_usable = self.poisoned_by is None
-        is_idle = was_usable and not self.in_flight
+        # A signal's handler may close a connection on which its thread is about to send.
+        is_leading = self._leader == threading.get_ident()
+        is_idle = was_usable and not self.in_flight and not is_leading
         try:
             self._fail_pending(closed)
             if was_usable:

@@ -183,11 +183,6 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             else requested_observations
         )
         self._nested_tensors = nested_tensors
-        # Whether a subclass does.
-        kind = type(self)
-        self._computes_returns = (
-            kind.reward is not BaseAdaptor.reward or kind.discount is not BaseAdaptor.discount
-        )
         self._unwrap_single = unwrap_single
         self._adopt(specs)
         self._extension_names = tuple(extensions or ())
@@ -390,8 +385,12 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             state, observations = self._codec.interpret(answer)
         if self._num_rows is not None:
             batches.check_step(observations, self._num_rows)
-        if step_type is _MID and not self._computes_returns:
-            # Most steps; `reward` and `discount` without their calls.
+        if (
+            step_type is _MID
+            and getattr(self.reward, "__func__", None) is _OWN_REWARD
+            and getattr(self.discount, "__func__", None) is _OWN_DISCOUNT
+        ):
+            # Most steps; these methods, which may be overridden, without their calls.
             reward = 0.0 if self._reward_spec is None else observations[REWARD]
             discount = 1.0 if self._discount_spec is None else observations[DISCOUNT]
         else:
@@ -495,3 +494,6 @@ def _adopt(
             for name in actions.names()
         },
     )
+
+
+_OWN_REWARD, _OWN_DISCOUNT = BaseAdaptor.reward, BaseAdaptor.discount

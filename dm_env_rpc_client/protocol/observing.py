@@ -125,9 +125,11 @@ class ObservedPipeline(Pipeline):
         return messages
 
     def begin(self, pending: Pending) -> bool:
+        # Before that: another thread may poison the pipeline, and report what has begun.
+        self._began[pending] = time.perf_counter()
         has_begun = super().begin(pending)
-        if has_begun:
-            self._began[pending] = time.perf_counter()
+        if not has_begun:
+            self._began.pop(pending, None)
         return has_begun
 
     def answer(self, message: envelopes.Buffer) -> Pending:

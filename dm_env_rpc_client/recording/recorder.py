@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError
@@ -35,7 +35,7 @@ from dm_env_rpc_client.recording.mcap_file import (
 )
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Exchange, Stream
+from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
 from dm_env_rpc_client.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -552,29 +552,8 @@ class RecordedStream(_Recorded):
         return self._stream.write(*messages)
 
     @property
-    def exchange(self) -> Exchange | None:
-        """That of the other stream, whose messages are recorded."""
-        exchange = self._stream.exchange
-        return None if exchange is None else functools.partial(self._exchange, exchange)
-
-    def _exchange(
-        self,
-        exchange: Exchange,
-        message: bytes,
-        begin: Callable[[Any], bool],
-        pending: Any,
-        writing: threading.Lock,
-    ) -> Buffer | None:
-        def begin_recorded(begun: Any) -> bool:
-            has_begun = begin(begun)
-            if has_begun:
-                self._recording.request(message)
-            return has_begun
-
-        answer = exchange(message, begin_recorded, pending, writing)
-        if answer is not None:
-            self._recording.answer(answer)
-        return answer
+    def exchange(self) -> None:
+        """None: the file may have to be waited for, while nothing of the socket is held."""
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
         """Returns the next message, recorded; None if none came in time."""

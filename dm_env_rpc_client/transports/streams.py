@@ -19,7 +19,9 @@ The decoder of the messages knows how their contents should be aligned.
 """
 
 
-Exchange: TypeAlias = Callable[[bytes, Callable[[Any], bool], Any, threading.Lock], Buffer | None]
+Exchange: TypeAlias = Callable[
+    [bytes, Callable[[Any], bool], Any, threading.Lock, bool], Buffer | None
+]
 """Sends a message and receives the next one; see `Stream.exchange`."""
 
 
@@ -54,9 +56,10 @@ class Stream(Protocol):
     def exchange(self) -> Exchange | None:
         """What sends a message and receives the next one, while nothing else is in flight.
 
-        It is for the thread that may read, and takes four arguments: the message; a function that
+        It is for the thread that may read, and takes five arguments: the message; a function that
         is called just before the message is sent, and whose False prevents that; the argument of
-        this function; and the lock of those that write, which is held until the message is sent.
+        this function; the lock of those that write, which is held until the message is sent; and
+        whether it has to return in a second or so, because there is a deadline.
         It returns the message that was received, or None if anything was not as usual. Then `write`
         sends the message unless the function has returned True, and `read` waits for the next one.
 

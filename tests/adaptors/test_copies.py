@@ -16,7 +16,7 @@ import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client import DmEnvAdaptor
-from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
+from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv, GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, serve
@@ -106,4 +106,20 @@ def test_a_copy_of_a_parallel_env(way: str) -> None:
         other.step({agent: other.action_space(agent).sample() for agent in other.agents})
         other.close()
         env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+        env.close()
+
+
+@pytest.mark.parametrize("way", ["pickle", "deepcopy"])
+def test_a_copy_of_a_served_gymnasium_environment_steps(way: str) -> None:
+    environment = WAYS[way](GymnasiumEnvironment(cart_pole()))
+    environment.reset()
+    assert environment.step(1).step_type is dm_env.StepType.MID
+
+
+def test_a_space_that_is_replaced_is_used() -> None:
+    with serve(cart_pole) as server:
+        env = gymnasium.make(REMOTE, address=server.address, disable_env_checker=True).unwrapped
+        env.reset(seed=1)
+        env.action_space = gymnasium.spaces.Dict({"action": gymnasium.spaces.Discrete(2)})
+        assert not env.step({"action": 1})[2]
         env.close()

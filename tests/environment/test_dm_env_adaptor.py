@@ -465,3 +465,12 @@ def test_threads_may_step_environments_of_their_own(catch_server: Server) -> Non
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(8))) == [None] * 8
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+def test_a_reward_that_is_overridden_in_an_object_is_that_of_every_step(
+    catch_server: Server,
+) -> None:
+    with make(catch_server.address) as env:
+        env.reward = lambda **_: 42.0  # type: ignore[method-assign]
+        env.reset()
+        assert env.step({"paddle": 1}).reward == 42.0

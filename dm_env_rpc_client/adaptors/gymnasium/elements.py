@@ -80,6 +80,15 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
 Converter: TypeAlias = Callable[[Any], Any]
 
 
+def without_converters(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns attributes that can be pickled: readers and writers cannot, and are made again."""
+    return {
+        name: value
+        for name, value in attributes.items()
+        if not name.startswith(("_read_", "_write_"))
+    }
+
+
 def to_structure(
     space: spaces.Space[Any], element: Any, name: str, count: int | None = None
 ) -> Any:
@@ -118,7 +127,7 @@ def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Con
 
 
 def _dict_writer(space: spaces.Dict, name: str, count: int | None) -> Converter:
-    keys = space.spaces.keys()
+    keys = dict(space.spaces).keys()
     parts = [
         (key, escaped(key), writer(part, f"{name}.{key}", count))
         for key, part in space.spaces.items()

@@ -90,13 +90,17 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         if description.reward_range is not None:
             self.reward_range = description.reward_range
         self._max_episode_steps = description.max_episode_steps
-        self._wire_action = action_writer(self.action_space)
-        self._read_observation = observation_reader(self.observation_space)
+        self._make_converters()
         self._is_running = False
         self._names = RemoteNames(lambda: self.environment.connection)
         self.render_mode = begin(env, description, render_mode)
         self.metadata = metadata_of(description, self.render_mode)
         env.on_restart(begin_again(description, self.render_mode))
+
+    def _make_converters(self) -> None:
+        self._converted = self.action_space, self.observation_space
+        self._wire_action = action_writer(self.action_space)
+        self._read_observation = observation_reader(self.observation_space)
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.environment, self._description, self.render_mode
@@ -175,6 +179,9 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         """
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
+        action_space, observation_space = self._converted
+        if self.action_space is not action_space or self.observation_space is not observation_space:
+            self._make_converters()  # Somebody has replaced one.
         timestep = self.environment.step(self._wire_action(action))
         try:
             is_last = timestep.step_type is _LAST

@@ -83,13 +83,23 @@ class GymnasiumEnvironment(dm_env.Environment):
         self.action_space, self.observation_space = (
             space_json.from_json(value, name) for name, value in self.spaces_json.items()
         )
-        self._read_action = elements.reader(self.action_space, "action", as_sampled=True)
-        self._write_observation = elements.writer(self.observation_space, OBSERVATION)
+        self._make_converters()
         self._is_running = False
         # Whether nobody was told of the end of the episode, because its last step was refused.
         self._was_end_lost = False
         self._calls = ServedCalls()
         self._info: Mapping[str, Any] = {}
+
+    def _make_converters(self) -> None:
+        self._read_action = elements.reader(self.action_space, "action", as_sampled=True)
+        self._write_observation = elements.writer(self.observation_space, OBSERVATION)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return elements.without_converters(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_converters()
 
     @property
     def info(self) -> Mapping[str, Any]:

@@ -123,10 +123,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         self._action_space, self._observation_space = (
             space_json.from_json(value, name) for name, value in self._spaces_json.items()
         )
-        self._read_actions = elements.reader(self._action_space, "action", of_rows=True)
-        self._write_observations = elements.writer(
-            self._observation_space, OBSERVATION, self.num_envs
-        )
+        self._make_converters()
         self._has_seed_lists = isinstance(
             env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
@@ -218,6 +215,19 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         is_first = np.ones(self.num_envs, bool) if mask is None else mask
         self._step_type = np.where(is_first, _FIRST, self._step_type)
         return dm_env.restart(self._observed(observation, self._step_type))
+
+    def _make_converters(self) -> None:
+        self._read_actions = elements.reader(self._action_space, "action", of_rows=True)
+        self._write_observations = elements.writer(
+            self._observation_space, OBSERVATION, self.num_envs
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return elements.without_converters(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_converters()
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""

@@ -410,6 +410,7 @@ class ClientConnection:
         begin: Callable[[Any], bool],
         pending: Any,
         writing: threading.Lock,
+        is_due: bool,
     ) -> Buffer | None:
         """Sends a message on a plain socket and receives the next one; see `Stream.exchange`.
 
@@ -418,11 +419,16 @@ class ClientConnection:
         `advance` goes on with it. An interrupt loses the stream, which is the only one here.
         """
         sending, framing, receiver = self.sending, self._framing, self._receiver
+        held: list[bool] = []
         me = threading.get_ident()
         try:
             polling.threads.add(me)  # `at_work`, without its calls.
-            with self._receiving:
-                with writing, self.lock:
+            # Whoever writes may wait for who receives, so nobody waits here the other way round.
+            with writing:
+                locks.take(self._receiving, held)
+                if not held:
+                    return None
+                with self.lock:
                     if (
                         call.messages
                         or sending.outbound
@@ -448,28 +454,39 @@ class ClientConnection:
                         count = 0
                     except OSError:
                         count = len(frame)  # What the server said before is received.
-                    self._is_torn = False
                     if count != len(frame):
                         sending.outbound.append(memoryview(frame)[count:])
+                    self._is_torn = False
+                    if sending.outbound:
                         return None
-                receiver.buffers = framing.memory
-                look = receiver.receive
-                if not (self._busy_wait.spin(look, self._at_once) or look(0)):
-                    receiver.buffers = None
-                    self.judge()
-                    return None
-                with self.lock:
-                    whole = framing.whole(receiver.counts[0], call.number, call.assembler)
-                    if whole is None:
-                        self._make(self._take_received)
-                        return call.messages.popleft() if call.messages else None
-                    receiver.counts.clear()
-                    receiver.buffers = None
-                    return bytearray(whole)
+            receiver.buffers = framing.memory
+            look = receiver.receive
+            has_received = self._busy_wait.spin(look, self._at_once)
+            if not has_received and not is_due:
+                has_received = look(0)
+            elif not has_received and self._readable(LOOK_SECONDS):
+                has_received = look(self._at_once)
+            if not has_received:
+                receiver.buffers = None
+                self.judge()
+                return None
+            with self.lock:
+                whole = framing.whole(receiver.counts[0], call.number, call.assembler)
+                if whole is None:
+                    self._make(self._take_received)
+                    return call.messages.popleft() if call.messages else None
+                receiver.counts.clear()
+                receiver.buffers = None
+                return bytearray(whole)
         finally:
             polling.threads.discard(me)
+            if held:
+                self._receiving.release()
             if self.is_closed:
                 self._dispose_unless_receiving()
+            if self._waiters:
+                # As in `advance`: another stream was opened meanwhile.
+                time.sleep(_YIELD_SECONDS)
 
     def advance(self, call: ClientStream, deadline: float | None) -> bool:
         """Waits until the socket is ready, and then sends and receives what there is.
@@ -508,12 +525,13 @@ class ClientConnection:
                 if wait > polling.SPIN_SECONDS and not self.sending.outbound:
                     look = self._receive_tls if self._is_tls else self._receiver.receive
                     has_received = self._busy_wait.spin(look, self._at_once)
-                    if not has_received and self._at_once and wait > 0.99 * LOOK_SECONDS:
-                        # Waits and receives in one system call.
+                    if not has_received and self._at_once and deadline is None:
+                        # Waits and receives in one system call. It begins its second again after
+                        # each signal, so that a profiler's would keep a deadline from passing.
                         has_received = look(0)
                         if not has_received:
                             self.judge()
-                            return deadline is None or time.monotonic() < deadline
+                            return True
                     if has_received:
                         with self.lock:  # `_parse`, without the call.
                             self._make(self._take_received)

@@ -178,7 +178,6 @@ class Framing:
 
     def drop_content(self, stream: int) -> None:
         """Discards what is still received on a stream; it may still be sent on."""
-        self._head_count = -1  # `whole` asks again.
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None
@@ -249,25 +248,29 @@ class Framing:
           The message, to be copied before more is received; None leaves everything to `received`.
         """
         memory = self._buffer.memory
+        size = count - FRAME_HEADER.size
+        # The windows are opened by `received`, which has the errors of that, too.
+        if (
+            self.receiving.get(stream) is not assembler  # It has ended.
+            or assembler.partial is not None
+            or assembler.prefix
+            or (self._unacknowledged + size) << 1 >= self._window
+            or (assembler.unacknowledged + size) << 1 >= assembler.window
+        ):
+            return None
         is_known = count == self._head_count and memory[:_HEAD_BYTES] == self._head
         if not is_known and not self._learn_head(count, stream, assembler):
             return None
-        size = count - FRAME_HEADER.size
         self.receptions += 1
         self._frames_without_content = 0
         self._unacknowledged += size
         assembler.unacknowledged += size
-        if (
-            self._unacknowledged << 1 >= self._window
-            or assembler.unacknowledged << 1 >= assembler.window
-        ):
-            self._open_windows(stream, assembler)
         return memory[_HEAD_BYTES:count]
 
     def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
         """Remembers what stands before a message that is a frame of its own; whether it is one."""
         memory, size = self._buffer.memory, count - _HEAD_BYTES
-        if size < 0 or self.receiving.get(stream) is not assembler or not assembler.fits(size):
+        if size < 0 or not assembler.fits(size):
             return False
         total = size + MESSAGE_PREFIX.size
         head = frame_header(total, DATA, 0, stream) + MESSAGE_PREFIX.pack(0, size)

@@ -35,6 +35,8 @@ class MessageAssembler:
       messages: as the argument.
       window: as the argument.
       unacknowledged: bytes of content since the window of the stream was last opened.
+      partial: the memory of a message that has begun; None between two messages.
+      prefix: a part of a prefix that has begun.
       is_held: whether the window is not to be opened, because messages wait to be answered.
     """
 
@@ -42,10 +44,10 @@ class MessageAssembler:
         "_allocate",
         "_filled",
         "_max_message_bytes",
-        "_message",
-        "_prefix",
         "is_held",
         "messages",
+        "partial",
+        "prefix",
         "unacknowledged",
         "window",
     )
@@ -63,18 +65,18 @@ class MessageAssembler:
         self.is_held = False
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
-        self._prefix = b""
-        self._message: memoryview | None = None
+        self.prefix = b""
+        self.partial: memoryview | None = None
         self._filled = 0
 
     @property
     def is_in_message(self) -> bool:
         """Whether a message has begun and is not complete."""
-        return self._message is not None or bool(self._prefix)
+        return self.partial is not None or bool(self.prefix)
 
     def fits(self, size: int) -> bool:
-        """Whether a message of so many bytes may come next."""
-        return not self.is_in_message and size <= self._max_message_bytes
+        """Whether a message of so many bytes may come."""
+        return size <= self._max_message_bytes
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
         """Takes the content of a frame if it is exactly one message, as most frames are.
@@ -91,8 +93,8 @@ class MessageAssembler:
         if (
             length != size - _PREFIX_BYTES
             or compressed
-            or self._message is not None
-            or self._prefix
+            or self.partial is not None
+            or self.prefix
             or length > self._max_message_bytes
         ):
             return False
@@ -106,20 +108,20 @@ class MessageAssembler:
           RefusedMessageError: a message is compressed, or too large.
         """
         while start < stop:
-            if self._message is not None:
-                count = min(stop - start, len(self._message) - self._filled)
-                self._message[self._filled : self._filled + count] = memory[start : start + count]
+            if self.partial is not None:
+                count = min(stop - start, len(self.partial) - self._filled)
+                self.partial[self._filled : self._filled + count] = memory[start : start + count]
                 self.filled(count)
                 start += count
                 continue
-            if self._prefix or stop - start < _PREFIX_BYTES:
-                taken = bytes(memory[start : min(stop, start + _PREFIX_BYTES - len(self._prefix))])
+            if self.prefix or stop - start < _PREFIX_BYTES:
+                taken = bytes(memory[start : min(stop, start + _PREFIX_BYTES - len(self.prefix))])
                 start += len(taken)
-                self._prefix += taken
-                if len(self._prefix) < _PREFIX_BYTES:
+                self.prefix += taken
+                if len(self.prefix) < _PREFIX_BYTES:
                     return
-                compressed, size = MESSAGE_PREFIX.unpack(self._prefix)
-                self._prefix = b""
+                compressed, size = MESSAGE_PREFIX.unpack(self.prefix)
+                self.prefix = b""
             else:
                 compressed, size = MESSAGE_PREFIX.unpack_from(memory, start)
                 start += _PREFIX_BYTES
@@ -128,7 +130,7 @@ class MessageAssembler:
                 self.messages.append(bytearray(memory[start : start + size]))
                 start += size
             else:
-                self._message = self._allocate(size)
+                self.partial = self._allocate(size)
                 self._filled = 0
 
     def direct(self, most: int) -> memoryview | None:
@@ -141,18 +143,18 @@ class MessageAssembler:
           Memory of the message that has begun; None if there is none. What is put there is
           reported to `filled`.
         """
-        if self._message is None:
+        if self.partial is None:
             return None
-        return self._message[self._filled : self._filled + most]
+        return self.partial[self._filled : self._filled + most]
 
     def filled(self, count: int) -> None:
         """Reports `count` bytes of content that were put where `direct` said."""
-        message = self._message
+        message = self.partial
         assert message is not None
         self._filled += count
         if self._filled == len(message):
             self.messages.append(message)
-            self._message = None
+            self.partial = None
 
     def _check(self, compressed: int, size: int) -> None:
         if compressed:

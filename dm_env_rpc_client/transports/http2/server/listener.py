@@ -294,6 +294,9 @@ class Http2Listener(Listener):
                 if message is not None:
                     if not served.is_closed:
                         self._answering.request(served, message, True)
+                    if connection.half.framing.sending.outbound:
+                        with connection.lock:
+                            connection.flush()
                     return
                 mask = 0  # It was received.
             if connection.is_encrypting:

@@ -5,6 +5,7 @@ What is unusual at any point is left to the general way, and is never noticed by
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 import signal
 import socket
@@ -25,6 +26,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.protocol.pipeline import Pipeline
 from dm_env_rpc_client.transports.http2.client import connection as http2_connection
 from tests.support.scripted import extension, settles
+from tests.support.stopwatch import time_limit
 from tests.transports import frames
 from tests.transports.frames import data, frame, grpc_message, window_update
 from tests.transports.raw_server import echoed, greet, next_frame, raw_server, until_closed
@@ -333,3 +335,85 @@ def test_a_message_that_does_not_change_is_known_by_its_head() -> None:
             assert connection.send(numbered(number)) == extension(7)
         with pytest.raises((ProtocolError, ConnectionLostError)):
             connection.send(numbered(3))
+
+
+@pytest.mark.parametrize("behind", [window_update(0, 1), frame(frames.PING, bytes(8))])
+def test_two_threads_do_not_wait_for_each_other(behind: bytes) -> None:
+    """One is about to exchange while the other looks at what has come behind its answer."""
+    count = 3_000
+
+    def script(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greet(connection)
+        connection.sendall(window_update(0, 1 << 30))
+        number = next_request(connection)
+        connection.sendall(window_update(1, 1 << 30) + data(answer_to(number)))
+        while True:
+            connection.sendall(data(answer_to(next_request(connection))))
+            connection.sendall(behind)
+
+    def ask(first: int) -> int:
+        return sum(
+            connection.send(numbered(number)).value == numbered(number).value
+            for number in range(first, first + count)
+        )
+
+    with (
+        raw_server(script) as address,
+        connect(address, request_timeout=30) as connection,
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+        connection.send(numbered(0))
+        assert list(pool.map(ask, (1, 100_000))) == [count, count]
+
+
+def test_a_part_of_an_answer_is_no_answer() -> None:
+    """The second frame of an answer looks like the one before, to the last byte."""
+    usual = answer_to(5)
+
+    def script(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greet(connection)
+        for _ in range(3):
+            next_request(connection)
+            connection.sendall(data(usual))
+        next_request(connection)
+        request = numbered(6)
+        request.value += usual
+        response = dm_env_rpc_pb2.EnvironmentResponse(extension=request)
+        whole = grpc_message(response.SerializeToString())
+        assert whole.endswith(usual)
+        connection.sendall(data(whole[: -len(usual)]))
+        go_on.wait(30)
+        connection.sendall(data(usual))
+        until_closed(connection)
+
+    go_on = threading.Event()
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        for number in range(3):
+            assert connection.send(numbered(number)).value == numbered(5).value
+        pending = connection.start(numbered(3))
+        stream: Any = connection._stream
+
+        def has_begun() -> bool:
+            is_over = connection.poll(pending)
+            return not is_over and bool(stream._call.assembler.is_in_message)
+
+        assert settles(has_begun)
+        go_on.set()
+        assert connection.wait(pending).value == numbered(6).value + usual
+
+
+def test_a_deadline_holds_beside_a_timer_that_interrupts_each_wait() -> None:
+    """As a profiler has one."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        with raw_server(_no_answer) as address, connect(address, request_timeout=2) as connection:
+            for number in range(2):
+                connection.send(numbered(number))
+            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+            with time_limit(10), pytest.raises(DeadlineExceededError):
+                connection.send(numbered(2))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

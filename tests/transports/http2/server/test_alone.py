@@ -5,11 +5,13 @@ They are answered without a queue. What is unusual goes the general way, in the 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from dm_env_rpc_client.transports.http2.server import answering
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from tests.support.scripted import settles
 from tests.transports import frames
@@ -174,3 +176,72 @@ def test_a_failing_stream_ends_with_its_status(host: Host, client: RawClient) ->
     client.send(requests(1, b"echo:late"))
     assert client.ping()
     assert len(client.answers(1)) == 3
+
+
+def test_a_part_of_a_message_is_no_request(client: RawClient) -> None:
+    """The second frame of a request looks like the one before, to the last byte."""
+    client.send(request(1))
+    for number in range(3):
+        client.send(requests(1, b"echo:ABCD"))
+        assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
+    inner = grpc_message(b"echo:EVIL")
+    whole = grpc_message(b"echo:1234" + inner)
+    client.send(data(whole[:14]))
+    assert client.ping()
+    client.send(data(whole[14:]))
+    assert client.read_until(lambda: len(client.answers(1)) == 4)
+    assert client.answers(1)[3] == b"1234" + inner
+
+
+def test_a_request_behind_the_end_is_refused(host: Host, client: RawClient) -> None:
+    client.send(request(1))
+    for number in range(3):
+        client.send(requests(1, b"echo:x"))
+        assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
+    with host.blocking() as go_on:
+        client.send(requests(1, b"block:"))
+        client.send(data(b"", frames.END_STREAM))
+        assert client.ping()
+        client.send(requests(1, b"echo:x"))
+        assert client.ping()
+        go_on.set()
+    assert client.read_until(lambda: client.status(1) == "0" or client.reset_code(1) is not None)
+    assert client.answers(1)[3:] in ([], [b""])
+
+
+def test_more_than_the_window_ends_the_connection_as_a_violation(
+    host: Host, client: RawClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.send(request(1))
+    for number in range(3):
+        client.send(requests(1, b"echo:x"))
+        assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
+    with host.blocking() as go_on:
+        client.send(requests(1, b"block:"))
+        for _ in range(200):  # Its window stays closed, and it sends nevertheless.
+            if not client.send(requests(1, b"echo:" + bytes(16_000))) or not client.ping(5.0):
+                break
+        ended = client.reset_code(1) is not None or client.goaway_code() is not None
+        go_on.set()
+    assert ended
+    assert "serving" not in caplog.text
+
+
+def test_a_client_is_told_if_there_is_no_thread(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if "serves a stream" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    client.send(request(1))
+    for number in range(3):
+        client.send(requests(1, b"echo:x"))
+        assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(answering, "_SLOW_SECONDS", -1.0)  # So that it is for a thread.
+    client.send(requests(1, b"echo:y"))
+    assert client.read_until(lambda: client.status(1) == "8")
