@@ -151,18 +151,15 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           The TimeStep. Raises as `step` does.
         """
         connection = self._connection
+        wait: Callable[[Pending], Any] = self._finish_step
         if connection is not None and self._supervision is None:
             pending = Pending(prepared, self._interpret_step, None, self._lifecycle)
-            try:
-                timestep: dm_env.TimeStep = connection._call(pending)
-            except BaseException as error:
-                connection.interrupted(error, (pending,))
-                raise
-            return timestep
-        pending = self._start_step(prepared)
-        connection = self._connection
+            wait = connection._call
+        else:
+            pending = self._start_step(prepared)
+            connection = self._connection
         try:
-            timestep = self._finish_step(pending)
+            timestep: dm_env.TimeStep = wait(pending)
         except BaseException as error:
             if connection is not None:
                 connection.interrupted(error, (pending,))

@@ -74,7 +74,7 @@ class ReachOptions:
         check_credentials(self.credentials)
         arguments.flag("insecure", self.insecure)
         object.__setattr__(self, "metadata", check_metadata(self.metadata))
-        self.sent_metadata()
+        self.sent_metadata()  # Which checks the token.
 
     def sent_metadata(self) -> Metadata | None:
         """Returns the metadata of a call, which carries the token."""

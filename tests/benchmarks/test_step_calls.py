@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks.step_calls import counted
 
 MOST = {"dm_env": (24, 27), "Gymnasium": (35, 34)}
-"""By way, at the client and at the server, the environment of the examples among them."""
+"""By way: the most calls at the client and at the server, whose examples are counted, too."""
 
 
 @pytest.mark.parametrize("way", MOST)

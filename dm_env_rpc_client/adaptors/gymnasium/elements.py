@@ -21,6 +21,7 @@ one; its arrays, and its strings, are stacked along a new first axis.
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -80,13 +81,23 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
 Converter: TypeAlias = Callable[[Any], Any]
 
 
-def without_converters(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns attributes that can be pickled: readers and writers cannot, and are made again."""
-    return {
-        name: value
-        for name, value in attributes.items()
-        if not name.startswith(("_read_", "_write_"))
-    }
+class Converting(abc.ABC):
+    """An object that keeps readers and writers, which cannot be pickled: a copy makes its own.
+
+    They are attributes whose names begin with `_read_` or `_write_`.
+    """
+
+    @abc.abstractmethod
+    def _make_converters(self) -> None:
+        """Makes the readers and writers, from other attributes."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        prefixes = ("_read_", "_write_")
+        return {name: own for name, own in vars(self).items() if not name.startswith(prefixes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_converters()
 
 
 def to_structure(

@@ -41,7 +41,7 @@ OBSERVATION = "observation"
 """The observation of the environment beside `EXTRAS`."""
 
 
-class GymnasiumEnvironment(dm_env.Environment):
+class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     """Steps a Gymnasium environment, for instance to serve it.
 
     The last TimeStep of an episode has discount 0 if Gymnasium calls the episode terminated, and 1
@@ -93,13 +93,6 @@ class GymnasiumEnvironment(dm_env.Environment):
     def _make_converters(self) -> None:
         self._read_action = elements.reader(self.action_space, "action", as_sampled=True)
         self._write_observation = elements.writer(self.observation_space, OBSERVATION)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return elements.without_converters(vars(self))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._make_converters()
 
     @property
     def info(self) -> Mapping[str, Any]:

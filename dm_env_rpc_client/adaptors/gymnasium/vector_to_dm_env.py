@@ -74,7 +74,7 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
     )
 
 
-class GymnasiumVectorEnvironment(dm_env.Environment):
+class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     """Steps a Gymnasium vector environment, for instance to serve it.
 
     A row whose episode is terminated or truncated is LAST, with discount 0 if it is terminated and
@@ -221,13 +221,6 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         self._write_observations = elements.writer(
             self._observation_space, OBSERVATION, self.num_envs
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return elements.without_converters(vars(self))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._make_converters()
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""

@@ -179,10 +179,7 @@ class ServerConnection:
                 self.has_ended = not count
                 framing.received(count)
                 return None
-            request = bytes(message)
-            if sending.outbound:
-                self.flush()  # That the window is open again.
-        return request
+            return bytes(message)
 
     def _receive(self) -> bool:
         """Receives once and parses it; False if there may be more at once."""
