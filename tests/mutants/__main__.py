@@ -4,6 +4,7 @@
     python -m tests.mutants dm_env_rpc_client/server --seed 7 --count 60 --json found.json
     python -m tests.mutants FILE --list          # all mutants, without a run
     python -m tests.mutants FILE --only FILE:12:8:removed
+    python -m pytest --cov --cov-context=test && python -m tests.mutants FILE --measured .coverage
 
 A mutant is a file with one change: a comparison, an operator, a number, a condition, or a
 statement that is removed. For each one the tests that concern the file run in a copy of the
@@ -25,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.mutants.changes import Mutant, mutants_of
-from tests.mutants.concern import concerning
+from tests.mutants.concern import concerning, covering
 from tests.mutants.trying import Copy, Found, copied
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many run at a time; default: 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes what was found")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="in place of the chosen tests")
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE", help="coverage with a context for each test"
+    )
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this mutant")
     parser.add_argument("--list", action="store_true", help="list all mutants, and try none")
     options = parser.parse_args(arguments)
@@ -82,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(*mutants, sep="\n")
         return 0
-    results, failing = _try(mutants, options.tests, options.jobs)
+    results, failing = _try(mutants, options.tests, options.measured, options.jobs)
     survived = [mutant for mutant, found in results if not found.noticed_by]
     if options.json:
         options.json.write_text(json.dumps(_report(options.seed, results, failing), indent=1))
@@ -95,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _try(
-    mutants: Sequence[Mutant], tests: Sequence[str] | None, jobs: int
+    mutants: Sequence[Mutant], tests: Sequence[str] | None, measured: Path | None, jobs: int
 ) -> tuple[list[tuple[Mutant, Found]], list[str]]:
     """Returns what became of each mutant, and the tests that fail without one."""
     results: list[tuple[Mutant, Found]] = []
@@ -108,7 +112,7 @@ def _try(
         def notice(mutant: Mutant) -> Found:
             copy = free.get()
             try:
-                return copy.notice(mutant, [tests] if tests else concerning(mutant.path, ROOT))
+                return copy.notice(mutant, [tests] if tests else _groups(mutant, measured))
             finally:
                 free.put(copy)
 
@@ -122,6 +126,13 @@ def _try(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return results, sorted({name for copy in copies for name in copy.failing})
+
+
+def _groups(mutant: Mutant, measured: Path | None) -> list[list[str]]:
+    groups = concerning(mutant.path, ROOT)
+    if measured is not None:
+        groups.insert(0, covering(mutant.path, mutant.line, measured, ROOT))
+    return groups
 
 
 def _tell(results: Sequence[tuple[Mutant, Found]], count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,57 @@ def concerning(path: str, root: Path) -> list[list[str]]:
     room = mirrored.parts[1]
     rest = [] if mirrored == Path("tests", room) else [f"tests/{room}"]
     return [near, [mirrored.as_posix()], [*rest, *_ALSO.get(room, [])]]
+
+
+_MOST = 200
+"""As many tests of a line are run before the groups, which may have all of them."""
+
+_LINES_ABOVE = 5
+"""How far above a part of a statement its first line may be."""
+
+
+def covering(path: str, line: int, measured: Path, root: Path) -> list[str]:
+    """Returns tests that run a line, those of the nearest files first, in turns from each file.
+
+    What only another process runs, or an import, has none.
+
+    Args:
+      path: a file of the package, relative to the checkout.
+      line: its number there.
+      measured: data of coverage with a context for each test (`pytest --cov --cov-context=test`).
+      root: the checkout.
+    """
+    of_lines = _measured(measured).get(path, {})
+    near = concerning(path, root)[0]
+    for each in range(line, max(0, line - _LINES_ABOVE), -1):
+        tests = of_lines.get(each, ())
+        by_file: dict[str, list[str]] = {}
+        for name in tests:
+            by_file.setdefault(name.partition("::")[0], []).append(name)
+        files = sorted(by_file, key=lambda file: (file not in near, file))
+        turns = itertools.zip_longest(*(by_file[file] for file in files))
+        found = [name for turn in turns for name in turn if name is not None]
+        if found:
+            return found[:_MOST]
+    return []
+
+
+@functools.cache
+def _measured(measured: Path) -> dict[str, dict[int, list[str]]]:
+    """The tests of each line of each file."""
+    from coverage import CoverageData
+
+    data = CoverageData(str(measured))
+    data.read()
+    found = {}
+    for file in data.measured_files():
+        inside = file.rpartition(f"/{PACKAGE}/")[2]
+        contexts = data.contexts_by_lineno(file)
+        found[f"{PACKAGE}/{inside}"] = {
+            line: sorted({name.rpartition("|")[0] for name in names if "|" in name})
+            for line, names in contexts.items()
+        }
+    return found
 
 
 def _is_named_after(path: Path, name: str, folder: Path) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from coverage import CoverageData
 
 from tests.mutants import __main__ as command
 from tests.mutants.changes import mutants_of
-from tests.mutants.concern import concerning
+from tests.mutants.concern import concerning, covering
 from tests.mutants.trying import Copy, copied
 
 CODE = '''"""Says something."""
@@ -141,6 +142,36 @@ def test_the_command_says_which_survive(
     assert [each["name"] for each in found["mutants"]] == names
     assert [bool(each["noticed_by"]) for each in found["mutants"]] == [False, True]
     assert command.main([str(path), *options, only[1]]) == 0
+
+
+def test_tests_that_run_the_line_are_run_first(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(command, "ROOT", root.resolve())
+    measured = tmp_path / "measured"
+    name = "tests/test_half.py::test_half"
+    data = CoverageData(str(measured))
+    for context, lines in (
+        ("", {3, 6}),
+        (f"{name}|setup", {8}),
+        (f"{name}|run", {8, 10}),
+        ("tests/test_other.py::test_more|run", {10}),
+    ):
+        data.set_context(context)
+        data.add_lines({str(root / "dm_env_rpc_client" / "numbers.py"): lines})
+    data.write()
+    number = "dm_env_rpc_client/numbers.py"
+    found = [covering(number, line, measured, root) for line in (3, 6, 8, 9, 10)]
+    other = "tests/test_other.py::test_more"
+    assert found == [[], [], [name], [name], [name, other]]
+    (root / "tests" / "test_other.py").write_text("def test_more(): pass\n")
+    only = f"--only={number}:10:21:constant"
+    path = str(root / "dm_env_rpc_client")
+    assert command.main([path, only, "--measured", str(measured)]) == 0
+    assert f"noticed by {name}" in capsys.readouterr().err
 
 
 def test_a_seed_picks_the_same_mutants() -> None:
