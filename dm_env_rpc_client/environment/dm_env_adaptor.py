@@ -150,21 +150,28 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         Returns:
           The TimeStep. Raises as `step` does.
         """
-        connection = self._connection
-        wait: Callable[[Pending], Any] = self._finish_step
-        if connection is not None and self._supervision is None:
-            pending = Pending(prepared, self._interpret_step, None, self._lifecycle)
-            wait = connection._call
-        else:
-            pending = self._start_step(prepared)
-            connection = self._connection
+        connection = self._connection or self._open_connection()
+        pending = Pending(prepared, self._interpret_step, None, self._lifecycle)
         try:
-            timestep: dm_env.TimeStep = wait(pending)
+            timestep: dm_env.TimeStep = connection._call(pending)
         except BaseException as error:
-            if connection is not None:
-                connection.interrupted(error, (pending,))
-            raise
+            connection.interrupted(error, (pending,))
+            return self._instead(error, connection)
         return timestep
+
+    def _instead(self, error: BaseException, connection: Connection) -> dm_env.TimeStep:
+        """Returns the TimeStep in place of one that is lost, if the environment is restarted.
+
+        Args:
+          error: why there is none; raised if nothing restarts the environment.
+          connection: on which the step was sent.
+        """
+        if not isinstance(error, DmEnvRpcClientError):
+            raise error
+        self._lose(error, connection)
+        lost = self._lost_step()
+        # A sequence that has not begun is begun anew.
+        return self.step({}) if lost is None else lost
 
     def _prepare_step(self, action: Any) -> EncodedRequest:
         """Validates and packs an action, and sends nothing.
@@ -237,10 +244,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         try:
             return connection.wait(pending)
         except DmEnvRpcClientError as error:
-            self._lose(error, connection)
-            lost = self._lost_step()
-            # A sequence that has not begun is begun anew.
-            return self.step({}) if lost is None else lost
+            return self._instead(error, connection)
 
     def _interrupted(self, error: BaseException) -> None:
         """Makes the connection unusable if a signal's handler has interrupted a caller of `step`.

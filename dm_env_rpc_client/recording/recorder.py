@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import RecordingError
@@ -35,7 +35,7 @@ from dm_env_rpc_client.recording.mcap_file import (
 )
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
+from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Exchange, Stream
 from dm_env_rpc_client.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -552,8 +552,33 @@ class RecordedStream(_Recorded):
         return self._stream.write(*messages)
 
     @property
-    def exchange(self) -> None:
-        """None: the file may have to be waited for, while nothing of the socket is held."""
+    def exchange(self) -> Exchange | None:
+        """Sends and receives as the other stream does, and records both; None if it cannot."""
+        return None if self._stream.exchange is None else self._exchange
+
+    def _exchange(
+        self,
+        message: bytes,
+        begin: Callable[[Any], bool],
+        pending: Any,
+        writing: threading.Lock,
+        is_due: bool,
+    ) -> Buffer | None:
+        exchange = self._stream.exchange
+        if exchange is None:
+            return None
+
+        def begin_recorded(pending: Any) -> bool:
+            has_begun = begin(pending)
+            if has_begun:
+                # The socket is held here. Whoever records the answer waits for the disk.
+                self._recording.request(message, may_block=False)
+            return has_begun
+
+        answer = exchange(message, begin_recorded, pending, writing, is_due)
+        if answer is not None:
+            self._recording.answer(answer)
+        return answer
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
         """Returns the next message, recorded; None if none came in time."""

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +22,12 @@ from dm_env_rpc_client import (
     ProtocolError,
     connect,
     dm_env_rpc_pb2,
+    make,
 )
 from dm_env_rpc_client.protocol.pipeline import Pipeline
+from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.client import connection as http2_connection
+from tests.recording.sessions import entries
 from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
@@ -126,11 +130,16 @@ FORMS = [
 ]
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_answers_in_every_form_reach_their_requests(
-    form: Callable[[int], Iterator[bytes]], counted: Callable[[], Counted]
+    form: Callable[[int], Iterator[bytes]],
+    counted: Callable[[], Counted],
+    is_recorded: bool,
+    tmp_path: Path,
 ) -> None:
     """Each form comes between answers as usual, whose size changes, too."""
+    record = tmp_path / "recorded.mcap" if is_recorded else None
 
     def script(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,12 +148,23 @@ def test_answers_in_every_form_reach_their_requests(
             for part in form_of(next_request(connection)):
                 connection.sendall(part)
 
-    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+    numbers = [*range(100), *range(1 << 20, (1 << 20) + 100)]
+    with (
+        raw_server(script) as address,
+        connect(address, request_timeout=20, record=record) as connection,
+    ):
         counts = counted()
-        for number in (*range(100), *range(1 << 20, (1 << 20) + 100)):
+        for number in numbers:
             assert connection.send(numbered(number)).value == numbered(number).value
         assert counts.begun >= 100  # A PING that is there makes a request go the general way.
         assert counts.answered >= 90
+    if record is not None:
+        found = [(entry.is_request, entry.message) for entry in entries(record)]
+        assert found == [
+            (kind is dm_env_rpc_pb2.EnvironmentRequest, kind(extension=each).SerializeToString())
+            for each in map(numbered, numbers)
+            for kind in (dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse)
+        ]
 
 
 def test_a_closed_window_is_waited_for(counted: Callable[[], Counted]) -> None:
@@ -414,3 +434,16 @@ def test_a_deadline_holds_beside_a_timer_that_interrupts_each_wait() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_steps_of_an_environment_that_is_restarted_go_this_way_too(
+    restart: bool, counted: Callable[[], Counted]
+) -> None:
+    counts = counted()
+    with serve(Catch) as server, make(server.address, restart=restart) as env:
+        env.reset()
+        before = counts.answered
+        for _ in range(50):
+            env.step({"paddle": 1})
+        assert counts.answered == before + 50
