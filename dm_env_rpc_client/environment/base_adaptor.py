@@ -141,6 +141,9 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 _RUNNING = State.RUNNING
 _FIRST, _MID = dm_env.StepType.FIRST, dm_env.StepType.MID
 
+# That of a named tuple is a function of Python, which every step would call.
+_new = tuple.__new__
+
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
 """What the codec makes from the answer to a step."""
 
@@ -380,7 +383,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         # Most steps are MID; without a call.
         step_type = _MID if before is after is _RUNNING else lifecycle.step_type(before, after)
         if type(answer) is UnreadStep:
-            state, observations = answer.read()  # Most steps; without a call.
+            state, observations = answer.state, answer.read()  # Most steps; without two calls.
         else:
             state, observations = self._codec.interpret(answer)
         if self._num_rows is not None:
@@ -403,7 +406,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             observation = observations[OBSERVATION]
         elif self._is_nested:
             observation = nesting.nest(observations, nesting.SEPARATOR)
-        timestep = dm_env.TimeStep(step_type, reward, discount, observation)
+        timestep = _new(dm_env.TimeStep, (step_type, reward, discount, observation))
         if self._supervision is not None:
             self._supervision.saw(timestep)
         return timestep

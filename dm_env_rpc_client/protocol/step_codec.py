@@ -203,7 +203,7 @@ class StepCodec:
           ProtocolError: a requested observation is missing or violates its spec.
         """
         if isinstance(answer, UnreadStep):
-            return answer.read()
+            return StepAnswer(answer.state, answer.read())
         if isinstance(answer, StepAnswer):
             return answer
         received = answer.observations

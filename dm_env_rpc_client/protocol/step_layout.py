@@ -61,15 +61,15 @@ class UnreadStep:
         self.message = message
         self.found = found
 
-    def read(self) -> StepAnswer:
-        """Returns the contents."""
+    def read(self) -> dict[str, Any]:
+        """Returns the observations."""
         layout, message, found = self.layout, self.message, self.found
         values = layout.template.copy()
         for place, slot, scalar in layout.scalars:
             values[place] = scalar(found[slot])
         for place, read_elements, block in layout.arrays:
             values[place] = read_elements(message, block)
-        return StepAnswer(self.state, dict(zip(layout.names, values, strict=True)))
+        return dict(zip(layout.names, values, strict=True))
 
 
 class FoundEntry(NamedTuple):

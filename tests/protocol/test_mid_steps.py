@@ -52,7 +52,7 @@ def test_rows_have_the_values_of_each_step(
             uid: random_value(dtype, shape, rng) for uid, (dtype, shape) in enumerate(kinds, 1)
         }
         steps.append(taken(codec, response({**values, 9: first[9]})))
-    alone = [step.read().observations for step in steps]
+    alone = [step.read() for step in steps]
     mid = MidSteps(steps)
     assert len(mid) == len(rows)
     consecutive = rows == list(range(rows[0], rows[0] + len(rows)))
