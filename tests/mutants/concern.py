@@ -84,7 +84,7 @@ def covering(path: str, line: int, measured: Path, root: Path) -> list[str]:
       measured: data of coverage with a context for each test (`pytest --cov --cov-context=test`).
       root: the checkout.
     """
-    of_lines = _measured(measured).get(path, {})
+    of_lines = _tests_of_lines(path, measured)
     near = concerning(path, root)[0]
     for each in range(line, max(0, line - _LINES_ABOVE), -1):
         tests = of_lines.get(each, ())
@@ -99,22 +99,18 @@ def covering(path: str, line: int, measured: Path, root: Path) -> list[str]:
     return []
 
 
-@functools.cache
-def _measured(measured: Path) -> dict[str, dict[int, list[str]]]:
-    """The tests of each line of each file."""
+def _tests_of_lines(path: str, measured: Path) -> dict[int, list[str]]:
     from coverage import CoverageData
 
     data = CoverageData(str(measured))
     data.read()
-    found = {}
-    for file in data.measured_files():
-        inside = file.rpartition(f"/{PACKAGE}/")[2]
-        contexts = data.contexts_by_lineno(file)
-        found[f"{PACKAGE}/{inside}"] = {
-            line: sorted({name.rpartition("|")[0] for name in names if "|" in name})
-            for line, names in contexts.items()
-        }
-    return found
+    file = next((each for each in data.measured_files() if each.endswith(f"/{path}")), None)
+    if file is None:
+        return {}
+    return {
+        line: sorted({name.rpartition("|")[0] for name in names if "|" in name})
+        for line, names in data.contexts_by_lineno(file).items()
+    }
 
 
 def _is_named_after(path: Path, name: str, folder: Path) -> bool:
