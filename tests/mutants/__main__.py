@@ -77,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--measured", type=Path, metavar="FILE", help="coverage with a context for each test"
     )
+    parser.add_argument("-k", dest="keyword", default="", help="of tests, as pytest's -k")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this mutant")
     parser.add_argument("--list", action="store_true", help="list all mutants, and try none")
     options = parser.parse_args(arguments)
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(*mutants, sep="\n")
         return 0
-    results, failing = _try(mutants, options.tests, options.measured, options.jobs)
+    results, failing = _try(mutants, options)
     survived = [mutant for mutant, found in results if not found.noticed_by]
     if options.json:
         options.json.write_text(json.dumps(_report(options.seed, results, failing), indent=1))
@@ -99,20 +100,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _try(
-    mutants: Sequence[Mutant], tests: Sequence[str] | None, measured: Path | None, jobs: int
+    mutants: Sequence[Mutant], options: argparse.Namespace
 ) -> tuple[list[tuple[Mutant, Found]], list[str]]:
     """Returns what became of each mutant, and the tests that fail without one."""
     results: list[tuple[Mutant, Found]] = []
     with contextlib.ExitStack() as stack:
-        copies = [stack.enter_context(copied(ROOT)) for _ in range(max(1, jobs))]
+        copies = [
+            stack.enter_context(copied(ROOT, options.keyword)) for _ in range(max(1, options.jobs))
+        ]
         free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for copy in copies:
             free.put(copy)
 
         def notice(mutant: Mutant) -> Found:
             copy = free.get()
+            groups = [options.tests] if options.tests else _groups(mutant, options.measured)
             try:
-                return copy.notice(mutant, [tests] if tests else _groups(mutant, measured))
+                return copy.notice(mutant, groups)
             finally:
                 free.put(copy)
 

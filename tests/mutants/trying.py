@@ -40,10 +40,12 @@ class Copy:
 
     Args:
       folder: where it is.
+      keyword: which tests may run, as pytest's `-k`; empty for all.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, keyword: str = ""):
         self.folder = folder
+        self._keyword = keyword
         self._passing: set[str] = set()
         self._failing: set[str] = set()
 
@@ -128,6 +130,7 @@ class Copy:
     def _run(self, tests: Sequence[str]) -> Found:
         options = ("-x", "-q", "-n0", "-pno:cacheprovider", "-pno:randomly", "--tb=no")
         left_out = [f"--deselect={name}" for name in self._failing]
+        left_out += ["-k", self._keyword] if self._keyword else []
         begin = time.monotonic()
         with subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *left_out, *tests],
@@ -171,11 +174,11 @@ def _noticed_by(code: int, output: str) -> str:
 
 
 @contextlib.contextmanager
-def copied(root: Path) -> Iterator[Copy]:
-    """Copies a checkout to a folder that is removed at the end."""
+def copied(root: Path, keyword: str = "") -> Iterator[Copy]:
+    """Copies a checkout to a folder that is removed at the end; see `Copy`."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         place = Path(folder, "checkout")
         shutil.copytree(root, place, ignore=_LEFT_OUT, symlinks=True)
-        copy = Copy(place.resolve())
+        copy = Copy(place.resolve(), keyword)
         copy.check()
         yield copy

@@ -167,8 +167,11 @@ def interrupt_steps(way: Way, address: str, rounds: int) -> tuple[int, int, int]
     """
     chance = random.Random(0)
     lost = failed = followed = 0
+    is_wanted = False
 
     def interrupt(_: int, frame: FrameType | None) -> None:
+        if not is_wanted:
+            return  # A handler may be called when its timer has been stopped already.
         while frame is not None:
             if frame.f_code.co_filename.startswith(_PACKAGE):
                 raise _Interrupt
@@ -180,12 +183,14 @@ def interrupt_steps(way: Way, address: str, rounds: int) -> tuple[int, int, int]
     env, counts = way.opened(address), None
     while lost + failed + followed < rounds:
         before = counts
+        is_wanted = True
         try:
             signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 1e-5, _AGAIN_SECONDS)
             while True:
                 before = counts = way.step(env)
         except (_Interrupt, DmEnvRpcClientError):
             pass
+        is_wanted = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             counts = way.step(env)
