@@ -231,9 +231,9 @@ class EnvironmentRows(Rows):
         self._column_arrays = [column.array for column in self._columns]
         # The type of the values that a column takes as they are; for arrays also dtype and shape.
         self._forms: list[tuple[Any, Any, Any, Callable[[Any], Any]]] = [
-            (np.ndarray, column.known_dtype, column.shape, column.fitted)
+            (np.ndarray, column.known_dtype, column.shape, column.taken)
             if column.type is None
-            else (column.type, None, (), column.fitted)
+            else (column.type, None, (), column.taken)
             for column in self._columns
         ]
 
@@ -288,13 +288,13 @@ class EnvironmentRows(Rows):
         values = self._single.values(timestep)
         place = 0
         try:
-            # `Column.taken` for most values, without the call.
-            for known, dtype, shape, fitted in self._forms:
+            # What `Column.taken` returns at once, without the call.
+            for known, dtype, shape, taken in self._forms:
                 value = values[place]
                 if type(value) is not known or (
                     dtype is not None and (value.dtype != dtype or value.shape != shape)
                 ):
-                    values[place] = fitted(value)
+                    values[place] = taken(value)
                 place += 1
         except SpecError as error:
             raise environment_error(error) from error
