@@ -24,7 +24,9 @@ _ALSO = {
         "tests/client", "tests/interop/test_batches.py", "tests/travelling",
         "tests/adaptors/pettingzoo", "tests/adaptors/gymnasium",
     ],
+    "launch": ["tests/travelling"],
     "protocol": ["tests/client", "tests/environment/test_dm_env_adaptor.py", "tests/server"],
+    "recording": ["tests/cli/test_recordings.py"],
     "server": [
         "tests/environment/many", "tests/adaptors/gymnasium", "tests/adaptors/pettingzoo",
         "tests/travelling", "tests/reliability/connections", "tests/reliability/hostile",
@@ -76,8 +78,8 @@ _LINES_ABOVE = 5
 def covering(path: str, line: int, measured: Path, root: Path) -> list[str]:
     """Returns functions of tests that run a line, those of the nearest files first.
 
-    They are taken from each file in turns. The order of parameters in the name of a test depends on what else is collected, so they are
-    left out.
+    They are taken from each file in turns. The parameters in the name of a test are left out, since
+    their order depends on what else is collected.
 
     What only another process runs, or an import, has none.
 
