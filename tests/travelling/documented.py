@@ -19,10 +19,10 @@ EVERYWHERE: Mapping[str, Sequence[str]] = {
         "anything else as its `repr`",
     ],
     "how-to/batches.md": [
-        "A row refuses the values that an environment of its own refuses, with the same text",
+        "A row rejects the values that a single environment rejects, with the same text",
         "nothing is wrapped, parsed, broadcast or cut off",
-        "What rounds is float64 in place of float32.",
-        "The TimeStep that `reset` of an environment returns is FIRST",
+        "The only rounding is from float64 to float32.",
+        "The TimeStep from an environment's `reset` counts as FIRST",
     ],
 }
 """By guide."""
@@ -71,21 +71,21 @@ def _refused(code: str, *parts: str) -> Callable[[list[Tale], Sequence[Call]], l
 DIFFERENT: Sequence[Different] = [
     Different(
         "how-to/batches.md",
-        "Arrays of variable length and games for several agents cannot be in a batch.",
+        "A batch cannot contain variable-length arrays or multi-agent games.",
         ["make of a batch"],
         ["a Sequence", "a stacked Sequence"],
         _refused("INVALID_ARGUMENT", "is of variable length"),
     ),
     Different(
         "how-to/batches.md",
-        "Arrays of variable length and games for several agents cannot be in a batch.",
+        "A batch cannot contain variable-length arrays or multi-agent games.",
         ["served VectorEnv"],
         ["a Sequence", "a stacked Sequence"],
         _refused("INTERNAL", "is of variable length"),
     ),
     Different(
         "how-to/batches.md",
-        "A stream cannot tell that: its next step is FAILED_PRECONDITION until a reset",
+        "A stream cannot signal this: its next step fails with FAILED_PRECONDITION until a reset",
         ["streams", "streams, SAME_STEP", "make", "make_async", "make, grpc"],
         ["what follows an end that did not fit"],
         _until_a_reset,
