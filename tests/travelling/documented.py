@@ -13,10 +13,10 @@ from tests.travelling.told import Call, Event, Failed, Tale
 
 EVERYWHERE: Mapping[str, Sequence[str]] = {
     "how-to/gymnasium.md": [
-        "observed elements of a Discrete are `int`, where some environments have NumPy's integers",
-        "a Dict that is observed has the order of its space",
+        "observed Discrete values are `int`, where some environments return NumPy integers",
+        "an observed Dict has the order of its space",
         "rewards are `float`",
-        "anything else as its `repr`",
+        "anything else arrives as its `repr`",
     ],
     "how-to/batches.md": [
         "A row rejects the values that a single environment rejects, with the same text",
@@ -114,7 +114,7 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
             (
                 "an info that cannot be stacked with those of other rows, such as a dict beside "
                 "None, an array of another length, an integer of more than 64 bits or lists six "
-                "levels deep, is an error of the step"
+                "levels deep, makes the step fail"
             ),
         )
         for way, habits in {
