@@ -77,9 +77,9 @@ STATED = [
     Stated(RECORDED, r"every (\d+) ms", recorder._TAKE_SECONDS * 1e3),
     Stated(RECORDED, r"after (\d+) ms", recorder.FLUSH_SECONDS * 1e3),
     Stated(RECORDED, r"(\d+) MiB wait", recorder.MAX_WAITING_BYTES / MIB),
-    Stated(TIMEOUTS, r"has to be there within (\d+) seconds", CONNECTING),
-    Stated(TIMEOUTS, r"`make`, `connect`: until there is a connection \| (\d+) s", CONNECTING),
-    Stated(TIMEOUTS, r"frozen or unreachable \| (\d+) s", FROZEN, True),
+    Stated(TIMEOUTS, r"connecting times out after (\d+) seconds", CONNECTING),
+    Stated(TIMEOUTS, r"`make`, `connect`: connecting \| (\d+) s", CONNECTING),
+    Stated(TIMEOUTS, r"frozen or unreachable peer \| (\d+) s", FROZEN, True),
     Stated(TIMEOUTS, r"lost its network is noticed within (\d+) seconds", FROZEN, True),
     Stated(TIMEOUTS, r"a launched server, until it answers \| (\d+) s", processes.START_SECONDS),
     Stated(TIMEOUTS, r"until all players have stepped \| (\d+) s",
@@ -218,7 +218,7 @@ def test_every_row_of_the_guide_to_timeouts_with_a_number_is_compared() -> None:
     assert len(rows) > 5
     patterns = [stated.pattern for stated in STATED if stated.where == TIMEOUTS]
     others = [row for row in rows if not any(re.search(each, row) for each in patterns)]
-    assert [row.partition(" |")[0] for row in others] == ["| a command of the shell"]
+    assert [row.partition(" |")[0] for row in others] == ["| a shell command"]
 
 
 def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -237,7 +237,7 @@ def test_the_timeouts_of_commands_are_those_of_the_guide() -> None:
         if "--timeout" in option.opts
     }
     assert len(defaults) > 7
-    (row,) = re.findall(r"\| a command of the shell \| (\d+) s; `(\w+)` (\d+) s", text_of(TIMEOUTS))
+    (row,) = re.findall(r"\| a shell command \| (\d+) s; `(\w+)` (\d+) s", text_of(TIMEOUTS))
     usual, other, seconds = row
     assert defaults == {name: float(seconds if name == other else usual) for name in defaults}
     assert other in defaults
