@@ -98,7 +98,7 @@ STATED = [
            worker_main._EXIT_SECONDS),
     Stated(RECORDING, r"(\d+) MiB wait", recorder.MAX_WAITING_BYTES / MIB),
     Stated(RECORDING, r"after ([\d.]+) s, or when", recorder.FLUSH_SECONDS),
-    Stated(RECORDING, r"or when it has (\d+) MiB", mcap_file._CHUNK_BYTES / MIB),
+    Stated(RECORDING, r"or when it reaches (\d+) MiB", mcap_file._CHUNK_BYTES / MIB),
     Stated(RECORDING, r"`Limits.chunk_bytes` \((\d+) MiB\)", Limits().chunk_bytes / MIB),
     Stated("docs/explanations/how-a-step-travels.md", r"`unroll` of up to ([\d,]+) steps",
            base_adaptor.UNROLL_AHEAD),
