@@ -15,8 +15,8 @@ MOST_BYTECODES = {
     (3, 11): {"dm_env": (1_170, 1_320), "Gymnasium": (1_510, 1_970)},
     (3, 13): {"dm_env": (1_080, 1_250), "Gymnasium": (1_400, 1_880)},
 }
-"""By version of Python and by way: about two hundredths more than were counted at the client, and five at
-the server, where some are of the clock. Lower them after a change that makes a step shorter."""
+"""By version of Python and by way: about 2 % more than were counted at the client, and 5 % at the
+server, where some are of the clock. Lower them after a change that makes a step shorter."""
 
 
 @pytest.mark.parametrize("way", MOST)
