@@ -54,6 +54,7 @@ WORLD_NUM_ENVS = "batch.num_envs"
 """The property of a batched world: the number of its rows."""
 
 WORLD_AUTORESET_MODE = "batch.autoreset_mode"
+WORLD_FORM = "batch.form"
 """The property of a batched world: the name of a mode of Gymnasium's `AutoresetMode`."""
 
 SETTINGS = frozenset((NUM_ENVS, AUTORESET_MODE, STEP_MASK))

@@ -151,11 +151,7 @@ def extras_of_rows(text: str, count: int) -> RowExtras:
         raise _invalid(text, count)
     both, stacked, own = extras.get(_TRUNCATED), extras.get(INFO, {}), extras.get(_ROWS, {})
     is_mask = isinstance(both, np.ndarray) and both.shape == (count,) and both.dtype == np.bool_
-    if (
-        not (both is None or is_mask)
-        or not (isinstance(stacked, dict) and _has_rows(stacked, count))
-        or not isinstance(own, dict)
-    ):
+    if not (both is None or is_mask) or not isinstance(stacked, dict) or not isinstance(own, dict):
         raise _invalid(text, count)
     rows: dict[int, RowInfo] = {}
     for key, value in own.items():
@@ -171,12 +167,15 @@ def extras_of_rows(text: str, count: int) -> RowExtras:
 def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
     """Returns stacked infos of `count` rows as those of each row.
 
-    What was an integer, a float or a bool has become one of NumPy when it was stacked.
+    What was an integer, a float or a bool has become one of NumPy when it was stacked. What is not
+    of rows, such as the log of a simulator, each row has.
     """
     found = []
     for own in _unstacked(infos, count):
         final = own.pop(FINAL_INFO, {})
-        final_observation = own.pop(FINAL_OBSERVATION, None)
+        # The other name is that of Gymnasium before 1.0, which simulators have kept.
+        final_observation = own.pop("final_observation", None)
+        final_observation = own.pop(FINAL_OBSERVATION, final_observation)
         found.append(RowInfo(own, final if isinstance(final, dict) else {}, final_observation))
     return found
 
@@ -188,19 +187,18 @@ def _unstacked(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         if key in masks:
             continue
         parts = _unstacked(value, count) if isinstance(value, dict) else value
+        if not isinstance(value, dict) and not is_of_rows(value, count):
+            parts = [value] * count
         mask = infos.get(f"_{key}")
-        for index in range(count) if mask is None else np.flatnonzero(mask).tolist():
+        has = np.flatnonzero(mask).tolist() if is_of_rows(mask, count) else range(count)
+        for index in has:
             found[index][key] = parts[index]
     return found
 
 
-def _has_rows(infos: Mapping[str, Any], count: int) -> bool:
-    return all(
-        _has_rows(value, count)
-        if isinstance(value, dict)
-        else isinstance(value, np.ndarray) and value.shape[:1] == (count,)
-        for value in infos.values()
-    )
+def is_of_rows(value: Any, count: int) -> bool:
+    """Whether a part of stacked infos has a value for each of so many rows."""
+    return isinstance(value, np.ndarray) and value.shape[:1] == (count,)
 
 
 def _invalid(text: str, count: int) -> ProtocolError:

@@ -11,6 +11,7 @@ has itself is written as it is; anything else is an object whose key `$` names i
 | complex, date, span of time, bytes of NumPy | `array` | their numbers; `as`: their dtype |
 | masked array | `array`, `objects` | its data; `mask`, an array; `fill_value` |
 | other array | `objects` | `shape` and `items`; `dtype` "object" if they are not all strings |
+| array of another library | `array` | as that of NumPy |
 | bytes | `bytes` | `base64` |
 | tuple | `tuple` | `items` |
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
@@ -41,7 +42,7 @@ from gymnasium import spaces
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors import array_kinds, bounded_parsing
 from dm_env_rpc_client.tensors.nesting import text_of_deep
 
 VERSION = 1
@@ -176,7 +177,8 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
     if isinstance(value, np.generic | bytes | str | complex):
         return value
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
-        return text_of_deep(value)
+        own = _as_numpy(value)
+        return text_of_deep(value) if own is value else snapshot(own, levels)
     if isinstance(value, Mapping):
         parts = {key: snapshot(part, levels - 1) for key, part in value.items()}
         return parts if isinstance(value, dict) else MappingProxyType(parts)
@@ -244,7 +246,8 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
     if kind is complex:
         return {**_array(np.asarray(value), levels, is_exact), _AS: "complex", _SCALAR: True}
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
-        return text_of_deep(value)
+        own = _as_numpy(value)
+        return text_of_deep(value) if own is value else to_jsonable(own, levels, is_exact)
     if isinstance(value, dict | Mapping):
         if KIND not in value and all(type(key) is str for key in value):
             return {key: to_jsonable(part, levels - 1, is_exact) for key, part in value.items()}
@@ -256,6 +259,14 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
     if isinstance(value, list):
         return items
     return {KIND: "graph" if isinstance(value, spaces.GraphInstance) else "tuple", "items": items}
+
+
+def _as_numpy(value: Any) -> Any:
+    """Returns an array of another library as one of NumPy, unless that has no such dtype."""
+    try:
+        return array_kinds.to_numpy(value, "an info")
+    except SpecError:
+        return value
 
 
 def from_jsonable(value: Any, where: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dm_env
 import gymnasium
@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json
+from dm_env_rpc_client.adaptors.gymnasium.batch_form import BatchForm, single_space
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
     EXTRAS,
@@ -26,7 +27,7 @@ from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
     STACKED,
     encoded_stack,
 )
-from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
+from dm_env_rpc_client.adaptors.gymnasium.returns import explain, inner
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
@@ -38,7 +39,7 @@ from dm_env_rpc_client.protocol import autoreset, batches
 from dm_env_rpc_client.server.errors import RequestError, environment_error
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import batched, named, observation_specs
-from dm_env_rpc_client.system.foreign_environments import described
+from dm_env_rpc_client.system.foreign_environments import described, row_count
 from dm_env_rpc_client.tensors import casting
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
@@ -60,7 +61,7 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
     declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     if declared is not None:
         return AutoresetMode(declared)
-    kind = type(env.unwrapped)
+    kind = type(inner(env))
     if given is not None:
         return AutoresetMode[given]
     if any(base.__module__.partition(".")[0] in _NEXT_STEP_PACKAGES for base in kind.__mro__):
@@ -86,6 +87,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     Args:
       env: the vector environment; `close` closes it too.
       autoreset_mode: the name of its mode, if it declares none.
+      arrays: as for `serve`.
 
     Attributes:
       reset_settings: the settings that `configure` takes.
@@ -99,25 +101,29 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     reset_settings = ("seed", "options", "infos", batches.ROWS, batches.RESET_MASK)
 
     def __init__(
-        self, env: gymnasium.vector.VectorEnv[Any, Any, Any], autoreset_mode: str | None = None
+        self,
+        env: gymnasium.vector.VectorEnv[Any, Any, Any],
+        autoreset_mode: str | None = None,
+        arrays: str = "auto",
     ):
         self._environment = env
-        self.num_envs = int(env.num_envs)
+        self._inner: Any = inner(env)
+        self._form = BatchForm(env, arrays)
+        self.num_envs = count = cast("int", row_count(env))
         # EnvPool and ALE have one: their steps answer as many rows, those that are ready first.
-        own = getattr(env.unwrapped, "config", {}).get("batch_size") or self.num_envs
-        size = getattr(env.unwrapped, "batch_size", own)
-        if size != self.num_envs:
+        own = (getattr(self._inner, "config", None) or {}).get("batch_size") or count
+        size = getattr(self._inner, "batch_size", own)
+        if size != count:
             raise SpecError(
-                f"{type(env.unwrapped).__name__} steps {size} of its {self.num_envs} rows at a "
-                f"time; make it with batch_size={self.num_envs}. A client has several batches "
-                "under way with num_batches"
+                f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; make it "
+                f"with batch_size={count}. A client has several batches under way with num_batches"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
         self._next_kind = autoreset.next_kind(self._mode.name)
         self._notes: list[str] = []
         # Of one row, as a client gets them, so that both ends convert elements alike.
         self._spaces_json = {
-            name: space_json.to_json(getattr(env, f"single_{name}"), name, self._notes)
+            name: space_json.to_json(single_space(env, name), name, self._notes)
             for name in ("action_space", "observation_space")
         }
         self._action_space, self._observation_space = (
@@ -125,7 +131,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         )
         self._make_converters()
         self._has_seed_lists = isinstance(
-            env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
+            self._inner, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
         # Others take no notice of a mask, unless they leave it to their users to begin episodes.
         self._takes_mask = self._has_seed_lists or self._next_kind is None
@@ -148,8 +154,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,
             VECTOR_DESCRIPTION: self._describe,
+            batches.WORLD_FORM: lambda: str(self._form),
         }
-        if self._environment.render_mode is not None:
+        if getattr(self._environment, "render_mode", None) is not None:
             offered.update(encoded_frames(self._frames))
         return offered
 
@@ -184,6 +191,8 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             others["seed"] = seeds
             seeds = None
         arguments = reset_arguments(others)
+        if ("seed" in arguments or seeds is not None) and not self._form.seeds:
+            raise ValueError(f"setting 'seed': `reset` of {type(self._inner).__name__} takes none")
         if seeds is not None:
             arguments["seed"] = self._row_seeds(seeds)
         if arguments.get("infos") == OWN:
@@ -195,7 +204,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         if mask is not None:
             if not self._takes_mask:
                 raise ValueError(
-                    f"setting {batches.RESET_MASK!r}: {type(self._environment.unwrapped).__name__} "
+                    f"setting {batches.RESET_MASK!r}: {type(self._inner).__name__} "
                     f"with autoreset mode {self._mode.name} begins episodes in all rows only"
                 )
             array = batches.checked_reset_mask(mask, self.num_envs)
@@ -211,7 +220,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._seed = self._options = None
         # Environments of libraries with a `reset` of their own take none of them.
         given = {name: value for name, value in arguments.items() if value is not None}
-        observation, self._info = begun(self._environment, self._environment.reset(**given))
+        observation, self._info = self._form.reset(given)
         is_first = np.ones(self.num_envs, bool) if mask is None else mask
         self._step_type = np.where(is_first, _FIRST, self._step_type)
         return dm_env.restart(self._observed(observation, self._step_type))
@@ -229,12 +238,16 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         except ProtocolError as error:  # JSON, as of a Graph.
             raise RequestError.invalid(str(error)) from error
         try:
-            observation, reward, terminated, truncated, self._info = self._environment.step(actions)
+            returned = self._form.step(actions, bool(self._infos))
+            observation, reward, terminated, truncated, self._info = returned
         except (TypeError, ValueError) as error:
             explain(self._environment, "step", error)
             raise
         terminated = self._flags("terminations", terminated)
         truncated = self._flags("truncations", truncated)
+        if self._form.has_four:
+            truncated &= terminated
+            terminated = terminated & ~truncated
         step_type = np.where(terminated | truncated, _LAST, _MID)
         if self._next_kind is dm_env.StepType.FIRST:
             step_type[self._step_type == _LAST] = _FIRST
@@ -268,15 +281,16 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def sample_action(self) -> Any:
         """Returns actions sampled by the environment's own action space."""
-        samples = [self._environment.single_action_space.sample() for _ in range(self.num_envs)]
-        space = self._environment.single_action_space
+        space = getattr(self._environment, "single_action_space", self._action_space)
+        samples = [space.sample() for _ in range(self.num_envs)]
         out: Any = create_empty_array(space, self.num_envs)
         batch = concatenate(space, samples, out)
         return elements.to_structure(self._action_space, batch, "action", self.num_envs)
 
     def close(self) -> None:
         """Closes the environment."""
-        self._environment.close()
+        # Some simulators have none.
+        getattr(self._environment, "close", lambda: None)()
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
         try:
@@ -298,6 +312,8 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
                 array = casting.as_array(values, name)
             except SpecError as error:
                 raise self._wrong(name, values) from error
+        if array.shape == (self.num_envs, 1):
+            array = array[:, 0]
         if array.shape != (self.num_envs,) or array.dtype.kind not in "biuf":
             raise self._wrong(name, values)
         return array
@@ -306,13 +322,23 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return self._numbers(name, values).astype(np.bool_, copy=False)
 
     def _wrong(self, name: str, values: Any) -> TypeError:
+        shape = np.shape(values)
+        more = ""
+        if len(shape) == 2 and self.num_envs in shape:
+            more = (
+                "; one for each agent of a row is several agents' environment: return their sum, "
+                "or serve it as a ParallelEnv of PettingZoo"
+            )
         return TypeError(
-            f"step of {type(self._environment.unwrapped).__name__} returned {name} that are "
-            f"{described(values)}; expected an array of {self.num_envs} numbers, one for each row"
+            f"step of {type(self._inner).__name__} returned {name} that are "
+            f"{described(values)}; expected an array of {self.num_envs} numbers, one for each "
+            f"row{more}"
         )
 
     def _row_seeds(self, seeds: Any) -> npt.NDArray[Any]:
         array = np.asarray(seeds)
+        if array.shape == (self.num_envs, 1):
+            array = array[:, 0]
         if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"setting 'seed': expected an integer, or one for each of {self.num_envs} rows, "
@@ -332,7 +358,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         # What a client makes of one seed; some take no more than one.
         first = int(seeds[0])
         is_range = seeds.tolist() == list(range(first, first + len(seeds)))
-        return first if is_range else seeds
+        return first if is_range else seeds.tolist()
 
     def _frames(self) -> Any:
         render: Any = self._environment.render

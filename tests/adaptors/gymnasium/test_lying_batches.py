@@ -24,6 +24,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Properties, serve
+from tests.adaptors.sameness import same
 from tests.support.environments import Echo
 
 COUNT = 3
@@ -38,10 +39,10 @@ class Described(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-1, 1, (), np.float32)
 
 
-LIES: dict[str, tuple[Any, str]] = {
-    "infos without rows": ({"x": 5}, "expected infos of 3 rows"),
-    "infos of other rows": ({"x": np.zeros(2), "_x": np.ones(2, bool)}, "expected infos of 3 rows"),
-    "infos in infos": ({"x": {"y": {"z": "text"}}}, "expected infos of 3 rows"),
+OF_NO_ROWS: dict[str, Any] = {
+    "infos without rows": {"x": 5},
+    "infos of other rows": {"x": np.zeros(2), "_x": np.ones(2, bool), "y": np.zeros(3), "_y": 1},
+    "infos in infos": {"x": {"y": {"z": "text"}}},
 }
 TEXTS: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "observation 'gymnasium': not UTF-8 JSON"),
@@ -49,7 +50,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "flags of other rows": (value_json.encode({"truncated": np.ones(2, bool)}), "infos of 3 rows"),
     "flags that are numbers": (value_json.encode({"truncated": np.ones(3)}), "infos of 3 rows"),
     "flags that are texts": (value_json.encode({"truncated": ["a", "b", "c"]}), "infos of 3 rows"),
-    **{k: (value_json.encode({"info": infos}), text) for k, (infos, text) in LIES.items()},
 }
 
 
@@ -84,6 +84,8 @@ class Lying(dm_env.Environment):
 
     def step(self, action: Any) -> dm_env.TimeStep:
         text = TEXTS[self._lie][0] if self._lie in TEXTS else ""
+        if self._lie in OF_NO_ROWS:
+            text = value_json.encode({"info": OF_NO_ROWS[self._lie]})
         discount = np.ones((COUNT, 2) if self._lie == "discounts" else COUNT)
         return dm_env.transition(np.ones(COUNT), self._observed(1, text), discount)
 
@@ -134,6 +136,20 @@ MISTAKES = {
     "frames of other rows": "expected 3 frames, got 2",
     **{lie: expected for lie, (_, expected) in TEXTS.items()},
 }
+
+
+@pytest.mark.parametrize("name", OF_NO_ROWS)
+def test_infos_that_are_not_of_rows_arrive(name: str) -> None:
+    with serve(Lying) as server:
+        for count in (COUNT, 2 * COUNT):  # One batch, and two of them.
+            own = RemoteVectorEnv(server.address, count, {"lie": name}, num_batches=count // COUNT)
+            own.reset()
+            infos = own.step(np.zeros(count, int))[-1]
+            own.close()
+            expected = dict(OF_NO_ROWS[name])
+            if "y" in expected:
+                expected["y"] = np.zeros(count)
+            assert same(infos, expected)
 
 
 def test_a_batch_that_is_what_it_says_is_taken() -> None:
