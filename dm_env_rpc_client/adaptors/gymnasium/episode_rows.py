@@ -32,7 +32,7 @@ from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.autoreset import next_kind
-from dm_env_rpc_client.protocol.batches import STEP_TYPE
+from dm_env_rpc_client.protocol.batches import INFO_ARRAYS, STEP_TYPE
 from dm_env_rpc_client.protocol.timesteps import MidSteps
 from dm_env_rpc_client.tensors.columns import VARIABLE
 
@@ -61,7 +61,9 @@ class EpisodeInfos:
         """Takes the info and observation of a step in which the next episode is to begin."""
         self._own[index] = RowInfo({}, info, observation)
 
-    def put_rows(self, rows: Array, text: str, which: Any, count: int) -> Array | None:
+    def put_rows(
+        self, rows: Array, text: str, which: Any, count: int, arrays: Any = None
+    ) -> Array | None:
         """Takes what came with the observations of a batch.
 
         Args:
@@ -69,6 +71,7 @@ class EpisodeInfos:
           text: the observation `gymnasium`, which is not empty.
           which: selects these rows in the batch; a slice for all of them.
           count: the number of rows of the batch.
+          arrays: the observation with large arrays, if there is one.
 
         Returns:
           Which of their episodes have ended in both ways; None for none.
@@ -76,7 +79,7 @@ class EpisodeInfos:
         Raises:
           ProtocolError: the text is invalid.
         """
-        stack, own, both = extras_of_rows(text, count)
+        stack, own, both = extras_of_rows(text, count, arrays)
         places = np.arange(count)[which]
         if stack:
             self._stacks.append(
@@ -373,7 +376,8 @@ class EpisodeRows(Rows):
                 ended = self._put_ends(rows, kinds[which], timestep.discount is not None)
         text = str(timestep.observation[EXTRAS]) if self._has_infos else ""
         if text:
-            both = self._infos.put_rows(rows, text, which, len(kinds))
+            arrays = timestep.observation.get(INFO_ARRAYS)
+            both = self._infos.put_rows(rows, text, which, len(kinds), arrays)
             if both is not None:
                 self._truncations[rows] |= both
         if self._is_followed or not self._begins_at_once:

@@ -24,6 +24,7 @@ from dm_env_rpc_client.adaptors.gymnasium.batch_form import (
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls, kinds_of
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
+    BLOCKS,
     EXTRAS,
     INFOS,
     OWN,
@@ -309,16 +310,17 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
             arguments[name] = int(value)
         elif name == INFOS and kind == "b":
             arguments[name] = bool(value)
-        elif name == INFOS and isinstance(value, str) and value in (OWN, STACKED):
+        elif name == INFOS and isinstance(value, str) and value in (OWN, STACKED, BLOCKS):
             arguments[name] = str(value)
         elif name == "options" and isinstance(value, Mapping):
             arguments[name] = value
         elif name == "options" and isinstance(value, str):
             arguments[name] = _options(value)
         else:
-            expected = {"seed": "an integer", INFOS: f"a bool, {OWN!r} or {STACKED!r}"}.get(
-                name, "settings or JSON"
-            )
+            expected = {
+                "seed": "an integer",
+                INFOS: f"a bool, {OWN!r}, {STACKED!r} or {BLOCKS!r}",
+            }.get(name, "settings or JSON")
             raise ValueError(f"setting {name!r} is {value!r}; expected {expected}")
     return arguments
 

@@ -22,9 +22,11 @@ from dm_env_rpc_client.adaptors.gymnasium import elements, space_json
 from dm_env_rpc_client.adaptors.gymnasium.batch_form import BatchForm, single_space
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
+    BLOCKS,
     EXTRAS,
     OWN,
     STACKED,
+    encoded_blocks,
     encoded_stack,
 )
 from dm_env_rpc_client.adaptors.gymnasium.returns import explain, inner
@@ -41,6 +43,7 @@ from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import batched, named, observation_specs
 from dm_env_rpc_client.system.foreign_environments import described, row_count
 from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors.specs import VariableArray
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
 """Packages whose vector environments have this mode, also where they do not declare it."""
@@ -198,7 +201,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         if arguments.get("infos") == OWN:
             raise ValueError(
                 f"setting 'infos' is {OWN!r}, but a vector environment has one info for all rows; "
-                f"expected a bool or {STACKED!r}"
+                f"expected a bool, {STACKED!r} or {BLOCKS!r}"
             )
         options = dict(arguments["options"]) if "options" in arguments else None
         if mask is not None:
@@ -246,8 +249,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         terminated = self._flags("terminations", terminated)
         truncated = self._flags("truncations", truncated)
         if self._form.has_four:
-            truncated &= terminated
-            terminated = terminated & ~truncated
+            terminated, truncated = terminated & ~truncated, terminated & truncated
         step_type = np.where(terminated | truncated, _LAST, _MID)
         if self._next_kind is dm_env.StepType.FIRST:
             step_type[self._step_type == _LAST] = _FIRST
@@ -269,7 +271,11 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         # Anew each time: infos may have been asked for.
         spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None
-        return observation_specs(spec, self.num_envs, infos, has_row_errors=False)
+        found = observation_specs(spec, self.num_envs, infos, has_row_errors=False)
+        if self._infos == BLOCKS:
+            name = batches.INFO_ARRAYS
+            found[name] = VariableArray((-1,), np.uint8, name)
+        return found
 
     def reward_spec(self) -> Any:
         """Returns the spec of the reward, float64 [N]."""
@@ -300,8 +306,11 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         if not self._infos:
             return {**named(value, OBSERVATION, ()), batches.STEP_TYPE: step_type}
         both = np.zeros(1, np.bool_) if both is None else both
-        text = encoded_stack(self._info, both, self._infos == STACKED)
-        return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}
+        if self._infos == BLOCKS:
+            infos = encoded_blocks(self._info, both)
+        else:
+            infos = {EXTRAS: encoded_stack(self._info, both, self._infos == STACKED)}
+        return {OBSERVATION: value, **infos, batches.STEP_TYPE: step_type}
 
     def _numbers(self, name: str, values: Any) -> npt.NDArray[Any]:
         """Returns an array [N] of numbers or bools; TypeError if a step returned something else."""
@@ -315,19 +324,18 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         if array.shape == (self.num_envs, 1):
             array = array[:, 0]
         if array.shape != (self.num_envs,) or array.dtype.kind not in "biuf":
-            raise self._wrong(name, values)
+            raise self._wrong(name, values, array.shape)
         return array
 
     def _flags(self, name: str, values: Any) -> npt.NDArray[np.bool_]:
         return self._numbers(name, values).astype(np.bool_, copy=False)
 
-    def _wrong(self, name: str, values: Any) -> TypeError:
-        shape = np.shape(values)
+    def _wrong(self, name: str, values: Any, shape: tuple[int, ...] = ()) -> TypeError:
         more = ""
         if len(shape) == 2 and self.num_envs in shape:
             more = (
-                "; one for each agent of a row is several agents' environment: return their sum, "
-                "or serve it as a ParallelEnv of PettingZoo"
+                "; if these are of several agents in each row, return their sum, or serve the "
+                "environment as a ParallelEnv of PettingZoo"
             )
         return TypeError(
             f"step of {type(self._inner).__name__} returned {name} that are "
@@ -337,8 +345,6 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def _row_seeds(self, seeds: Any) -> npt.NDArray[Any]:
         array = np.asarray(seeds)
-        if array.shape == (self.num_envs, 1):
-            array = array[:, 0]
         if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"setting 'seed': expected an integer, or one for each of {self.num_envs} rows, "
@@ -369,5 +375,10 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def _describe(self) -> str:
         return describe_vector(
-            self._environment, self.num_envs, self._mode, self._spaces_json, self._notes, (STACKED,)
+            self._environment,
+            self.num_envs,
+            self._mode,
+            self._spaces_json,
+            self._notes,
+            (STACKED, BLOCKS),
         )

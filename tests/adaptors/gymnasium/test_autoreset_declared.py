@@ -202,7 +202,7 @@ ODD: dict[str, tuple[dict[str, Any], str]] = {
     "a reward too few": ({"rewards": np.ones(2)}, "an array float64 [2]; expected an array of 3"),
     "no rewards": ({"rewards": [None] * ROWS}, "returned rewards that are a list"),
     "rewards of agents": ({"rewards": np.ones((ROWS, 2))}, "an array float64 [3, 2]; expected"),
-    "rewards by agent": ({"rewards": np.ones((2, ROWS))}, "serve it as a ParallelEnv"),
+    "rewards by agent": ({"rewards": np.ones((2, ROWS))}, "as a ParallelEnv of PettingZoo"),
     "flags as texts": ({"flags": ["False"] * ROWS}, "returned terminations that are a list"),
     "a flag for all": ({"flags": False}, "returned terminations that are a bool"),
     "a fraction": ({"observes": np.full((ROWS, 1), 1e300)}, "1e+300, which float32 cannot hold"),

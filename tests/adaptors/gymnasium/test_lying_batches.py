@@ -16,12 +16,13 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.gymnasium import space_json, value_json
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import extras_of_rows
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
 )
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Properties, serve
 from tests.adaptors.sameness import same
@@ -174,3 +175,21 @@ def test_what_is_no_number_of_rows_is_taken_for_no_batches(most: Any) -> None:
     ):
         envs.reset()
         assert server.world_count == 2
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"dtype": "float64", "shape": [1000], "at": 0},
+        {"dtype": "float64", "shape": [2], "at": 8},
+        {"dtype": "float64", "shape": [-1], "at": 0},
+        {"dtype": "float64", "shape": [2], "at": "0"},
+        {"dtype": "object", "shape": [2], "at": 0},
+        {"shape": [2], "at": 0},
+        {},
+    ],
+)
+def test_blocks_that_are_not_there_are_an_error(own: dict[str, Any]) -> None:
+    text = json.dumps({"info": {"x": {"$": "block", **own}}})
+    with pytest.raises(ProtocolError, match="observation 'info_arrays': invalid"):
+        extras_of_rows(text, COUNT, np.zeros(16, np.uint8))

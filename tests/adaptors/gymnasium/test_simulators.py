@@ -361,3 +361,44 @@ def test_four_values_tell_truncations_by_their_infos(name: str) -> None:
             assert not terminated[1]
             assert not truncated[1]
             envs.close()
+
+
+class Telling(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Rows whose infos have large arrays."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    num_envs = 512
+    single_action_space = spaces.Discrete(2)
+    single_observation_space = spaces.Box(-1, 1, (4,), np.float32)
+    infos = {  # noqa: RUF012
+        "final_obs": np.random.default_rng(0).normal(size=(num_envs, 4)).astype(np.float32),
+        "_final_obs": np.ones(num_envs, bool),
+        "big-endian": np.arange(num_envs, dtype=">f8"),
+        "deep": {"counts": np.arange(2 * num_envs).reshape(num_envs, 2), "few": np.arange(3)},
+        "complex": np.full(num_envs, 1j),
+        "log": 0.5,
+    }
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((self.num_envs, 4), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        none = np.zeros(self.num_envs, bool)
+        return self.reset()[0], np.zeros(self.num_envs), none, none, self.infos
+
+
+def test_large_arrays_of_infos_travel_as_bytes() -> None:
+    with serve(Telling) as server:
+        envs = RemoteVectorEnv(server.address)
+        try:
+            envs.reset()
+            assert same(envs.step(np.zeros(Telling.num_envs, int))[-1], Telling.infos)
+        finally:
+            envs.close()
+        with make(server.address) as env:
+            observation = env.reset({"infos": "blocks"}).observation
+            assert observation["info_arrays"].size == 0
+            step = env.step({"action": np.zeros(Telling.num_envs, int)}).observation
+            # Four float32, one float64 and two int64 in each row; complex numbers stay in the text.
+            assert step["info_arrays"].size == (16 + 8 + 16) * Telling.num_envs
+            assert len(step["gymnasium"]) < 20_000
