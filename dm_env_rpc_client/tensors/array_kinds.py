@@ -9,7 +9,7 @@ array, whose owner must not write to it afterwards.
 
 No value changes in silence. NumPy has no bfloat16; float32 holds each of its values. JAX without
 `jax_enable_x64` has no types of 64 bits: it gets integers as 32 bits if all values fit, and an
-error names the array if not; float64 is rounded, as `casting` rounds it for a float32 spec.
+error names the array if not; float64 is rounded, as for a float32 spec.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors import casting, structures
+from dm_env_rpc_client.tensors import structures
 
 AUTO = "auto"
 """The kind of the environment's own arrays."""
@@ -327,11 +327,16 @@ def _to_jax(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> 
     own = []
     for array, name in zip(arrays, names, strict=True):
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
-        try:
-            own.append(casting.exact_cast(array, dtype, name))
-        except SpecError as error:
-            text = f"{error}; JAX has types of 64 bits after jax.config.update('jax_enable_x64', 1)"
-            raise SpecError(text) from error
+        with np.errstate(over="ignore"):
+            narrow = array.astype(dtype, copy=False)
+        is_rounded = np.isfinite(narrow) | ~np.isfinite(array)
+        fits = narrow == array if dtype.kind in "iu" else is_rounded
+        if narrow is not array and not np.all(fits):
+            raise SpecError(
+                f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has types of 64 bits "
+                "after jax.config.update('jax_enable_x64', True)"
+            )
+        own.append(narrow)
     return list(jax.device_put(own, kind.device))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.tensors import array_kinds
+from dm_env_rpc_client.tensors import array_kinds, casting
 from dm_env_rpc_client.tensors.array_kinds import NUMPY, ArrayKind, from_numpy, kind_of, to_numpy
 
 
@@ -125,6 +125,15 @@ class TestTorch:
         assert got["state"]["a"].tolist() == [True]
         assert got["state"]["b"] == 3
 
+    def test_a_value_of_a_spec_may_be_a_tensor(self) -> None:
+        torch = self.torch
+        for value in (
+            torch.tensor([1.5], requires_grad=True),
+            torch.tensor([1.5 + 0j]).conj().real,
+            torch.tensor([1.5], dtype=torch.bfloat16),
+        ):
+            assert casting.as_array(value, "action").tolist() == [1.5]
+
     def test_a_cpu_shares_memory_both_ways(self) -> None:
         tensor = self.torch.zeros(3)
         assert np.shares_memory(to_numpy(tensor, "observation"), tensor.numpy())
@@ -193,8 +202,17 @@ class TestJax:
     def test_integers_that_fit_become_32_bits(self) -> None:
         made = from_numpy({"a": np.arange(3)}, array_kinds.named("jax", "cpu"), "action")
         assert made["a"].dtype == np.int32
-        with pytest.raises(SpecError, match=r"action 'a': element \[1\] is 1099.*enable_x64"):
+        with pytest.raises(
+            SpecError, match=r"action 'a': 1099511627776 does not fit in int32.*enable_x64"
+        ):
             from_numpy({"a": np.array([0, 2**40])}, array_kinds.named("jax"), "action")
+
+    def test_floats_are_rounded_and_do_not_become_infinite(self) -> None:
+        kind = array_kinds.named("jax", "cpu")
+        made = from_numpy(np.array([0.1, np.inf, np.nan]), kind, "action")
+        np.testing.assert_array_equal(made, np.array([0.1, np.inf, np.nan], np.float32))
+        with pytest.raises(SpecError, match="action: 1e\\+300 does not fit in float32"):
+            from_numpy(np.array([0.1, 1e300]), kind, "action")
 
     def test_errors_name_the_array(self) -> None:
         for array, text in (

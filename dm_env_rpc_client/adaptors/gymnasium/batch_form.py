@@ -164,12 +164,12 @@ def _of_row(space: Any, name: str) -> Any:
         return spaces.Tuple(_of_row(part, name) for part in space.spaces)
     if isinstance(space, spaces.Box) and _is_same(space.low) and _is_same(space.high):
         low, high = space.low[0], space.high[0]
-        return spaces.Box(low, high, space.shape[1:], space.dtype)  # type: ignore[arg-type]
+        return spaces.Box(low, high, space.shape[1:], space.dtype)
     if isinstance(space, spaces.MultiDiscrete) and _is_same(space.nvec) and _is_same(space.start):
         nvec, start = space.nvec[0], space.start[0]
         if space.nvec.ndim == 1:
             return spaces.Discrete(int(nvec), start=int(start))
-        return spaces.MultiDiscrete(nvec, space.dtype, start=start)  # type: ignore[arg-type]
+        return spaces.MultiDiscrete(nvec, space.dtype, start=start)
     raise SpecError(f"{space} is not the same for each row: set single_{name}, that of one row")
 
 

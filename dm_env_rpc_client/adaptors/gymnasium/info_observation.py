@@ -19,7 +19,7 @@ are theirs one after another. A description has what its server knows in the lis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -211,7 +211,7 @@ def _unstacked(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     return found
 
 
-def is_of_rows(value: Any, count: int) -> bool:
+def is_of_rows(value: Any, count: int) -> TypeGuard[npt.NDArray[Any]]:
     """Whether a part of stacked infos has a value for each of so many rows."""
     return isinstance(value, np.ndarray) and value.shape[:1] == (count,)
 
