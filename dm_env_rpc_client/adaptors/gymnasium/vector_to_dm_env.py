@@ -157,7 +157,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,
             VECTOR_DESCRIPTION: self._describe,
-            batches.WORLD_FORM: lambda: str(self._form),
+            batches.WORLD_FORM: lambda: f"{self._form}, {self._mode.name}",
         }
         if getattr(self._environment, "render_mode", None) is not None:
             offered.update(encoded_frames(self._frames))

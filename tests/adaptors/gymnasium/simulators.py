@@ -207,7 +207,7 @@ class Brax(_OfJax, gymnasium.Env[Any, Any]):
         assert type(seed) is int
         self._state = self._begun(self.jax.random.PRNGKey(seed))
 
-    def reset(self) -> Any:
+    def reset(self) -> Any:  # type: ignore[override]
         return self._state.position
 
     def step(self, action: Any) -> Any:

@@ -151,7 +151,7 @@ def test_plain_clients_get_the_same_rows(kind: Kind, way: str) -> None:
             kinds = timestep.observation[STEP_TYPE] if way == "make" else timestep.step_type
             np.testing.assert_array_equal(kinds == 2, terminated | truncated)
         if isinstance(env, DmEnvAdaptor):
-            assert PropertiesExtension(env.connection)[WORLD_FORM] == kind.form
+            assert PropertiesExtension(env.connection)[WORLD_FORM] == f"{kind.form}, SAME_STEP"
         assert not server.errors
 
 
@@ -290,7 +290,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_a_batch_of_its_own_class_lacks_is_said_once() -> None:
     with pytest.raises(TypeError, match=r"Genesis has no action_space and no observation_space"):
-        serve(simulators.Genesis()).stop()
+        serve(simulators.Genesis()).stop()  # type: ignore[arg-type]
     with serve(simulators.Genesis) as server:
         with pytest.raises(DmEnvRpcError, match="Genesis has no action_space") as caught:
             make(server.address)
