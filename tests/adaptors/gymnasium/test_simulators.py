@@ -19,11 +19,13 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, SpecError, make
 from dm_env_rpc_client.adaptors.gymnasium.dict_vector_env import DictVectorEnv
+from dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env import GymnasiumVectorEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.batches import STEP_TYPE, WORLD_FORM
 from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.system import foreign_environments
 from dm_env_rpc_client.tensors import array_kinds
 from tests.adaptors.gymnasium import simulators
 from tests.adaptors.gymnasium.simulators import ROWS
@@ -402,3 +404,63 @@ def test_large_arrays_of_infos_travel_as_bytes() -> None:
             # Four float32, one float64 and two int64 in each row; complex numbers stay in the text.
             assert step["info_arrays"].size == (16 + 8 + 16) * Telling.num_envs
             assert len(step["gymnasium"]) < 20_000
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_masks_and_options_are_of_the_same_kind(library: str) -> None:
+    own: Any = pytest.importorskip(library, reason=f"{library} is not installed")
+    array = own.Tensor if library == "torch" else own.Array
+    taken: list[Any] = []
+
+    class Masked(Rows):
+        metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            taken.append((seed, options))
+            kind = array_kinds.named(library)
+            return array_kinds.from_numpy(super().reset()[0], kind, ""), {}
+
+    with serve(Masked) as server, make(server.address) as env:
+        env.reset()
+        env.reset({"seed": [3, 4], "reset_mask": [False, True], "options": '{"level": 2}'})
+    assert taken[0] == (None, None)
+    seed, options = taken[1]
+    assert seed == 4
+    assert type(seed) is int
+    assert options["level"] == 2
+    assert isinstance(options["reset_mask"], array)
+    assert np.asarray(options["reset_mask"]).tolist() == [False, True]
+
+
+def test_worlds_in_children_have_their_arrays_too(kind: Kind) -> None:
+    with serve(kind.make, autoreset_mode="SAME_STEP", processes=1) as server:
+        own = InProcess(kind)
+        random = np.random.default_rng(4)
+        envs = RemoteVectorEnv(server.address)
+        try:
+            assert same(envs.reset(seed=5), own.reset(5))
+            for _ in range(20):
+                action = sampled(own, random)
+                assert same(envs.step(action), own.step(action))
+        finally:
+            envs.close()
+        assert not server.errors
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_batch"),
+    [
+        ({"num_envs": 2}, True),
+        ({"_num_envs": 2}, True),
+        ({"num_envs": np.int64(2)}, True),
+        ({"num_envs": 3}, False),  # Spaces of one row, as those of another library's batches.
+        ({"num_envs": "2"}, False),
+        ({}, False),
+    ],
+)
+def test_what_is_a_batch(attributes: dict[str, Any], is_batch: bool) -> None:
+    names = ("action_space", "observation_space", "reset", "step", "metadata", "_observed")
+    members = {name: vars(Rows)[name] for name in names}
+    made = type("Made", (gymnasium.Env,), {**members, **attributes, "outs": None})()
+    found = foreign_environments.converted(made)
+    assert isinstance(found, GymnasiumVectorEnvironment) == is_batch
