@@ -65,11 +65,11 @@ class UnreadStep:
         """Returns the observations."""
         layout, message, found = self.layout, self.message, self.found
         values = layout.template.copy()
-        for place, slot, scalar in layout.scalars:
-            values[place] = scalar(found[slot])
-        for place, read_elements, block in layout.arrays:
-            values[place] = read_elements(message, block)
-        return dict(zip(layout.names, values, strict=True))
+        for name, slot, scalar in layout.scalars:
+            values[name] = scalar(found[slot])
+        for name, read_elements, block in layout.arrays:
+            values[name] = read_elements(message, block)
+        return values
 
 
 class FoundEntry(NamedTuple):
@@ -113,10 +113,9 @@ class StepLayout:
       slots: the places of scalars in what is unpacked.
       record: `blocks` as a structured dtype, of one answer.
       constants: the observations that are the same in all of these answers: strings.
-      names: of the observations, in the order of `template`.
-      template: their values, None for those that are read.
-      scalars: the place of each scalar in `template` and in what is unpacked, and its type.
-      arrays: the place of each array in `template`, what reads it, and where it begins.
+      template: the observations, None for those that are read.
+      scalars: the name of each scalar, its place in what is unpacked, and its type.
+      arrays: the name of each array, what reads it, and where it begins.
     """
 
     def __init__(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]):
@@ -125,13 +124,14 @@ class StepLayout:
         self.slots: dict[str, int] = {}
         self.constants: dict[str, str] = {}
         ordered = sorted(entries, key=lambda entry: entry.place)
-        self.names = [entry.name for entry in ordered]
         # In these answers a string is a part that is compared.
-        self.template = [entry.value if _is_string(entry) else None for entry in ordered]
-        self.scalars: list[tuple[int, int, Callable[[Any], Any]]] = []
-        self.arrays: list[tuple[int, Callable[[Buffer, int], Any], int]] = []
+        self.template: dict[str, Any] = {
+            entry.name: entry.value if _is_string(entry) else None for entry in ordered
+        }
+        self.scalars: list[tuple[str, int, Callable[[Any], Any]]] = []
+        self.arrays: list[tuple[str, Callable[[Buffer, int], Any], int]] = []
         # Fields that may be in another form in the next answer.
-        self._others: list[tuple[int, Reader, int, int]] = []
+        self._others: list[tuple[str, Reader, int, int]] = []
         holes = [_Hole(state_at, 1, "B", None)]
         for entry in ordered:
             holes += self._holes_of(entry)
@@ -164,9 +164,9 @@ class StepLayout:
             self.blocks[entry.name] = block, field
             scalar = _FORMATS.get(codec.dtype.name) if field.shape == () else None
             if scalar is None:
-                self.arrays.append((entry.place, elements_reader(field), block))
+                self.arrays.append((entry.name, elements_reader(field), block))
             return [_Hole(block, size, scalar or f"{size}x", entry)]
-        self._others.append((entry.place, entry.read, start, end))
+        self._others.append((entry.name, entry.read, start, end))
         return [_Hole(start, end - start, f"{end - start}x", entry)] if end > start else []
 
     def _unpacker(self, holes: Sequence[_Hole]) -> tuple[Callable[[Buffer], Any], list[int]]:
@@ -185,7 +185,7 @@ class StepLayout:
             elif code.endswith("x"):
                 continue
             else:
-                self.scalars.append((entry.place, slot, entry.field.codec.dtype.type))
+                self.scalars.append((entry.name, slot, entry.field.codec.dtype.type))
                 self.slots[entry.name] = slot
             slot += 1
         if position < self.size:
@@ -220,17 +220,12 @@ class StepLayout:
 
     def _checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
         """Reads an answer; None if one of its fields is in another form than in the first."""
-        values = self.template.copy()
-        for place, read, start, end in self._others:
-            value = values[place] = read(message, start, end)
+        values = UnreadStep(state, self, message, found).read()
+        for name, read, start, end in self._others:
+            value = values[name] = read(message, start, end)
             if value is MISSING:
                 return None
-        # As in `UnreadStep.read`, without the call.
-        for place, slot, scalar in self.scalars:
-            values[place] = scalar(found[slot])
-        for place, read_elements, block in self.arrays:
-            values[place] = read_elements(message, block)
-        return StepAnswer(state, dict(zip(self.names, values, strict=True)))
+        return StepAnswer(state, values)
 
 
 def _is_string(entry: FoundEntry) -> bool:

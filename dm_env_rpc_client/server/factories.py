@@ -12,7 +12,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import SERVED
 from dm_env_rpc_client.server.single_instance import Instance
 from dm_env_rpc_client.server.worlds.world import Game, World
-from dm_env_rpc_client.system.foreign_environments import Conversion, is_foreign
+from dm_env_rpc_client.system.foreign_environments import Conversion
 from dm_env_rpc_client.system.sources import find_source
 
 
@@ -89,9 +89,7 @@ def _is_environment(given: Any) -> bool:
     if isinstance(given, type):
         return False
     kind = type(given)
-    if isinstance(given, dm_env.Environment) or is_foreign(kind):
-        return True
-    if hasattr(kind, "step") and hasattr(kind, "reset"):
+    if isinstance(given, dm_env.Environment) or (hasattr(kind, "step") and hasattr(kind, "reset")):
         return True
     # One that has its methods by `__getattr__`.
     return not callable(given) and hasattr(given, "step") and hasattr(given, "reset")

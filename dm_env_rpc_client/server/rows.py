@@ -227,6 +227,15 @@ class EnvironmentRows(Rows):
         super().__init__(RowKind(*specs, names, True, self._sends_discount), count)
         self._flatten_action = structures.flattener(self.action_spec, "action")
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
+        self._action_of_row = self._single.action_of_row
+        self._column_arrays = [column.array for column in self._columns]
+        # The type of the values that a column takes as they are; for arrays also dtype and shape.
+        self._forms: list[tuple[Any, Any, Any, Callable[[Any], Any]]] = [
+            (np.ndarray, column.known_dtype, column.shape, column.taken)
+            if column.type is None
+            else (column.type, None, (), column.taken)
+            for column in self._columns
+        ]
 
     def actions(self, action: Any) -> list[Any]:
         """Returns the arrays [N, ...] of actions, in the order of their names.
@@ -255,7 +264,7 @@ class EnvironmentRows(Rows):
         if self._kinds[index] is _LAST:
             self.begin(index, environment)
             return
-        timestep = environment.step(self._single.action_of_row(actions, index))
+        timestep = environment.step(self._action_of_row(actions, index))
         try:
             kind = timestep.step_type
             if kind is not _MID:
@@ -271,34 +280,33 @@ class EnvironmentRows(Rows):
         Raises:
           RuntimeError: a value does not conform to its spec; the row is as it was.
         """
-        was_mid = self._kinds[index] is _MID
+        kinds = self._kinds
+        was_mid = kinds[index] is _MID
         if kind is _LAST:
             # Also if a value does not conform: the sequence of the environment has ended.
-            self._kinds[index] = kind
+            kinds[index] = kind
         values = self._single.values(timestep)
-        columns = self._columns
+        place = 0
         try:
-            _fit(values, columns)
+            # What `Column.taken` returns at once, without the call.
+            for known, dtype, shape, taken in self._forms:
+                value = values[place]
+                if type(value) is not known or (
+                    dtype is not None and (value.dtype != dtype or value.shape != shape)
+                ):
+                    values[place] = taken(value)
+                place += 1
         except SpecError as error:
             raise environment_error(error) from error
-        for column, value in zip(columns, values, strict=True):
-            column.array[index] = value
+        for array, value in zip(self._column_arrays, values, strict=True):
+            array[index] = value
         if kind is _MID and was_mid:
             return  # The kind and a default discount are those of the last step.
         if not self._sends_discount:
             # Otherwise `values` has seen that it is 1 or 0.
             discount = timestep.discount
             self._discount[index] = kind is not _LAST if discount is None else discount
-        self._step_type[index] = self._kinds[index] = kind
-
-
-def _fit(values: list[Any], columns: Sequence[Column]) -> None:
-    for place, (column, value) in enumerate(zip(columns, values, strict=True)):
-        if type(value) is np.ndarray:  # `Column.taken`, without the call.
-            if value.dtype != column.known_dtype or value.shape != column.shape:
-                values[place] = column.fitted(value)
-        elif type(value) is not column.type:
-            values[place] = column.fitted(value)
+        self._step_type[index] = kinds[index] = kind
 
 
 def batched(structure: Any, count: int) -> Any:

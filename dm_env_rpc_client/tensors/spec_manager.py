@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 from collections.abc import Iterable, KeysView, Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ from dm_env_rpc_client.tensors.memory_limits import (
 _COMPARED = 256
 """The number of characters of an unknown name that are compared with the known ones."""
 
-_FEW = 16
+_FEW = 64
 """Up to so many elements are compared one by one: 1 us, where two reductions take 3 to 7."""
 
 
@@ -73,7 +74,7 @@ class TensorField:
         self.codec, self.shape, self.bounds = specs.check_spec(spec, self.label, budget)
         self.variable = any(size < 0 for size in self.shape)
         # Of each element, made when they are needed.
-        self._finite_bounds: list[tuple[float, float]] | None = None
+        self._finite_bounds: tuple[list[float], list[float]] | None = None
 
     def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
         """Packs a value that conforms to the spec; see `SpecManager.pack`."""
@@ -119,19 +120,19 @@ class TensorField:
         bounds = self._finite_bounds
         if bounds is None:
             bounds = self._finite_bounds = self._bounds_of_elements()
-        for value, (low, high) in zip(array.ravel().tolist(), bounds, strict=True):
-            if not low <= value <= high:  # Also NaN.
-                return False
-        return True
+        lows, highs = bounds
+        values = array.ravel().tolist()
+        # Loops of C. NaN is neither.
+        return all(map(operator.le, lows, values)) and all(map(operator.le, values, highs))
 
-    def _bounds_of_elements(self) -> list[tuple[float, float]]:
+    def _bounds_of_elements(self) -> tuple[list[float], list[float]]:
         dtype = self.codec.dtype
         limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         minimum, maximum = self.bounds
         low = limits.min if minimum is None else np.maximum(minimum, limits.min)
         high = limits.max if maximum is None else np.minimum(maximum, limits.max)
-        ends = (np.broadcast_to(end, self.shape).ravel().tolist() for end in (low, high))
-        return list(zip(*ends, strict=True))
+        lows, highs = (np.broadcast_to(end, self.shape).ravel().tolist() for end in (low, high))
+        return lows, highs
 
     def _raise_out_of_range(self, array: codecs.Array) -> None:
         """Raises for the first element out of range; infinity is, unless a bound is infinite."""

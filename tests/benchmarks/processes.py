@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection as Pipe
@@ -11,6 +12,17 @@ from typing import Any
 
 # Forks of a process that uses grpcio, as the reference does, may crash.
 _CONTEXT = multiprocessing.get_context("spawn")
+
+
+@contextlib.contextmanager
+def one_processor() -> Iterator[None]:
+    """Has this process and those that it starts use one processor."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ import argparse
 import collections
 import contextlib
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, serve
-from tests.benchmarks.processes import process
+from tests.benchmarks.processes import one_processor, process
 
 _OWN = str(Path(dm_env_rpc_client.__file__).parent)
 _WARM_UP = 200
@@ -122,23 +121,12 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[[str], AbstractContextManager
 """What is served, and what steps it."""
 
 
-@contextlib.contextmanager
-def _one_processor() -> Iterator[None]:
-    """Has this process and those that it starts use one processor."""
-    usable = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(usable)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, usable)
-
-
 def counted(way: str, steps: int = _STEPS) -> tuple[Counts, Counts, int]:
     """Returns the calls of all steps, at the client and at the server, and how many steps."""
     factory, stepper = WAYS[way]
     calls = _Calls()
     with (
-        _one_processor(),
+        one_processor(),
         process(_serve, factory) as server,
         stepper(server.recv()) as step,
     ):

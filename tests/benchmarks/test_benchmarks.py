@@ -36,8 +36,8 @@ FAR = 30.0
 """Nothing is so many times too slow while nothing else has the processors, as a wrong unit is. It
 grows as waits do: beside two busy loops each of three attempts was that slow, the last 37 times."""
 
-SLOW = ("waiting", "served", "served-together", "served-computing", "foreign", "batched",
-        "batched-single", "batched-rate")  # fmt: skip
+SLOW = ("waiting", "one-core-batched", "served", "served-together", "served-computing", "foreign",
+        "batched", "batched-single", "batched-rate")  # fmt: skip
 """Sections that take ten seconds and more also with few rounds."""
 
 ROUNDS = 40

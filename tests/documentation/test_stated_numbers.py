@@ -91,7 +91,7 @@ STATED = [
     Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_settings.MAX_ROWS),
     Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",
            streams.MAX_MESSAGE_BYTES / MIB),
-    Stated("docs/how-to/batches.md", r"no probe for (\d+) s is taken for lost", FROZEN),
+    Stated("docs/how-to/batches.md", r"no probe for (\d+) s is considered lost", FROZEN),
     Stated("docs/how-to/many-environments.md", r"allows (\d+) clients by default",
            default(server.serve, "max_connections")),
     Stated("docs/how-to/containers.md", r"close their environments within (\d+) s",

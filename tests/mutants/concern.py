@@ -24,7 +24,9 @@ _ALSO = {
         "tests/client", "tests/interop/test_batches.py", "tests/travelling",
         "tests/adaptors/pettingzoo", "tests/adaptors/gymnasium",
     ],
+    "launch": ["tests/travelling"],
     "protocol": ["tests/client", "tests/environment/test_dm_env_adaptor.py", "tests/server"],
+    "recording": ["tests/cli/test_recordings.py"],
     "server": [
         "tests/environment/many", "tests/adaptors/gymnasium", "tests/adaptors/pettingzoo",
         "tests/travelling", "tests/reliability/connections", "tests/reliability/hostile",
@@ -66,15 +68,18 @@ def concerning(path: str, root: Path) -> list[list[str]]:
     return [near, [mirrored.as_posix()], [*rest, *_ALSO.get(room, [])]]
 
 
-_MOST = 200
-"""As many tests of a line are run before the groups, which may have all of them."""
+_MOST = 40
+"""As many functions of a line are run before the groups, which may have all of them."""
 
 _LINES_ABOVE = 5
 """How far above a part of a statement its first line may be."""
 
 
 def covering(path: str, line: int, measured: Path, root: Path) -> list[str]:
-    """Returns tests that run a line, those of the nearest files first, in turns from each file.
+    """Returns functions of tests that run a line, those of the nearest files first.
+
+    They are taken from each file in turns. The parameters in the name of a test are left out, since
+    their order depends on what else is collected.
 
     What only another process runs, or an import, has none.
 
@@ -108,7 +113,7 @@ def _tests_of_lines(path: str, measured: Path) -> dict[int, list[str]]:
     if file is None:
         return {}
     return {
-        line: sorted({name.rpartition("|")[0] for name in names if "|" in name})
+        line: sorted({name.partition("|")[0].partition("[")[0] for name in names if "|" in name})
         for line, names in data.contexts_by_lineno(file).items()
     }
 

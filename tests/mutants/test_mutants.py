@@ -157,7 +157,7 @@ def test_tests_that_run_the_line_are_run_first(
     for context, lines in (
         ("", {3, 6}),
         (f"{name}|setup", {8}),
-        (f"{name}|run", {8, 10}),
+        (f"{name}[a|b]|run", {8, 10}),
         ("tests/test_other.py::test_more|run", {10}),
     ):
         data.set_context(context)

@@ -13,16 +13,16 @@ from tests.travelling.told import Call, Event, Failed, Tale
 
 EVERYWHERE: Mapping[str, Sequence[str]] = {
     "how-to/gymnasium.md": [
-        "observed elements of a Discrete are `int`, where some environments have NumPy's integers",
-        "a Dict that is observed has the order of its space",
+        "observed Discrete values are `int`, where some environments return NumPy integers",
+        "an observed Dict has the order of its space",
         "rewards are `float`",
-        "anything else as its `repr`",
+        "anything else arrives as its `repr`",
     ],
     "how-to/batches.md": [
-        "A row refuses the values that an environment of its own refuses, with the same text",
+        "A row rejects the values that a single environment rejects, with the same text",
         "nothing is wrapped, parsed, broadcast or cut off",
-        "What rounds is float64 in place of float32.",
-        "The TimeStep that `reset` of an environment returns is FIRST",
+        "The only rounding is from float64 to float32.",
+        "The TimeStep from an environment's `reset` counts as FIRST",
     ],
 }
 """By guide."""
@@ -71,21 +71,21 @@ def _refused(code: str, *parts: str) -> Callable[[list[Tale], Sequence[Call]], l
 DIFFERENT: Sequence[Different] = [
     Different(
         "how-to/batches.md",
-        "Arrays of variable length and games for several agents cannot be in a batch.",
+        "A batch cannot contain variable-length arrays or multi-agent games.",
         ["make of a batch"],
         ["a Sequence", "a stacked Sequence"],
         _refused("INVALID_ARGUMENT", "is of variable length"),
     ),
     Different(
         "how-to/batches.md",
-        "Arrays of variable length and games for several agents cannot be in a batch.",
+        "A batch cannot contain variable-length arrays or multi-agent games.",
         ["served VectorEnv"],
         ["a Sequence", "a stacked Sequence"],
         _refused("INTERNAL", "is of variable length"),
     ),
     Different(
         "how-to/batches.md",
-        "A stream cannot tell that: its next step is FAILED_PRECONDITION until a reset",
+        "A stream cannot signal this: its next step fails with FAILED_PRECONDITION until a reset",
         ["streams", "streams, SAME_STEP", "make", "make_async", "make, grpc"],
         ["what follows an end that did not fit"],
         _until_a_reset,
@@ -114,7 +114,7 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
             (
                 "an info that cannot be stacked with those of other rows, such as a dict beside "
                 "None, an array of another length, an integer of more than 64 bits or lists six "
-                "levels deep, is an error of the step"
+                "levels deep, makes the step fail"
             ),
         )
         for way, habits in {

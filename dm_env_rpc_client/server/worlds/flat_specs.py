@@ -111,6 +111,8 @@ class FlatSpecs:
       action_names: the flat names of the actions.
       observation_names: those of the observations, then of the reward, then of the discount.
       sends_discount: whether the discount is an observation.
+      action_of_row: returns the nested action of one row, given arrays [N, ...] in the order of
+        `action_names`, and the place of the row in them.
 
     Raises:
       SpecError: two values would have the same name; an observation has that of the reward or the
@@ -141,7 +143,7 @@ class FlatSpecs:
         # Of a dict without levels, as most are: its keys, and their names.
         keys = _flat_keys(action_spec) or ()
         self._action_keys = list(zip(keys, self.action_names, strict=True)) if keys else None
-        self._nest_row = _row_nester(action_spec)
+        self.action_of_row = _row_nester(action_spec)
         self._default_actions = default_actions
         observation_names = _names(observation_spec, "observation")
         reward_names = _names(reward_spec, REWARD, prefix=REWARD)
@@ -193,15 +195,6 @@ class FlatSpecs:
                 f"missing action {', '.join(map(repr, missing))}: this environment needs all its "
                 f"actions in every step: {', '.join(map(repr, self.action_names))}"
             ) from None
-
-    def action_of_row(self, columns: Sequence[Any], row: int) -> Any:
-        """Returns the nested action of one row.
-
-        Args:
-          columns: arrays [N, ...] in the order of `action_names`.
-          row: its place in them.
-        """
-        return self._nest_row(columns, row)
 
     def flat_observations(
         self, timestep: dm_env.TimeStep, requested: Collection[str]
@@ -291,6 +284,9 @@ def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
     if isinstance(structure, Array):
         return lambda columns, row: columns[0][row]
     keys = _flat_keys(structure)
+    if keys and len(keys) == 1:  # Before Python 3.12 the comprehension below is a call.
+        (single,) = keys
+        return lambda columns, row: {single: columns[0][row]}
     if keys:
         return lambda columns, row: {
             key: column[row] for key, column in zip(keys, columns, strict=True)

@@ -148,6 +148,7 @@ class Pool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     single_action_space = gymnasium.spaces.Discrete(2)
     single_observation_space = gymnasium.spaces.Discrete(2)
     lives = np.array([3, 1, 2])
+    level = np.array(7)
     name = "pool"
 
     def doubled(self, by: int = 2) -> list[int]:
@@ -155,13 +156,14 @@ class Pool(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def test_a_vector_environment_without_calls_is_called_itself() -> None:
-    names = ["lives", "name", "doubled", "missing"]
+    names = ["lives", "level", "name", "doubled", "missing"]
     with (
         serve(Pool, callable_names=names, settable_names=["lives"]) as server,
         RemoteVectorEnv(server.address) as envs,
     ):
         assert envs.get_attr("lives") == (3, 1, 2)
         assert envs.get_attr("name") == ("pool",) * 3
+        assert envs.get_attr("level") == (7, 7, 7)  # An array without rows is that of all.
         assert envs.call("doubled", by=3) == (9, 3, 6)
         with pytest.raises(AttributeError, match="Pool has no attribute 'missing'"):
             envs.call("missing")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from google.rpc import code_pb2
 
 from dm_env_rpc_client import DmEnvRpcError, make
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import Server
 from tests.server.faulty import MID, RAISED, Faulty
 
@@ -26,7 +28,10 @@ class WithProperty(Faulty):
 
 @pytest.fixture
 def server() -> Any:
-    with Server(lambda **settings: WithProperty(**{"fault": "", **settings})) as running:
+    def faulty(fault: str = "", ballast: Any = None) -> WithProperty:
+        return WithProperty(fault)
+
+    with Server(faulty) as running:
         yield running
 
 
@@ -67,3 +72,17 @@ def test_a_factory_that_fails_without_settings_is_at_fault() -> None:
         with pytest.raises(DmEnvRpcError, match="does not take these settings: no device"):
             make(server.address, {"size": 1})
         assert len(server.errors) == 1
+
+
+def test_the_settings_of_all_worlds_are_limited_together(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dm_env_rpc_server, "MAX_HELD_BYTES", 200_000)
+    large = {"ballast": np.zeros(150_000, np.uint8)}
+    with make(server.address, large):
+        with pytest.raises(DmEnvRpcError, match="settings of all worlds would take") as caught:
+            make(server.address, large)
+        assert caught.value.code == code_pb2.RESOURCE_EXHAUSTED
+        make(server.address, {"ballast": np.zeros(10_000, np.uint8)}).close()
+    # The room of a world that is gone is free.
+    make(server.address, large).close()
