@@ -241,18 +241,27 @@ def _no_dtype(name: str, library: str, dtype: Any) -> SpecError:
     return SpecError(f"{name}: {library} has no type for {dtype}; convert it to one that both have")
 
 
-def _by_size(arrays: Sequence[Any]) -> list[int]:
-    """Returns the order in which each array of a joined block is aligned."""
-    return sorted(range(len(arrays)), key=lambda index: -arrays[index].itemsize)
+def _moved(arrays: Sequence[Any], move: Callable[[Iterator[Any]], Any]) -> list[Any]:
+    """Returns arrays that were moved as one block.
 
-
-def _split(block: Any, like: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
-    """Yields arrays of these dtypes and shapes, in which a block of bytes is seen."""
-    start = 0
-    for array, dtype in like:
+    Args:
+      arrays: of one library.
+      move: returns the bytes of some arrays, joined, in another place.
+    """
+    # In this order each is aligned in the block.
+    order = sorted(range(len(arrays)), key=lambda index: -arrays[index].itemsize)
+    block = move(arrays[index] for index in order)
+    moved, start = {}, 0
+    for index in order:
+        array = arrays[index]
         stop = start + array.itemsize * int(np.prod(array.shape))
-        yield block[start:stop].view(dtype).reshape(array.shape)
+        moved[index] = block[start:stop].view(array.dtype).reshape(array.shape)
         start = stop
+    return [moved[index] for index in range(len(arrays))]
+
+
+def _torch_block(torch: Any, tensors: Iterator[Any]) -> Any:
+    return torch.cat([each.contiguous().view(-1).view(torch.uint8) for each in tensors])
 
 
 def _from_torch(tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -261,12 +270,9 @@ def _from_torch(tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
     plain = [each.float() if each.dtype is torch.bfloat16 else each for each in plain]
     for device in {each.device for each in plain if each.device.type != "cpu"}:
         own = [index for index, each in enumerate(plain) if each.device == device]
-        order = [own[index] for index in _by_size([plain[index] for index in own])]
-        blocks = [plain[index].contiguous().view(-1).view(torch.uint8) for index in order]
-        host = torch.cat(blocks).cpu()
-        parts = _split(host, [(plain[index], plain[index].dtype) for index in order])
-        for index, part in zip(order, parts, strict=True):
-            plain[index] = part
+        host = _moved([plain[index] for index in own], lambda own: _torch_block(torch, own).cpu())
+        for index, tensor in zip(own, host, strict=True):
+            plain[index] = tensor
     arrays = []
     for each, name in zip(plain, names, strict=True):
         try:
@@ -284,11 +290,9 @@ def _from_jax(arrays: Sequence[Any], names: Sequence[str]) -> list[Any]:
 def _from_cupy(arrays: Sequence[Any], names: Sequence[str]) -> list[Any]:
     cupy: Any = sys.modules["cupy"]
     with cupy.cuda.Device(arrays[0].device.id):
-        order = _by_size(arrays)
-        host = cupy.concatenate([arrays[index].ravel().view(np.uint8) for index in order]).get()
-    parts = _split(host, [(arrays[index], arrays[index].dtype) for index in order])
-    taken = dict(zip(order, parts, strict=True))
-    return [taken[index] for index in range(len(arrays))]
+        return _moved(
+            arrays, lambda own: cupy.concatenate([a.ravel().view(np.uint8) for a in own]).get()
+        )
 
 
 def _by_dlpack(arrays: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -315,11 +319,7 @@ def _to_torch(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -
             raise _no_dtype(name, "torch", array.dtype) from error
     if kind.device is None or torch.device(kind.device).type == "cpu":
         return tensors
-    order = _by_size(tensors)
-    block = torch.cat([tensors[index].view(-1).view(torch.uint8) for index in order])
-    parts = _split(block.to(kind.device), [(tensors[i], tensors[i].dtype) for i in order])
-    given = dict(zip(order, parts, strict=True))
-    return [given[index] for index in range(len(tensors))]
+    return _moved(tensors, lambda own: _torch_block(torch, own).to(kind.device))
 
 
 def _to_jax(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> list[Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import subprocess
 import sys
+import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,15 +178,24 @@ class TestTorch:
         with pytest.raises(SpecError, match="device='foo': torch has no such device here"):
             array_kinds.named("torch", "foo")
 
-    def test_arrays_are_split_from_one_block(self) -> None:
+    def test_arrays_are_moved_as_one_block(self) -> None:
         torch = self.torch
-        own = [torch.arange(3, dtype=torch.int16), torch.ones(2, 2).double(), torch.tensor(True)]
-        order = array_kinds._by_size(own)
-        block = torch.cat([own[index].view(-1).view(torch.uint8) for index in order])
-        like = [(own[index], own[index].dtype) for index in order]
-        for index, part in zip(order, array_kinds._split(block, like), strict=True):
-            assert part.dtype == own[index].dtype
-            assert torch.equal(part, own[index])
+        own = [
+            torch.arange(3, dtype=torch.int16),
+            torch.arange(6).reshape(2, 3).double().T,
+            torch.tensor(True),
+            torch.empty(0, 2),
+        ]
+        blocks = []
+
+        def move(tensors: Any) -> Any:
+            blocks.append(array_kinds._torch_block(torch, tensors))
+            return blocks[0].clone()
+
+        for part, tensor in zip(array_kinds._moved(own, move), own, strict=True):
+            assert part.dtype == tensor.dtype
+            assert torch.equal(part, tensor)
+        assert [each.numel() for each in blocks] == [3 * 2 + 6 * 8 + 1]
 
 
 class TestJax:
@@ -225,3 +237,60 @@ class TestJax:
     def test_a_device_that_is_not_there(self) -> None:
         with pytest.raises(SpecError, match="device='cpu:99': jax has no such device here"):
             array_kinds.named("jax", "cpu:99")
+
+
+class OfCuda:
+    """An array of `FakeCuPy`, which counts how often one leaves the device."""
+
+    copies = 0
+
+    def __init__(self, array: np.ndarray, device: int):
+        self.array = array
+        self.device = types.SimpleNamespace(id=device)
+        self.dtype, self.shape, self.itemsize = array.dtype, array.shape, array.itemsize
+
+    def ravel(self) -> Any:
+        return self.array.ravel()
+
+    def get(self) -> Any:
+        type(self).copies += 1
+        return self.array.copy()
+
+
+class FakeCuPy(types.ModuleType):
+    """The functions of CuPy that are called."""
+
+    ndarray = OfCuda
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.current = 0
+        self.cuda = types.SimpleNamespace(Device=self._on)
+
+    @contextlib.contextmanager
+    def _on(self, device: int) -> Iterator[None]:
+        before, self.current = self.current, device
+        yield
+        self.current = before
+
+    def concatenate(self, arrays: list[np.ndarray]) -> OfCuda:
+        return OfCuda(np.concatenate(arrays), self.current)
+
+    def asarray(self, array: np.ndarray) -> OfCuda:
+        return OfCuda(array, self.current)
+
+
+def test_arrays_of_cupy_leave_their_device_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCuPy())
+    own: list[Any] = [np.arange(3, dtype=np.int16), np.ones((2, 2)), np.array(True)]
+    value = {"a": OfCuda(own[0], 1), "b": [OfCuda(each, 1) for each in own[1:]]}
+    got = to_numpy(value, "observation")
+    assert OfCuda.copies == 1
+    for found, expected in zip([got["a"], *got["b"]], own, strict=True):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected)
+    kind = kind_of(value)
+    assert kind.library == "cupy"
+    made = from_numpy({"action": own[0]}, kind, "action")["action"]
+    assert made.device.id == 1
+    assert kind_of(np.ones(2)) is NUMPY
