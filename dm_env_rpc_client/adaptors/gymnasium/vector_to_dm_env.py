@@ -8,6 +8,7 @@ infos of all rows, stacked as Gymnasium stacks them.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -42,11 +43,14 @@ from dm_env_rpc_client.server.errors import RequestError, environment_error
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import batched, named, observation_specs
 from dm_env_rpc_client.system.foreign_environments import described, row_count
-from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors import casting, structures
 from dm_env_rpc_client.tensors.specs import VariableArray
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
 """Packages whose vector environments have this mode, also where they do not declare it."""
+
+_LARGE_BYTES = 4096
+"""The size of the observations of all rows from which large infos are offered as bytes."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
@@ -374,11 +378,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return render()
 
     def _describe(self) -> str:
-        return describe_vector(
-            self._environment,
-            self.num_envs,
-            self._mode,
-            self._spaces_json,
-            self._notes,
-            (STACKED, BLOCKS),
-        )
+        leaves = structures.leaves(elements.to_spec(self._observation_space, OBSERVATION))
+        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) * self.num_envs
+        # Of others, the text costs less than one more observation in each step.
+        forms = (STACKED, BLOCKS) if size >= _LARGE_BYTES else (STACKED,)
+        own = self._spaces_json, self._notes, forms
+        return describe_vector(self._environment, self.num_envs, self._mode, *own)
