@@ -50,6 +50,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
 
     with world.environment() as env:
         num_envs = num_envs_of(env)
+        form = None if num_envs is None else _form(env)
         actions, observations = env.action_spec(), env.observation_spec()
         own = {"reward": env.reward_spec(), "discount": env.discount_spec()}
     if as_json:
@@ -58,7 +59,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
             "observations": _describe_all(observations),
             **_describe_all(own),
         }
-        print_json({"address": world.address, "num_envs": num_envs, **described})
+        print_json({"address": world.address, "num_envs": num_envs, "form": form, **described})
         return
     from dm_env_rpc_client.tensors.displays.spec_tables import COLUMNS, spec_rows
 
@@ -72,6 +73,22 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
             "theirs.",
             highlight=False,
         )
+    if form is not None:
+        from dm_env_rpc_client.plain_text import one_line
+
+        console.print(f"Its form: {one_line(form)}.", highlight=False, markup=False)
+
+
+def _form(env: Any) -> str | None:
+    """Returns what the server says of the form of a batch; None for nothing."""
+    from dm_env_rpc_client.errors import DmEnvRpcClientError
+    from dm_env_rpc_client.extensions.properties import PropertiesExtension
+    from dm_env_rpc_client.protocol.batches import WORLD_FORM
+
+    try:
+        return str(PropertiesExtension(env.connection)[WORLD_FORM])
+    except DmEnvRpcClientError:
+        return None
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:

@@ -44,7 +44,10 @@ STEP_TYPE = "step_type"
 ROW_ERRORS = "row_errors"
 """The observation with what rows have raised in this step: "" or the JSON of texts by index."""
 
-OF_BATCH = (STEP_TYPE, ROW_ERRORS)
+INFO_ARRAYS = "info_arrays"
+"""The observation with the bytes of large arrays of infos, one after another, uint8 [-1]."""
+
+OF_BATCH = (STEP_TYPE, ROW_ERRORS, INFO_ARRAYS)
 """The observations that a batch has and its rows do not."""
 
 MAX_NUM_ENVS = "batch.max_num_envs"
@@ -54,6 +57,7 @@ WORLD_NUM_ENVS = "batch.num_envs"
 """The property of a batched world: the number of its rows."""
 
 WORLD_AUTORESET_MODE = "batch.autoreset_mode"
+WORLD_FORM = "batch.form"
 """The property of a batched world: the name of a mode of Gymnasium's `AutoresetMode`."""
 
 SETTINGS = frozenset((NUM_ENVS, AUTORESET_MODE, STEP_MASK))

@@ -20,7 +20,13 @@ from dm_env_rpc_client.server.errors import Report, RequestError, unreported
 from dm_env_rpc_client.server.row_turns import Waits
 from dm_env_rpc_client.server.worlds.flat_specs import METHODS
 from dm_env_rpc_client.server.worlds.world import Game, World
-from dm_env_rpc_client.system.foreign_environments import class_name, converted, described
+from dm_env_rpc_client.system.foreign_environments import (
+    AS_DECLARED,
+    Conversion,
+    class_name,
+    converted,
+    described,
+)
 from dm_env_rpc_client.tensors import nesting
 
 SERVED = (
@@ -52,7 +58,7 @@ class BatchMaker(abc.ABC):
 def construct(
     factory: Callable[..., Any],
     settings: Mapping[str, Any],
-    autoreset_mode: str | None = None,
+    conversion: Conversion = AS_DECLARED,
     waits: Waits | None = None,
     report: Report = unreported,
 ) -> Any:
@@ -64,7 +70,7 @@ def construct(
     Args:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
-      autoreset_mode: of vector environments that declare none.
+      conversion: how environments of other libraries are converted.
       waits: what is known of rows of its batches; None for nothing.
       report: takes what rows of a batch raise.
 
@@ -77,17 +83,17 @@ def construct(
     if isinstance(factory, BatchMaker):
         return factory.make_batch(settings, report)
     if NUM_ENVS not in settings:
-        return construct_one(factory, settings, autoreset_mode)
+        return construct_one(factory, settings, conversion)
     if takes_rows(factory):
         own = {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])}
-        return construct_one(factory, own, autoreset_mode)
+        return construct_one(factory, own, conversion)
     try:
         asked = AskedRows.of(settings)
-        return construct_rows(factory, asked, autoreset_mode, waits or Waits(), report)
+        return construct_rows(factory, asked, conversion, waits or Waits(), report)
     except HasRowsError as found:
         made = found.made
         if made is None:
-            made = construct_one(factory, found.settings, autoreset_mode)
+            made = construct_one(factory, found.settings, conversion)
         return _checked(made, settings)
 
 
@@ -99,7 +105,7 @@ def takes_rows(factory: Callable[..., Any]) -> bool:
 def construct_rows(
     factory: Callable[..., Any],
     asked: AskedRows,
-    autoreset_mode: str | None,
+    conversion: Conversion,
     waits: Waits,
     report: Report,
 ) -> Batch:
@@ -108,7 +114,7 @@ def construct_rows(
     Raises:
       HasRowsError: what it makes is a batch itself. Otherwise as `construct_one` and `Batch`.
     """
-    make = functools.partial(_construct_row, factory, autoreset_mode, threading.get_ident())
+    make = functools.partial(_construct_row, factory, conversion, threading.get_ident())
     return Batch(make, asked, waits, report)
 
 
@@ -144,12 +150,12 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
 
 def _construct_row(
     factory: Callable[..., Any],
-    autoreset_mode: str | None,
+    conversion: Conversion,
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
     """Makes a row of a world that belongs to the thread of this number."""
-    made = construct_one(factory, settings, autoreset_mode)
+    made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
         if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
@@ -167,14 +173,14 @@ def _construct_row(
 
 
 def construct_one(
-    factory: Callable[..., Any], settings: Mapping[str, Any], autoreset_mode: str | None = None
+    factory: Callable[..., Any], settings: Mapping[str, Any], conversion: Conversion = AS_DECLARED
 ) -> Any:
     """Calls `factory` with settings as keyword arguments.
 
     Args:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
-      autoreset_mode: of vector environments that declare none.
+      conversion: how environments of other libraries are converted.
 
     Returns:
       What it returned; a Gymnasium environment as a dm_env.Environment, and one of PettingZoo as
@@ -201,7 +207,7 @@ def construct_one(
             raise
         refusal = f"the environment does not take these settings: {error}"
         raise RequestError.invalid(refusal) from error
-    made = converted(made, autoreset_mode)
+    made = converted(made, conversion)
     check_made(made, f"the factory returned {described(made)}")
     return made
 

@@ -12,6 +12,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import SERVED
 from dm_env_rpc_client.server.single_instance import Instance
 from dm_env_rpc_client.server.worlds.world import Game, World
+from dm_env_rpc_client.system.foreign_environments import Conversion
 from dm_env_rpc_client.system.sources import find_source
 
 
@@ -36,14 +37,14 @@ Factory: TypeAlias = Callable[..., Any] | Instance
 
 
 def factories_of(
-    named: Mapping[str, Hosted], insecure: bool, autoreset_mode: str | None
+    named: Mapping[str, Hosted], insecure: bool, conversion: Conversion
 ) -> dict[str, Factory]:
     """Returns what worlds are made of, by name.
 
     Args:
       named: what is served.
       insecure: whether texts may name servers of other machines, in plaintext.
-      autoreset_mode: of vector environments that declare none.
+      conversion: how environments of other libraries are converted.
 
     Raises:
       SpecError: one of them makes no environment, whatever the settings.
@@ -54,7 +55,7 @@ def factories_of(
     }
     for factory in factories.values():
         if isinstance(factory, Instance):
-            factory.take_mode(autoreset_mode)
+            factory.take(conversion)
     return factories
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.server.factories import Factory, Hosted
     from dm_env_rpc_client.server.properties import Properties
     from dm_env_rpc_client.server.worlds.world import Game, World
+    from dm_env_rpc_client.system.foreign_environments import Conversion
     from dm_env_rpc_client.transports.endpoint import Transport
     from dm_env_rpc_client.transports.net.credentials import ServerCredentials
 
@@ -35,6 +36,7 @@ Handler: TypeAlias = Callable[[Any, Union["World", None]], "protobuf_message.Mes
 
 Threads: TypeAlias = Literal["world"]
 Thread: TypeAlias = Literal["main"]
+Arrays: TypeAlias = Literal["auto", "numpy", "torch", "jax"]
 
 
 class HostKeywords(TypedDict, total=False):
@@ -56,6 +58,7 @@ class HostKeywords(TypedDict, total=False):
     callable_names: Sequence[str]
     settable_names: Sequence[str]
     autoreset_mode: Any
+    arrays: Arrays
     threads: Threads | None
     thread: Thread | None
 
@@ -109,6 +112,9 @@ class ServeOptions:
         does, NEXT_STEP if the step after it does, DISABLED if `reset` with the option
         `reset_mask` does. It is for environments without a mode in their `metadata`; that of
         Gymnasium's own, of ALE's and of EnvPool's is known.
+      arrays: the library whose arrays Gymnasium environments get as actions and masks: "auto" for
+        that of their first observation, on its device; "numpy", "torch" or "jax" where nothing can
+        be seen there. What they return may be of any of them; see "Tensors" in the guide.
       threads: "world" gives each environment, also each row of a batch, a thread of its own, for
         environments that wait in their steps. By default, cheap ones share the thread that reads
         requests; see "Threads" in the guide.
@@ -139,6 +145,7 @@ class ServeOptions:
     callable_names: Sequence[str] = ()
     settable_names: Sequence[str] = ()
     autoreset_mode: Any = None
+    arrays: Arrays = "auto"
     threads: Threads | None = None
     thread: Thread | None = None
 
@@ -181,7 +188,14 @@ class ServeOptions:
         """Returns what worlds are made of, by name; none if there is only one; see `hosted`."""
         from dm_env_rpc_client.server.factories import factories_of
 
-        return factories_of(self.hosted, self.insecure, self.autoreset_mode)
+        return factories_of(self.hosted, self.insecure, self.conversion)
+
+    @property
+    def conversion(self) -> Conversion:
+        """How environments of other libraries are converted."""
+        from dm_env_rpc_client.system.foreign_environments import Conversion
+
+        return Conversion(self.autoreset_mode, self.arrays)
 
     @property
     def made(self) -> World | Game | None:
@@ -254,6 +268,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
         "max_connections": arguments.count,
         "max_worlds": arguments.count,
         "processes": functools.partial(arguments.count, none="None for this one"),
+        "arrays": lambda option, value: arguments.one_of(option, value, get_args(Arrays)),
         "threads": functools.partial(_one_of, get_args(Threads)),
         "thread": functools.partial(_one_of, get_args(Thread)),
     }

@@ -19,6 +19,7 @@ from dm_env_rpc_client.server.processes.worker_pool import Workers
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.making import Kind
 from dm_env_rpc_client.server.worlds.world import Game, World
+from dm_env_rpc_client.system.foreign_environments import AS_DECLARED, Conversion
 from dm_env_rpc_client.system.keywords import check_keywords, takes
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.net.credentials import Tls as Tls  # noqa: PLC0414  # for `server`
@@ -242,19 +243,21 @@ def serve(
     return Server(serving(options, Properties() if properties is None else properties))
 
 
-def try_out(environment: Hosted, settings: Mapping[str, Any], autoreset_mode: Any = None) -> None:
+def try_out(
+    environment: Hosted, settings: Mapping[str, Any], conversion: Conversion = AS_DECLARED
+) -> None:
     """Makes a world as for a client, and closes it.
 
     Args:
       environment: as for `serve`.
       settings: as of a CreateWorld: values by flat name.
-      autoreset_mode: as for `serve`.
+      conversion: how environments of other libraries are converted.
 
     Raises:
       RequestError: the environment does not take these settings.
       Exception: whatever making or closing it raises; or what it made cannot be served.
     """
-    options = ServeOptions(environment=environment, autoreset_mode=autoreset_mode)
+    options = ServeOptions(environment=environment, **conversion._asdict())
     (factory,) = options.factories().values()
     kind = Kind(factory, options)
     kind.make(settings).close()

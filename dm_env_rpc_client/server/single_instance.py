@@ -12,7 +12,13 @@ from dm_env_rpc_client.server.construction import check_made, construct
 from dm_env_rpc_client.server.errors import Report, RequestError, unreported
 from dm_env_rpc_client.server.thread_bound import OwnedEnvironment, OwnedGame
 from dm_env_rpc_client.server.worlds.world import Game
-from dm_env_rpc_client.system.foreign_environments import check_mode, converted, is_foreign
+from dm_env_rpc_client.system.foreign_environments import (
+    AS_DECLARED,
+    Conversion,
+    check,
+    converted,
+    is_foreign,
+)
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 
@@ -42,19 +48,19 @@ class Instance:
         self.owner: Owner = OwnerThread(f"dm_env_rpc owns {self.name}")
         self.owner.hold()
         self._reset_settings: tuple[str, ...] = ()
-        self._autoreset_mode: str | None = None
+        self._conversion = AS_DECLARED
         # Guards what follows.
         self._lock = make_lock()
         self._is_lent = self._is_ending = False
 
-    def take_mode(self, autoreset_mode: str | None) -> None:
-        """Takes the autoreset mode of vector environments that declare none.
+    def take(self, conversion: Conversion) -> None:
+        """Takes how the environment is converted.
 
         Raises:
-          SpecError: the environment is one of these, and there is no mode.
+          SpecError: it is a batch, and something is missing.
         """
-        self._autoreset_mode = autoreset_mode
-        check_mode(self._environment, autoreset_mode)
+        self._conversion = conversion
+        check(self._environment, conversion)
 
     def give_to(self, owner: Owner) -> None:
         """Has the environment belong to an owner, in the place of a thread of its own."""
@@ -124,7 +130,7 @@ class Instance:
 
     def _construct(self, settings: Mapping[str, Any], report: Report) -> Any:
         # Anew for each world, so that a world knows nothing of the one before.
-        environment = converted(self._environment, self._autoreset_mode)
+        environment = converted(self._environment, self._conversion)
         check_made(environment, f"the environment is {self.name}")
         self._reset_settings = tuple(getattr(environment, "reset_settings", None) or ())
         lent: list[Any] = []

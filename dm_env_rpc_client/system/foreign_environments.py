@@ -10,11 +10,12 @@ failed to be what it should be, so that steps cost nothing more.
 
 from __future__ import annotations
 
+import itertools
 import pkgutil
 import re
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
@@ -33,12 +34,23 @@ _VECTOR_MODE = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:autoreset_
 """Takes a vector environment and the mode of those that declare none, and returns its mode."""
 
 
-def converted(made: Any, autoreset_mode: str | None = None) -> Any:
+class Conversion(NamedTuple):
+    """How environments of Gymnasium are converted; see the fields of `ServeOptions`."""
+
+    autoreset_mode: str | None = None
+    arrays: Any = "auto"
+
+
+AS_DECLARED = Conversion()
+"""As they declare it, or as it is seen."""
+
+
+def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
     """Returns an environment of Gymnasium or PettingZoo in the form in which it is served.
 
     Args:
       made: what a factory returned.
-      autoreset_mode: of vector environments that declare none.
+      conversion: how it is converted.
 
     Returns:
       A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; anything else
@@ -51,19 +63,19 @@ def converted(made: Any, autoreset_mode: str | None = None) -> Any:
     converter = _converter(made)
     if converter is None:
         return made
-    own = [autoreset_mode] if converter is _VECTOR else []
+    own = {_VECTOR: conversion, _GYMNASIUM: conversion[1:]}.get(converter, ())
     return pkgutil.resolve_name(converter)(made, *own)
 
 
-def check_mode(made: Any, autoreset_mode: str | None) -> None:
-    """Raises SpecError if an environment is a vector environment whose mode is not known.
+def check(made: Any, conversion: Conversion) -> None:
+    """Raises SpecError or TypeError if an environment is a batch, and something is missing.
 
     Args:
       made: any environment.
-      autoreset_mode: of vector environments that declare none.
+      conversion: how it is converted.
     """
-    if _is_vector(made):
-        pkgutil.resolve_name(_VECTOR_MODE)(made, autoreset_mode)
+    if _converter(made) is _VECTOR:
+        pkgutil.resolve_name(_VECTOR_MODE)(made, conversion.autoreset_mode)
 
 
 def is_gymnasium(made: Any) -> bool:
@@ -92,7 +104,7 @@ def _converter(made: Any) -> str | None:
     missing = [name for name in ("action_space", "observation_space") if not hasattr(made, name)]
     if not missing:
         return _GYMNASIUM
-    if bases & _GYMNASIUM_BASES:
+    if bases & _GYMNASIUM_BASES or _is_own_batch(made):
         raise TypeError(
             f"{type(made).__name__} has no {' and no '.join(missing)}; set self.action_space and "
             "self.observation_space in its __init__"
@@ -100,8 +112,36 @@ def _converter(made: Any) -> str | None:
     return None
 
 
+def row_count(made: Any) -> int | None:
+    """Returns the number of rows that an environment says it has; None if it says nothing."""
+    for owner, name in ((made, "num_envs"), (getattr(made, "unwrapped", made), "_num_envs")):
+        count = getattr(owner, name, None)
+        if isinstance(count, int | np.integer):
+            return int(count)
+    return None
+
+
 def _is_vector(made: Any) -> bool:
-    return hasattr(made, "num_envs") and hasattr(made, "single_action_space")
+    count = row_count(made)
+    if count is None or hasattr(made, "single_action_space"):
+        return count is not None
+    spaces = [getattr(made, name, None) for name in ("action_space", "observation_space")]
+    return set(map(str, itertools.chain(*map(_first_axes, spaces)))) == {str(count)}
+
+
+def _first_axes(space: Any) -> list[int | None]:
+    """Returns the sizes of the first axis of each array of a space; None where it has none."""
+    parts = getattr(space, "spaces", None)
+    if parts is not None:
+        own = parts.values() if isinstance(parts, Mapping) else parts
+        return list(itertools.chain(*map(_first_axes, own)))
+    return [next(iter(getattr(space, "shape", None) or ()), None)]
+
+
+def _is_own_batch(made: Any) -> bool:
+    """Whether this is the batch of a simulator that has no spaces."""
+    methods = (hasattr(made, name) for name in ("reset", "step"))
+    return row_count(made) is not None and all(methods) and not hasattr(made, "action_spec")
 
 
 _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}

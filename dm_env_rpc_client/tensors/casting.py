@@ -18,6 +18,7 @@ import numpy.typing as npt
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import array_kinds
 from dm_env_rpc_client.tensors.nesting import text_of
 
 Array = npt.NDArray[Any]
@@ -182,6 +183,9 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 def _from_array(value: Any, where: str) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise SpecError(f"{where}: has masked elements, which the protocol cannot represent")
+    if not isinstance(value, np.ndarray | np.generic):
+        # Their own `__array__` refuses those on a device, with a gradient and of bfloat16.
+        value = array_kinds.to_numpy(value, where)
     try:
         array = np.asarray(value)
     except Exception as error:  # `__array__` may raise any exception.

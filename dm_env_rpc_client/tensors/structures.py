@@ -25,7 +25,7 @@ _LISTED = 8
 
 def is_nested(structure: Any) -> bool:
     """Whether this is a structure with parts, and no leaf."""
-    return _parts(structure) is not None
+    return parts_of(structure) is not None
 
 
 def leaves(structure: Any) -> list[Any]:
@@ -110,7 +110,7 @@ def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
 
 def nester(structure: Any) -> Callable[[Iterator[Any]], Any]:
     """Returns what puts values, in the order of `leaves`, into a structure of the same types."""
-    parts = _parts(structure)
+    parts = parts_of(structure)
     if parts is None:
         return next
     nesters = [nester(part) for _, part in parts]
@@ -135,7 +135,7 @@ def nester(structure: Any) -> Callable[[Iterator[Any]], Any]:
 
 
 def _walk(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    parts = _parts(structure)
+    parts = parts_of(structure)
     if parts is None:
         yield path, structure
         return
@@ -150,7 +150,7 @@ def _check_depth(structure: Any, path: Sequence[Any]) -> None:
         raise nesting.too_deep(structure, "specs", nesting.MAX_NESTING)
 
 
-def _parts(structure: Any) -> list[tuple[Any, Any]] | None:
+def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
     """Returns keys or indices and parts of a structure; None for a leaf."""
     if hasattr(structure, "shape") and hasattr(structure, "dtype"):
         return None
@@ -183,7 +183,7 @@ def _leaf_keys(structure: Any) -> list[Any] | None:
 
 
 def _taker(structure: Any, where: str, path: tuple[Any, ...]) -> _Take:
-    parts = _parts(structure)
+    parts = parts_of(structure)
     if parts is None:
         return lambda value, found: found.append(value)
     _check_depth(structure, path)

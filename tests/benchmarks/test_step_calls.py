@@ -1,6 +1,8 @@
-"""A step does not get longer unnoticed: calls of functions of this package, at each end."""
+"""A step does not get longer unnoticed: its calls and bytecodes, at each end."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -8,6 +10,27 @@ from tests.benchmarks.step_calls import counted
 
 MOST = {"dm_env": (24, 27), "Gymnasium": (35, 34)}
 """By way: the most calls at the client and at the server, whose examples are counted, too."""
+
+MOST_BYTECODES = {
+    (3, 11): {"dm_env": (1_170, 1_320), "Gymnasium": (1_510, 1_970)},
+    (3, 13): {"dm_env": (1_080, 1_250), "Gymnasium": (1_400, 1_880)},
+}
+"""By version of Python and by way: about 2 % more than were counted at the client, and 5 % at the
+server, where some are of the clock. Lower them after a change that makes a step shorter."""
+
+
+@pytest.mark.parametrize("way", MOST)
+def test_a_step_has_no_more_bytecodes(way: str) -> None:
+    most = MOST_BYTECODES.get(sys.version_info[:2])
+    if most is None:
+        pytest.skip(f"bytecodes of Python {sys.version_info[:2]} are not counted")
+    client, server, steps = counted(way, bytecodes=True)
+    found = client.total() / steps, server.total() / steps
+    listed = (client + server).most_common()
+    shown = "\n".join(f"{count / steps:.0f} {name}" for name, count in listed if count >= steps)
+    assert all(made <= limit for made, limit in zip(found, most[way], strict=True)), (found, shown)
+    # In fewer no step can be taken.
+    assert min(found) > 500
 
 
 @pytest.mark.parametrize("way", MOST)

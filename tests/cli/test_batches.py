@@ -40,6 +40,10 @@ def test_inspect_says_how_many_environments(serving: Callable[[Any], Server], se
     assert (
         "A batch of 4 environments" in invoke("inspect", address, "--create", "num_envs=4").stdout
     )
+    form = "SyncVectorEnv: arrays known after the first reset, NEXT_STEP"
+    assert found["form"] == (form if served is carts else None)
+    text = invoke("inspect", address, "--create", "num_envs=4").stdout
+    assert (f"Its form: {form}." in text) == (served is carts)
     alone = json.loads(invoke("inspect", serving(Catch).address, "--json").stdout)
     assert alone["num_envs"] is None
 

@@ -297,7 +297,7 @@ class Rows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     [
         ("step", None, "NoneType", FIVE),
         ("step", (1, 2, 3, 4), "expected 5, got 4", OLD),
-        ("reset", np.zeros((2, 2)), "an array float64 [2, 2]", "expected (observation, info)"),
+        ("reset", [0.0, 1.0, 2.0], "a list", "expected (observation, info)"),
     ],
 )
 def test_what_a_vector_environment_returns(

@@ -299,18 +299,32 @@ def test_only_the_thread_that_supervises_a_worker_touches_its_process(
     assert {thread for _, thread in touched} == {"dm_env_rpc supervises worker 0"}
 
 
-def test_the_workers_end_with_the_server_that_is_killed() -> None:
+@pytest.mark.parametrize("settings", [{}, {"num_envs": 4}], ids=["stream", "rows"])
+def test_the_workers_of_a_server_that_is_killed_close_their_environments_and_end(
+    tmp_path: Path, settings: dict[str, int]
+) -> None:
     program = (
-        "import multiprocessing, sys, dm_env_rpc_client.server as s\n"
-        "server = s.serve(s.Catch, processes=1)\n"
-        "print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
+        "import multiprocessing, sys\n"
+        "from dm_env_rpc_client.server import serve\n"
+        "from tests.server.hosted import Closing\n"
+        "server = serve(Closing, processes=2)\n"
+        "pids = [child.pid for child in multiprocessing.active_children()]\n"
+        "print(server.address, *pids, flush=True)\n"
         "sys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        assert len(pids) == 1
-        process.kill()
-        assert settles(lambda: have_ended(pids), 15)
+        address, *texts = process.stdout.readline().split()
+        pids = [int(text) for text in texts]
+        assert len(pids) == 2
+        with make(address, {"folder": str(tmp_path), **settings}) as env:
+            env.reset()
+            count = len(list(tmp_path.glob("*.open")))
+            assert count == settings.get("num_envs", 1)
+            process.kill()
+            assert settles(lambda: have_ended(pids), 15)
+            with pytest.raises(ConnectionLostError):
+                env.reset()
+    assert len(hosted.closed(tmp_path)) == count

@@ -34,7 +34,7 @@ from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import one_bound
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.foreign_environments import described
-from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors import casting, structures
 from dm_env_rpc_client.tensors.specs import (
     VariableArray,
     VariableBoundedArray,
@@ -146,6 +146,9 @@ def _dict_writer(space: spaces.Dict, name: str, count: int | None) -> Converter:
 
     def write(element: Any) -> dict[str, Any]:
         is_mapping = isinstance(element, Mapping)
+        if not is_mapping:  # A named tuple or a dataclass has its parts by name, too.
+            own = structures.parts_by_name(element)
+            is_mapping, element = own is not None, element if own is None else own
         # A batch may be an array whose fields have the names of the keys.
         if element.keys() != keys if is_mapping else count is None:
             found = list(element) if is_mapping else type(element).__name__

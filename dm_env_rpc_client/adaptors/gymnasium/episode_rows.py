@@ -24,6 +24,7 @@ from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
     RowInfo,
     extras_of,
     extras_of_rows,
+    is_of_rows,
     unstacked,
 )
 from dm_env_rpc_client.adaptors.gymnasium.row_spaces import RowSpaces
@@ -31,7 +32,7 @@ from dm_env_rpc_client.environment.many.row_worlds import RowWorlds
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.autoreset import next_kind
-from dm_env_rpc_client.protocol.batches import STEP_TYPE
+from dm_env_rpc_client.protocol.batches import INFO_ARRAYS, STEP_TYPE
 from dm_env_rpc_client.protocol.timesteps import MidSteps
 from dm_env_rpc_client.tensors.columns import VARIABLE
 
@@ -60,7 +61,9 @@ class EpisodeInfos:
         """Takes the info and observation of a step in which the next episode is to begin."""
         self._own[index] = RowInfo({}, info, observation)
 
-    def put_rows(self, rows: Array, text: str, which: Any, count: int) -> Array | None:
+    def put_rows(
+        self, rows: Array, text: str, which: Any, count: int, arrays: Any = None
+    ) -> Array | None:
         """Takes what came with the observations of a batch.
 
         Args:
@@ -68,6 +71,7 @@ class EpisodeInfos:
           text: the observation `gymnasium`, which is not empty.
           which: selects these rows in the batch; a slice for all of them.
           count: the number of rows of the batch.
+          arrays: the observation with large arrays, if there is one.
 
         Returns:
           Which of their episodes have ended in both ways; None for none.
@@ -75,10 +79,12 @@ class EpisodeInfos:
         Raises:
           ProtocolError: the text is invalid.
         """
-        stack, own, both = extras_of_rows(text, count)
+        stack, own, both = extras_of_rows(text, count, arrays)
         places = np.arange(count)[which]
         if stack:
-            self._stacks.append((rows, stack if type(which) is slice else _rows(stack, places)))
+            self._stacks.append(
+                (rows, stack if type(which) is slice else _rows(stack, places, count))
+            )
         if own:
             for row, place in zip(rows.tolist(), places.tolist(), strict=True):
                 info, former = own.get(place), self._own.get(row)
@@ -117,7 +123,7 @@ class EpisodeInfos:
         infos = self._taken(ids) if self._stacks else {}
         if are_spread and ids is not None and infos:
             stacked, infos = infos, {}
-            put_together(infos, stacked, np.arange(len(ids)), ids, count)
+            put_together(infos, stacked, (np.arange(len(ids)), len(ids)), ids, count)
         if not self._own:
             return infos
         rows = range(count) if ids is None else ids.tolist()
@@ -151,53 +157,65 @@ class EpisodeInfos:
         infos: dict[str, Any] = {}
         for rows, own in stacks:
             if ids is None:
-                put_together(infos, own, np.arange(len(rows)), rows, count)
+                put_together(infos, own, (np.arange(len(rows)), len(rows)), rows, count)
                 continue
             is_wanted = np.isin(rows, ids)
             if is_wanted.any():
                 places = [int(np.flatnonzero(ids == row)[0]) for row in rows[is_wanted]]
-                put_together(infos, own, np.flatnonzero(is_wanted), np.array(places), count)
+                source = np.flatnonzero(is_wanted), len(rows)
+                put_together(infos, own, source, np.array(places), count)
             if not is_wanted.all():
                 kept = np.flatnonzero(~is_wanted)
-                self._stacks.append((rows[kept], _rows(own, kept)))
+                self._stacks.append((rows[kept], _rows(own, kept, len(rows))))
         return infos
 
 
-def _rows(infos: Mapping[str, Any], which: Array) -> dict[str, Any]:
-    """Returns some rows of stacked infos."""
+def _rows(infos: Mapping[str, Any], which: Array, count: int) -> dict[str, Any]:
+    """Returns some rows of stacked infos of so many rows."""
     own: dict[str, Any] = {}
-    put_together(own, infos, which, np.arange(len(which)), len(which))
+    put_together(own, infos, (which, count), np.arange(len(which)), len(which))
     return own
 
 
 def put_together(
-    target: dict[str, Any], infos: Mapping[str, Any], source: Array, places: Array, count: int
+    target: dict[str, Any],
+    infos: Mapping[str, Any],
+    source: tuple[Array, int],
+    places: Array,
+    count: int,
 ) -> None:
     """Puts rows of stacked infos into those of more rows, in which keys may be new.
 
     Args:
       target: the infos to add to.
-      infos: the infos of some rows; the mask of `key` is `_key`.
-      source: the rows to take of them.
+      infos: the infos of some rows; the mask of `key` is `_key`. What is not of rows is taken as it
+        is, in the place of that of other rows.
+      source: the rows to take of them, and how many they have.
       places: the rows that they become.
       count: the number of rows of `target`.
     """
+    rows, size = source
     masks = {f"_{key}" for key in infos}
     for key, value in infos.items():
         # Of rows without this info there is no key.
         mask = value if key in masks else infos.get(f"_{key}")
-        if isinstance(mask, np.ndarray) and not mask[source].any():
+        if is_of_rows(mask, size) and not mask[rows].any():
             continue
+        own = target.get(key)
         if isinstance(value, dict):
-            put_together(target.setdefault(key, {}), value, source, places, count)
+            target[key] = own if isinstance(own, dict) else {}
+            put_together(target[key], value, source, places, count)
             continue
-        if key not in target:
+        if not is_of_rows(value, size):
+            target[key] = value
+            continue
+        if not is_of_rows(own, count):
             shape = (count, *value.shape[1:])
             is_object = value.dtype.kind == "O"
             target[key] = np.full(shape, None) if is_object else np.zeros(shape, value.dtype)
         elif value.dtype.kind in "SU":  # Another length of texts is another dtype.
             target[key] = target[key].astype(np.result_type(target[key], value), copy=False)
-        target[key][places] = value[source]
+        target[key][places] = value[rows]
 
 
 Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
@@ -358,7 +376,8 @@ class EpisodeRows(Rows):
                 ended = self._put_ends(rows, kinds[which], timestep.discount is not None)
         text = str(timestep.observation[EXTRAS]) if self._has_infos else ""
         if text:
-            both = self._infos.put_rows(rows, text, which, len(kinds))
+            arrays = timestep.observation.get(INFO_ARRAYS)
+            both = self._infos.put_rows(rows, text, which, len(kinds), arrays)
             if both is not None:
                 self._truncations[rows] |= both
         if self._is_followed or not self._begins_at_once:

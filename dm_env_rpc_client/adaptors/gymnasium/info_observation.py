@@ -12,13 +12,14 @@ It is empty, or a JSON object:
 
 A client asks for it with the setting `infos` of a Reset. True is for clients that do not know the
 strings of NumPy (see `value_json`) and get the `info` of rows; `STACKED` is the same with exact types;
-`OWN` is for `rows`. A description has what its server knows in the list `infos`.
+`OWN` is for `rows`. `BLOCKS` is `STACKED`, with large arrays in a second observation, whose bytes
+are theirs one after another. A description has what its server knows in the list `infos`.
 """  # noqa: E501  # a table
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ EXTRAS = "gymnasium"
 INFOS = "infos"
 """The setting of a Reset; in a description, the list of the texts that the setting may be."""
 
-OWN, STACKED = "own", "stacked"
+OWN, STACKED, BLOCKS = "own", "stacked", "blocks"
 """The texts that it may be."""
 
 INFO, FINAL_INFO, FINAL_OBSERVATION = "info", "final_info", "final_obs"
@@ -81,6 +82,13 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
     if is_truncated_too:
         extras[_TRUNCATED] = True
     return value_json.encode_extras(extras, is_exact)
+
+
+def encoded_blocks(infos: Any, both: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """Returns both observations of rows whose infos are stacked."""
+    blocks: list[bytes] = []
+    text = encoded_stack(value_json.moved(infos, blocks), both, is_exact=True)
+    return {EXTRAS: text, batches.INFO_ARRAYS: np.frombuffer(b"".join(blocks), np.uint8)}
 
 
 def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
@@ -140,8 +148,13 @@ class RowExtras(NamedTuple):
     both: npt.NDArray[np.bool_] | None
 
 
-def extras_of_rows(text: str, count: int) -> RowExtras:
+def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
     """Returns what came with the observations of `count` rows, unless the text is empty.
+
+    Args:
+      text: the observation `EXTRAS`.
+      count: the number of rows.
+      arrays: the observation `INFO_ARRAYS`, if there is one.
 
     Raises:
       ProtocolError: it is not that of `count` rows.
@@ -149,13 +162,11 @@ def extras_of_rows(text: str, count: int) -> RowExtras:
     extras = value_json.decode(text, f"observation {EXTRAS!r}")
     if not isinstance(extras, dict):
         raise _invalid(text, count)
+    if arrays is not None:
+        extras = value_json.placed(extras, arrays, f"observation {batches.INFO_ARRAYS!r}")
     both, stacked, own = extras.get(_TRUNCATED), extras.get(INFO, {}), extras.get(_ROWS, {})
     is_mask = isinstance(both, np.ndarray) and both.shape == (count,) and both.dtype == np.bool_
-    if (
-        not (both is None or is_mask)
-        or not (isinstance(stacked, dict) and _has_rows(stacked, count))
-        or not isinstance(own, dict)
-    ):
+    if not (both is None or is_mask) or not isinstance(stacked, dict) or not isinstance(own, dict):
         raise _invalid(text, count)
     rows: dict[int, RowInfo] = {}
     for key, value in own.items():
@@ -171,12 +182,15 @@ def extras_of_rows(text: str, count: int) -> RowExtras:
 def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
     """Returns stacked infos of `count` rows as those of each row.
 
-    What was an integer, a float or a bool has become one of NumPy when it was stacked.
+    What was an integer, a float or a bool has become one of NumPy when it was stacked. What is not
+    of rows, such as the log of a simulator, each row has.
     """
     found = []
     for own in _unstacked(infos, count):
         final = own.pop(FINAL_INFO, {})
-        final_observation = own.pop(FINAL_OBSERVATION, None)
+        # The other name is that of Gymnasium before 1.0, which simulators have kept.
+        final_observation = own.pop("final_observation", None)
+        final_observation = own.pop(FINAL_OBSERVATION, final_observation)
         found.append(RowInfo(own, final if isinstance(final, dict) else {}, final_observation))
     return found
 
@@ -188,19 +202,18 @@ def _unstacked(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         if key in masks:
             continue
         parts = _unstacked(value, count) if isinstance(value, dict) else value
+        if not isinstance(value, dict) and not is_of_rows(value, count):
+            parts = [value] * count
         mask = infos.get(f"_{key}")
-        for index in range(count) if mask is None else np.flatnonzero(mask).tolist():
+        has = np.flatnonzero(mask).tolist() if is_of_rows(mask, count) else range(count)
+        for index in has:
             found[index][key] = parts[index]
     return found
 
 
-def _has_rows(infos: Mapping[str, Any], count: int) -> bool:
-    return all(
-        _has_rows(value, count)
-        if isinstance(value, dict)
-        else isinstance(value, np.ndarray) and value.shape[:1] == (count,)
-        for value in infos.values()
-    )
+def is_of_rows(value: Any, count: int) -> TypeGuard[npt.NDArray[Any]]:
+    """Whether a part of stacked infos has a value for each of so many rows."""
+    return isinstance(value, np.ndarray) and value.shape[:1] == (count,)
 
 
 def _invalid(text: str, count: int) -> ProtocolError:

@@ -17,7 +17,13 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, value_json
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteNames
-from dm_env_rpc_client.adaptors.gymnasium.info_observation import INFOS, OWN, Extras, extras_of
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
+    INFOS,
+    OWN,
+    STACKED,
+    Extras,
+    extras_of,
+)
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION, FRAME, OBSERVATION
@@ -409,7 +415,8 @@ def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any
 
 def _infos(description: Description, form: str) -> dict[str, Any]:
     """Returns the settings that ask for infos."""
-    return {INFOS: form if form in description.forms else True}
+    known = [each for each in (form, STACKED) if each in description.forms]
+    return {INFOS: known[0] if known else True}
 
 
 def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:

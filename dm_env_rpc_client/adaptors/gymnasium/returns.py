@@ -28,6 +28,11 @@ _OLD = (
 _DM_ENV = "one that returns a dm_env.TimeStep has to inherit from dm_env.Environment"
 
 
+def inner(environment: Any) -> Any:
+    """Returns an environment without its wrappers; one of a class of its own has none."""
+    return getattr(environment, "unwrapped", environment)
+
+
 def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
     """Returns what `reset` returned: the observation and the info.
 
@@ -45,7 +50,7 @@ def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
             return observation, info
     advice = _DM_ENV if isinstance(returned, dm_env.TimeStep) else _OLD
     raise TypeError(
-        f"reset of {type(environment.unwrapped).__name__} returned {described(returned)}; expected "
+        f"reset of {type(inner(environment)).__name__} returned {described(returned)}; expected "
         f"{_EXPECTED['reset']}{f'; {advice}' if returned is not None else ''}"
     )
 
@@ -69,7 +74,7 @@ def as_reward(environment: Any, reward: Any) -> float:
             reason = f" ({error})"
     found = "a masked value" if np.ma.is_masked(reward) else described(reward) + reason
     raise TypeError(
-        f"step of {type(environment.unwrapped).__name__} returned a reward that is no number: got "
+        f"step of {type(inner(environment)).__name__} returned a reward that is no number: got "
         f"{found}; expected a float"
     )
 
@@ -93,4 +98,4 @@ def explain(environment: Any, method: str, error: Exception) -> None:
     expected = _EXPECTED[method]
     if "got 4" in str(error):
         expected += f" but four values ({_OLD}; {_DM_ENV})"
-    explain_unpacking(error, environment.unwrapped, method, expected, "gymnasium")
+    explain_unpacking(error, inner(environment), method, expected, "gymnasium")

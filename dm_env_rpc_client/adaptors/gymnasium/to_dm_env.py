@@ -15,9 +15,16 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, value_json
+from dm_env_rpc_client.adaptors.gymnasium.batch_form import (
+    BEGUN,
+    NumpyEnv,
+    kind_for,
+    taken,
+)
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfEach, ServedCalls, kinds_of
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
+    BLOCKS,
     EXTRAS,
     INFOS,
     OWN,
@@ -29,7 +36,8 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.server.errors import RequestError, environment_error
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST
-from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors import array_kinds, bounded_parsing
+from dm_env_rpc_client.tensors.array_kinds import NUMPY
 
 DESCRIPTION = "gymnasium"
 """The property with the spaces and the metadata, as JSON."""
@@ -50,6 +58,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     Args:
       env: the Gymnasium environment; `close` closes it too.
       seed: of the first reset; None for a new one each time.
+      arrays: as for `serve`.
 
     Attributes:
       reset_settings: the settings that `configure` takes.
@@ -66,8 +75,10 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
     reset_settings = ("seed", "options", "infos")
 
-    def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None):
+    def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None, arrays: str = "auto"):
         self.gymnasium = env
+        # None as soon as it is known of what kind the arrays of the environment are.
+        self._arrays: str | None = arrays
         self._seed = seed
         self._options: Mapping[str, Any] | None = None
         self.infos: bool | str = False
@@ -165,7 +176,14 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         except (TypeError, ValueError) as error:
             explain(env, "reset", error)
             raise
-        return begun(env, returned)
+        begin = begun(env, returned)
+        if self._arrays is not None:
+            kind = kind_for(env, begin[0], self._arrays)
+            self._arrays = None
+            if kind is not NUMPY or array_kinds.kind_of(begin[0]) is not NUMPY:
+                self.gymnasium = NumpyEnv(env, kind)
+                begin = taken(begin, BEGUN)
+        return begin
 
     def batch_rows(self, count: int, mode: str) -> GymnasiumRows:
         """Returns the rows of a batch of such environments; see `server.batch.Rows`."""
@@ -256,16 +274,17 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return encoded_frame(self.gymnasium.render())
 
 
-def as_environment(env: Any) -> GymnasiumEnvironment:
+def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
     """Returns what a factory made as a dm_env.Environment.
 
     Args:
       env: a Gymnasium environment.
+      arrays: as for `serve`.
 
     Raises:
       SpecError: there is no spec for a space of the environment.
     """
-    return GymnasiumEnvironment(env)
+    return GymnasiumEnvironment(env, arrays=arrays)
 
 
 def encoded_frame(frame: Any) -> Any:
@@ -291,16 +310,17 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
             arguments[name] = int(value)
         elif name == INFOS and kind == "b":
             arguments[name] = bool(value)
-        elif name == INFOS and isinstance(value, str) and value in (OWN, STACKED):
+        elif name == INFOS and isinstance(value, str) and value in (OWN, STACKED, BLOCKS):
             arguments[name] = str(value)
         elif name == "options" and isinstance(value, Mapping):
             arguments[name] = value
         elif name == "options" and isinstance(value, str):
             arguments[name] = _options(value)
         else:
-            expected = {"seed": "an integer", INFOS: f"a bool, {OWN!r} or {STACKED!r}"}.get(
-                name, "settings or JSON"
-            )
+            expected = {
+                "seed": "an integer",
+                INFOS: f"a bool, {OWN!r}, {STACKED!r} or {BLOCKS!r}",
+            }.get(name, "settings or JSON")
             raise ValueError(f"setting {name!r} is {value!r}; expected {expected}")
     return arguments
 

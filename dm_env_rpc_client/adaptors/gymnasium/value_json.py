@@ -11,6 +11,8 @@ has itself is written as it is; anything else is an object whose key `$` names i
 | complex, date, span of time, bytes of NumPy | `array` | their numbers; `as`: their dtype |
 | masked array | `array`, `objects` | its data; `mask`, an array; `fill_value` |
 | other array | `objects` | `shape` and `items`; `dtype` "object" if they are not all strings |
+| array of another library | `array` | as that of NumPy |
+| the same in an observation of its own | `block` | `dtype`, `shape`, and `at`: its first byte |
 | bytes | `bytes` | `base64` |
 | tuple | `tuple` | `items` |
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
@@ -34,14 +36,14 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors import array_kinds, bounded_parsing
 from dm_env_rpc_client.tensors.nesting import text_of_deep
 
 VERSION = 1
@@ -81,6 +83,9 @@ _SCALARS: dict[type, dict[str, str]] = {
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
 
+_BLOCK_BYTES = 1024
+"""The size from which an array is moved to an observation of its own."""
+
 _PADDING = 64
 """Characters by which texts in an array may be padded in any case."""
 
@@ -117,6 +122,45 @@ def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
         return encode(extras, is_exact) if extras else ""
     except SpecError as error:
         raise RuntimeError(f"an info of the environment cannot be sent: {error}") from error
+
+
+class _Block(NamedTuple):
+    """Stands for an array that is moved."""
+
+    jsonable: dict[str, Any]
+
+
+def moved(value: Any, blocks: list[bytes]) -> Any:
+    """Returns infos without their large arrays, whose bytes go to blocks."""
+    if type(value) is dict:
+        return {key: moved(part, blocks) for key, part in value.items()}
+    if (
+        type(value) is not np.ndarray
+        or value.nbytes < _BLOCK_BYTES
+        or value.dtype.kind not in "biuf"
+    ):
+        return value
+    found, of_wire = _form_of(value.dtype)
+    at = sum(map(len, blocks))
+    blocks.append(value.astype(of_wire, copy=False).tobytes())
+    return _Block({**found, KIND: "block", "shape": list(value.shape), "at": at})
+
+
+def placed(value: Any, arrays: np.ndarray[Any, Any], where: str) -> Any:
+    """Returns infos with the arrays that were moved; ProtocolError if one is not there."""
+    if type(value) is dict:
+        return {key: placed(part, arrays, where) for key, part in value.items()}
+    if type(value) is not _Block:
+        return value
+    own = value.jsonable
+    try:
+        dtype = _number_dtype(own["dtype"], own.get(_ORDER, "="))
+        size = math.prod(_shape(own)) * dtype.itemsize
+        flat = np.frombuffer(arrays[own["at"] :][:size].tobytes(), dtype.newbyteorder("<"))
+        return flat.reshape(_shape(own)).astype(dtype)
+    except Exception as error:
+        text = f"{where}: invalid {arguments.shown(own)}: {arguments.cause(error)}"
+        raise ProtocolError(text) from error
 
 
 def decode(text: str, where: str) -> Any:
@@ -176,7 +220,8 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
     if isinstance(value, np.generic | bytes | str | complex):
         return value
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
-        return text_of_deep(value)
+        own = _as_numpy(value)
+        return text_of_deep(value) if own is value else snapshot(own, levels)
     if isinstance(value, Mapping):
         parts = {key: snapshot(part, levels - 1) for key, part in value.items()}
         return parts if isinstance(value, dict) else MappingProxyType(parts)
@@ -243,8 +288,11 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
         return {**found, _SCALAR: True} if isinstance(found, dict) else repr(value)
     if kind is complex:
         return {**_array(np.asarray(value), levels, is_exact), _AS: "complex", _SCALAR: True}
+    if kind is _Block:
+        return value.jsonable
     if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
-        return text_of_deep(value)
+        own = _as_numpy(value)
+        return text_of_deep(value) if own is value else to_jsonable(own, levels, is_exact)
     if isinstance(value, dict | Mapping):
         if KIND not in value and all(type(key) is str for key in value):
             return {key: to_jsonable(part, levels - 1, is_exact) for key, part in value.items()}
@@ -256,6 +304,14 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
     if isinstance(value, list):
         return items
     return {KIND: "graph" if isinstance(value, spaces.GraphInstance) else "tuple", "items": items}
+
+
+def _as_numpy(value: Any) -> Any:
+    """Returns an array of another library as one of NumPy, unless that has no such dtype."""
+    try:
+        return array_kinds.to_numpy(value, "an info")
+    except SpecError:
+        return value
 
 
 def from_jsonable(value: Any, where: str) -> Any:
@@ -444,6 +500,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
     "float": lambda value, where: float(value["value"]),
     "scalar": _read_scalar,
     "array": _masked(_read_array),
+    "block": lambda value, where: _Block(dict(value)),
     "objects": _masked(_read_objects),
     "bytes": _read_bytes,
     "str": lambda value, where: np.str_(value["value"]),

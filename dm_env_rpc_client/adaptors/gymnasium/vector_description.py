@@ -54,14 +54,15 @@ def describe_vector(
     # EnvPool has one of another kind.
     spec = getattr(env, "spec", None)
     spec = spec if isinstance(spec, EnvSpec) else None
-    metadata = {key: value for key, value in env.metadata.items() if key != "autoreset_mode"}
+    metadata = dict(getattr(env, "metadata", None) or {})
+    metadata.pop("autoreset_mode", None)
     description = {
         "version": value_json.VERSION,
         **spaces_json,
         "num_envs": count,
         "autoreset_mode": mode.value,
         "metadata": value_json.to_jsonable(metadata),
-        "render_mode": env.render_mode,
+        "render_mode": getattr(env, "render_mode", None),
         "max_episode_steps": None if spec is None else spec.max_episode_steps,
         "id": "" if spec is None else spec.id,
         "notes": notes,

@@ -18,7 +18,7 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
 from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows, Results
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_form, check_reward_spec
-from dm_env_rpc_client.adaptors.gymnasium.info_observation import EXTRAS, OWN, STACKED
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import BLOCKS, EXTRAS, OWN
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
     begin,
@@ -108,7 +108,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         "autoreset_mode": AutoresetMode.NEXT_STEP,
     }
 
-    _form = STACKED
+    _form = BLOCKS
     """That of the infos of batches; see `info_observation`. Environments on streams have their
     own."""
 

@@ -8,8 +8,9 @@ infos of all rows, stacked as Gymnasium stacks them.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dm_env
 import gymnasium
@@ -19,14 +20,17 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json
+from dm_env_rpc_client.adaptors.gymnasium.batch_form import BatchForm, single_space
 from dm_env_rpc_client.adaptors.gymnasium.calls.served import OfVector, ServedCalls
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
+    BLOCKS,
     EXTRAS,
     OWN,
     STACKED,
+    encoded_blocks,
     encoded_stack,
 )
-from dm_env_rpc_client.adaptors.gymnasium.returns import begun, explain
+from dm_env_rpc_client.adaptors.gymnasium.returns import explain, inner
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
@@ -38,11 +42,15 @@ from dm_env_rpc_client.protocol import autoreset, batches
 from dm_env_rpc_client.server.errors import RequestError, environment_error
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import batched, named, observation_specs
-from dm_env_rpc_client.system.foreign_environments import described
-from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.system.foreign_environments import described, row_count
+from dm_env_rpc_client.tensors import casting, structures
+from dm_env_rpc_client.tensors.specs import VariableArray
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
 """Packages whose vector environments have this mode, also where they do not declare it."""
+
+_LARGE_BYTES = 4096
+"""The size of the observations of all rows from which large infos are offered as bytes."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
@@ -60,7 +68,7 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
     declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     if declared is not None:
         return AutoresetMode(declared)
-    kind = type(env.unwrapped)
+    kind = type(inner(env))
     if given is not None:
         return AutoresetMode[given]
     if any(base.__module__.partition(".")[0] in _NEXT_STEP_PACKAGES for base in kind.__mro__):
@@ -86,6 +94,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     Args:
       env: the vector environment; `close` closes it too.
       autoreset_mode: the name of its mode, if it declares none.
+      arrays: as for `serve`.
 
     Attributes:
       reset_settings: the settings that `configure` takes.
@@ -99,25 +108,29 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     reset_settings = ("seed", "options", "infos", batches.ROWS, batches.RESET_MASK)
 
     def __init__(
-        self, env: gymnasium.vector.VectorEnv[Any, Any, Any], autoreset_mode: str | None = None
+        self,
+        env: gymnasium.vector.VectorEnv[Any, Any, Any],
+        autoreset_mode: str | None = None,
+        arrays: str = "auto",
     ):
         self._environment = env
-        self.num_envs = int(env.num_envs)
+        self._inner: Any = inner(env)
+        self._form = BatchForm(env, arrays)
+        self.num_envs = count = cast("int", row_count(env))
         # EnvPool and ALE have one: their steps answer as many rows, those that are ready first.
-        own = getattr(env.unwrapped, "config", {}).get("batch_size") or self.num_envs
-        size = getattr(env.unwrapped, "batch_size", own)
-        if size != self.num_envs:
+        own = (getattr(self._inner, "config", None) or {}).get("batch_size") or count
+        size = getattr(self._inner, "batch_size", own)
+        if size != count:
             raise SpecError(
-                f"{type(env.unwrapped).__name__} steps {size} of its {self.num_envs} rows at a "
-                f"time; make it with batch_size={self.num_envs}. A client has several batches "
-                "under way with num_batches"
+                f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; make it "
+                f"with batch_size={count}. A client has several batches under way with num_batches"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
         self._next_kind = autoreset.next_kind(self._mode.name)
         self._notes: list[str] = []
         # Of one row, as a client gets them, so that both ends convert elements alike.
         self._spaces_json = {
-            name: space_json.to_json(getattr(env, f"single_{name}"), name, self._notes)
+            name: space_json.to_json(single_space(env, name), name, self._notes)
             for name in ("action_space", "observation_space")
         }
         self._action_space, self._observation_space = (
@@ -125,7 +138,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         )
         self._make_converters()
         self._has_seed_lists = isinstance(
-            env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
+            self._inner, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
         # Others take no notice of a mask, unless they leave it to their users to begin episodes.
         self._takes_mask = self._has_seed_lists or self._next_kind is None
@@ -148,8 +161,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,
             VECTOR_DESCRIPTION: self._describe,
+            batches.WORLD_FORM: lambda: f"{self._form}, {self._mode.name}",
         }
-        if self._environment.render_mode is not None:
+        if getattr(self._environment, "render_mode", None) is not None:
             offered.update(encoded_frames(self._frames))
         return offered
 
@@ -184,18 +198,20 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             others["seed"] = seeds
             seeds = None
         arguments = reset_arguments(others)
+        if ("seed" in arguments or seeds is not None) and not self._form.seeds:
+            raise ValueError(f"setting 'seed': `reset` of {type(self._inner).__name__} takes none")
         if seeds is not None:
             arguments["seed"] = self._row_seeds(seeds)
         if arguments.get("infos") == OWN:
             raise ValueError(
                 f"setting 'infos' is {OWN!r}, but a vector environment has one info for all rows; "
-                f"expected a bool or {STACKED!r}"
+                f"expected a bool, {STACKED!r} or {BLOCKS!r}"
             )
         options = dict(arguments["options"]) if "options" in arguments else None
         if mask is not None:
             if not self._takes_mask:
                 raise ValueError(
-                    f"setting {batches.RESET_MASK!r}: {type(self._environment.unwrapped).__name__} "
+                    f"setting {batches.RESET_MASK!r}: {type(self._inner).__name__} "
                     f"with autoreset mode {self._mode.name} begins episodes in all rows only"
                 )
             array = batches.checked_reset_mask(mask, self.num_envs)
@@ -211,7 +227,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._seed = self._options = None
         # Environments of libraries with a `reset` of their own take none of them.
         given = {name: value for name, value in arguments.items() if value is not None}
-        observation, self._info = begun(self._environment, self._environment.reset(**given))
+        observation, self._info = self._form.reset(given)
         is_first = np.ones(self.num_envs, bool) if mask is None else mask
         self._step_type = np.where(is_first, _FIRST, self._step_type)
         return dm_env.restart(self._observed(observation, self._step_type))
@@ -229,12 +245,15 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         except ProtocolError as error:  # JSON, as of a Graph.
             raise RequestError.invalid(str(error)) from error
         try:
-            observation, reward, terminated, truncated, self._info = self._environment.step(actions)
+            returned = self._form.step(actions, bool(self._infos))
+            observation, reward, terminated, truncated, self._info = returned
         except (TypeError, ValueError) as error:
             explain(self._environment, "step", error)
             raise
         terminated = self._flags("terminations", terminated)
         truncated = self._flags("truncations", truncated)
+        if self._form.has_four:
+            terminated, truncated = terminated & ~truncated, terminated & truncated
         step_type = np.where(terminated | truncated, _LAST, _MID)
         if self._next_kind is dm_env.StepType.FIRST:
             step_type[self._step_type == _LAST] = _FIRST
@@ -256,7 +275,11 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         # Anew each time: infos may have been asked for.
         spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None
-        return observation_specs(spec, self.num_envs, infos, has_row_errors=False)
+        found = observation_specs(spec, self.num_envs, infos, has_row_errors=False)
+        if self._infos == BLOCKS:
+            name = batches.INFO_ARRAYS
+            found[name] = VariableArray((-1,), np.uint8, name)
+        return found
 
     def reward_spec(self) -> Any:
         """Returns the spec of the reward, float64 [N]."""
@@ -268,15 +291,16 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def sample_action(self) -> Any:
         """Returns actions sampled by the environment's own action space."""
-        samples = [self._environment.single_action_space.sample() for _ in range(self.num_envs)]
-        space = self._environment.single_action_space
+        space = getattr(self._environment, "single_action_space", self._action_space)
+        samples = [space.sample() for _ in range(self.num_envs)]
         out: Any = create_empty_array(space, self.num_envs)
         batch = concatenate(space, samples, out)
         return elements.to_structure(self._action_space, batch, "action", self.num_envs)
 
     def close(self) -> None:
         """Closes the environment."""
-        self._environment.close()
+        # Some simulators have none.
+        getattr(self._environment, "close", lambda: None)()
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
         try:
@@ -286,8 +310,11 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         if not self._infos:
             return {**named(value, OBSERVATION, ()), batches.STEP_TYPE: step_type}
         both = np.zeros(1, np.bool_) if both is None else both
-        text = encoded_stack(self._info, both, self._infos == STACKED)
-        return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}
+        if self._infos == BLOCKS:
+            infos = encoded_blocks(self._info, both)
+        else:
+            infos = {EXTRAS: encoded_stack(self._info, both, self._infos == STACKED)}
+        return {OBSERVATION: value, **infos, batches.STEP_TYPE: step_type}
 
     def _numbers(self, name: str, values: Any) -> npt.NDArray[Any]:
         """Returns an array [N] of numbers or bools; TypeError if a step returned something else."""
@@ -298,17 +325,26 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
                 array = casting.as_array(values, name)
             except SpecError as error:
                 raise self._wrong(name, values) from error
+        if array.shape == (self.num_envs, 1):
+            array = array[:, 0]
         if array.shape != (self.num_envs,) or array.dtype.kind not in "biuf":
-            raise self._wrong(name, values)
+            raise self._wrong(name, values, array.shape)
         return array
 
     def _flags(self, name: str, values: Any) -> npt.NDArray[np.bool_]:
         return self._numbers(name, values).astype(np.bool_, copy=False)
 
-    def _wrong(self, name: str, values: Any) -> TypeError:
+    def _wrong(self, name: str, values: Any, shape: tuple[int, ...] = ()) -> TypeError:
+        more = ""
+        if len(shape) == 2 and self.num_envs in shape:
+            more = (
+                "; if these are of several agents in each row, return their sum, or serve the "
+                "environment as a ParallelEnv of PettingZoo"
+            )
         return TypeError(
-            f"step of {type(self._environment.unwrapped).__name__} returned {name} that are "
-            f"{described(values)}; expected an array of {self.num_envs} numbers, one for each row"
+            f"step of {type(self._inner).__name__} returned {name} that are "
+            f"{described(values)}; expected an array of {self.num_envs} numbers, one for each "
+            f"row{more}"
         )
 
     def _row_seeds(self, seeds: Any) -> npt.NDArray[Any]:
@@ -332,7 +368,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         # What a client makes of one seed; some take no more than one.
         first = int(seeds[0])
         is_range = seeds.tolist() == list(range(first, first + len(seeds)))
-        return first if is_range else seeds
+        return first if is_range else seeds.tolist()
 
     def _frames(self) -> Any:
         render: Any = self._environment.render
@@ -342,6 +378,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return render()
 
     def _describe(self) -> str:
-        return describe_vector(
-            self._environment, self.num_envs, self._mode, self._spaces_json, self._notes, (STACKED,)
-        )
+        leaves = structures.leaves(elements.to_spec(self._observation_space, OBSERVATION))
+        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) * self.num_envs
+        # Of others, the text costs less than one more observation in each step.
+        forms = (STACKED, BLOCKS) if size >= _LARGE_BYTES else (STACKED,)
+        own = self._spaces_json, self._notes, forms
+        return describe_vector(self._environment, self.num_envs, self._mode, *own)

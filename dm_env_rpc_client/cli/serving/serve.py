@@ -15,13 +15,14 @@ from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, what_stops
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.options import ServeOptions, Thread, Threads, checked
+from dm_env_rpc_client.server.options import Arrays, ServeOptions, Thread, Threads, checked
 from dm_env_rpc_client.system.keywords import attribute_texts
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 
 if TYPE_CHECKING:
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
+    from dm_env_rpc_client.system.foreign_environments import Conversion
     from dm_env_rpc_client.system.sources import Source
 
 EXAMPLES = examples(
@@ -73,7 +74,7 @@ class _What(options.Group):
     c_version: Annotated[str, typer.Option(metavar="VERSION")] = "1.4"
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
-    def source(self, insecure: bool, autoreset_mode: str | None) -> Source:
+    def source(self, insecure: bool, conversion: Conversion) -> Source:
         """Returns what makes the environments, once it has made one.
 
         Raises:
@@ -104,7 +105,7 @@ class _What(options.Group):
             )
         if self.tries:
             what = self.environment or str(self.c_library)
-            sources.try_source(source, settings, what, autoreset_mode)
+            sources.try_source(source, settings, what, conversion)
         return sources.with_settings(source, settings)
 
 
@@ -163,6 +164,7 @@ class _Host(options.Access):
         list[str] | None, _of_serve("settable_names", "--settable", metavar="NAME")
     ] = None
     autoreset_mode: Annotated[str | None, _of_serve("autoreset_mode", metavar="MODE")] = None
+    arrays: Annotated[Arrays, _of_serve("arrays")] = "auto"
     idle_world_seconds: Annotated[
         float | None, _of_serve("idle_world_seconds", "--idle-seconds", metavar="SECONDS")
     ] = ServeOptions.idle_world_seconds
@@ -248,11 +250,12 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
     """
     from dm_env_rpc_client.cli.serving import reports
     from dm_env_rpc_client.server import Server
+    from dm_env_rpc_client.system.foreign_environments import Conversion
 
     if what.python is not None:
         _serve_with(what.python, what.environment, host)
     host.check()
-    source = what.source(host.insecure, host.autoreset_mode)
+    source = what.source(host.insecure, Conversion(host.autoreset_mode, host.arrays))
     verbose, as_json = output.verbose, output.as_json
     shows_table = not (host.is_gym_socket or verbose or as_json) and reports.can_show_table()
     if not shows_table:

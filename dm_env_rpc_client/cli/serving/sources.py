@@ -11,6 +11,7 @@ from dm_env_rpc_client import server
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.server.serving import try_out
+from dm_env_rpc_client.system.foreign_environments import AS_DECLARED, Conversion
 from dm_env_rpc_client.system.sources import Source, raised_by
 from dm_env_rpc_client.tensors import nesting
 
@@ -24,7 +25,7 @@ def with_settings(source: Source, settings: Mapping[str, Any]) -> Source:
 
 
 def try_source(
-    source: Source, settings: Mapping[str, Any], what: str, autoreset_mode: str | None = None
+    source: Source, settings: Mapping[str, Any], what: str, conversion: Conversion = AS_DECLARED
 ) -> None:
     """Makes an environment of a source, and closes it.
 
@@ -32,7 +33,7 @@ def try_source(
       source: the source.
       settings: by name, nested or flat.
       what: how error messages name the source.
-      autoreset_mode: as for `serve`.
+      conversion: how environments of other libraries are converted.
 
     Raises:
       UsageError: the environment cannot be made with these settings, or is none.
@@ -40,7 +41,7 @@ def try_source(
     """
     try:
         flat = nesting.flatten_dict(settings, nesting.SEPARATOR)
-        try_out(source.factory, flat, autoreset_mode)
+        try_out(source.factory, flat, conversion)
     except DmEnvRpcClientError:
         raise
     except server.RequestError as error:

@@ -119,8 +119,8 @@ class Kind:
           Exception: as `make`.
         """
         assert not isinstance(self._factory, Instance), "there is one for all processes"
-        mode = self._options.autoreset_mode
-        return construct_rows(self._factory, asked, mode, self._waits, self._report)
+        conversion = self._options.conversion
+        return construct_rows(self._factory, asked, conversion, self._waits, self._report)
 
     def _make_at(self, owner: Owner, settings: Mapping[str, Any]) -> World:
         return owner.call(self._make, owner, settings)
@@ -167,7 +167,7 @@ class Kind:
                 make_again = functools.partial(
                     construct,
                     factory,
-                    autoreset_mode=options.autoreset_mode,
+                    conversion=options.conversion,
                     waits=self._waits,
                     report=self._report,
                 )

@@ -16,14 +16,16 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.gymnasium import space_json, value_json
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import extras_of_rows
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
     describe_vector,
 )
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Properties, serve
+from tests.adaptors.sameness import same
 from tests.support.environments import Echo
 
 COUNT = 3
@@ -38,10 +40,10 @@ class Described(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-1, 1, (), np.float32)
 
 
-LIES: dict[str, tuple[Any, str]] = {
-    "infos without rows": ({"x": 5}, "expected infos of 3 rows"),
-    "infos of other rows": ({"x": np.zeros(2), "_x": np.ones(2, bool)}, "expected infos of 3 rows"),
-    "infos in infos": ({"x": {"y": {"z": "text"}}}, "expected infos of 3 rows"),
+OF_NO_ROWS: dict[str, Any] = {
+    "infos without rows": {"x": 5},
+    "infos of other rows": {"x": np.zeros(2), "_x": np.ones(2, bool), "y": np.zeros(3), "_y": 1},
+    "infos in infos": {"x": {"y": {"z": "text"}}},
 }
 TEXTS: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "observation 'gymnasium': not UTF-8 JSON"),
@@ -49,7 +51,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "flags of other rows": (value_json.encode({"truncated": np.ones(2, bool)}), "infos of 3 rows"),
     "flags that are numbers": (value_json.encode({"truncated": np.ones(3)}), "infos of 3 rows"),
     "flags that are texts": (value_json.encode({"truncated": ["a", "b", "c"]}), "infos of 3 rows"),
-    **{k: (value_json.encode({"info": infos}), text) for k, (infos, text) in LIES.items()},
 }
 
 
@@ -84,6 +85,8 @@ class Lying(dm_env.Environment):
 
     def step(self, action: Any) -> dm_env.TimeStep:
         text = TEXTS[self._lie][0] if self._lie in TEXTS else ""
+        if self._lie in OF_NO_ROWS:
+            text = value_json.encode({"info": OF_NO_ROWS[self._lie]})
         discount = np.ones((COUNT, 2) if self._lie == "discounts" else COUNT)
         return dm_env.transition(np.ones(COUNT), self._observed(1, text), discount)
 
@@ -136,6 +139,20 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("name", OF_NO_ROWS)
+def test_infos_that_are_not_of_rows_arrive(name: str) -> None:
+    with serve(Lying) as server:
+        for count in (COUNT, 2 * COUNT):  # One batch, and two of them.
+            own = RemoteVectorEnv(server.address, count, {"lie": name}, num_batches=count // COUNT)
+            own.reset()
+            infos = own.step(np.zeros(count, int))[-1]
+            own.close()
+            expected = dict(OF_NO_ROWS[name])
+            if "y" in expected:
+                expected["y"] = np.zeros(count)
+            assert same(infos, expected)
+
+
 def test_a_batch_that_is_what_it_says_is_taken() -> None:
     with serve(Lying) as server:
         play(server.address, "")
@@ -158,3 +175,21 @@ def test_what_is_no_number_of_rows_is_taken_for_no_batches(most: Any) -> None:
     ):
         envs.reset()
         assert server.world_count == 2
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"dtype": "float64", "shape": [1000], "at": 0},
+        {"dtype": "float64", "shape": [2], "at": 8},
+        {"dtype": "float64", "shape": [-1], "at": 0},
+        {"dtype": "float64", "shape": [2], "at": "0"},
+        {"dtype": "object", "shape": [2], "at": 0},
+        {"shape": [2], "at": 0},
+        {},
+    ],
+)
+def test_blocks_that_are_not_there_are_an_error(own: dict[str, Any]) -> None:
+    text = json.dumps({"info": {"x": {"$": "block", **own}}})
+    with pytest.raises(ProtocolError, match="observation 'info_arrays': invalid"):
+        extras_of_rows(text, COUNT, np.zeros(16, np.uint8))

@@ -1,0 +1,177 @@
+"""What environments of simulators take and return, as NumPy arrays and in one form.
+
+The kind of their arrays is that of the first observation. A batch may return four values in place
+of five, its first observation without infos, and describe the spaces of all rows only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from dm_env_rpc_client.adaptors.gymnasium.returns import begun, inner
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.errors import RequestError, environment_error
+from dm_env_rpc_client.tensors import array_kinds
+from dm_env_rpc_client.tensors.array_kinds import NUMPY, ArrayKind
+
+_RETURNED = ("observation", "reward", "terminated", "truncated", "info")
+
+BEGUN = ("observation", "info")
+
+_TIME_OUTS = ("time_outs", "TimeLimit.truncated", "truncation")
+"""Infos that tell which of the ends in four values are truncations: rsl_rl's, Gym's, Brax's."""
+
+
+def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
+    """Returns the kind of the arrays that an environment takes.
+
+    Args:
+      env: the environment.
+      observation: its first one.
+      arrays: as for `serve`.
+
+    Raises:
+      RuntimeError: there is no such library here.
+    """
+    found = array_kinds.kind_of(observation)
+    if arrays in (array_kinds.AUTO, found.library):
+        return found
+    device = None if arrays == NUMPY.library else getattr(inner(env), "device", None)
+    try:
+        return array_kinds.named(arrays, device)
+    except SpecError as error:
+        raise environment_error(error, "option") from error
+
+
+def given(value: Any, kind: ArrayKind, what: str) -> Any:
+    """Returns what a client has sent as the environment takes it; RequestError if it cannot."""
+    try:
+        return array_kinds.from_numpy(value, kind, what)
+    except SpecError as error:
+        raise RequestError.invalid(str(error)) from error
+
+
+def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
+    """Returns what an environment has returned with NumPy arrays; RuntimeError if it cannot."""
+    # What is no tuple of so many is wrong, which is said elsewhere.
+    is_tuple = isinstance(returned, tuple) and len(returned) == len(names)
+    named = dict(zip(names, returned, strict=True)) if is_tuple else returned
+    try:
+        found = array_kinds.to_numpy(named, "what it returned,")
+    except SpecError as error:
+        raise environment_error(error, "space") from error
+    return tuple(found.values()) if is_tuple else found
+
+
+class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives an environment its actions in the kind of arrays that it has, and takes NumPy's."""
+
+    def __init__(self, env: Any, kind: ArrayKind):
+        super().__init__(env)
+        self._kind = kind
+
+    def reset(self, **arguments: Any) -> Any:
+        return taken(self.env.reset(**given(arguments, self._kind, "setting")), BEGUN)
+
+    def step(self, action: Any) -> Any:
+        return taken(self.env.step(given(action, self._kind, "action")))
+
+
+class BatchForm:
+    """Steps a batch of any form.
+
+    Args:
+      env: the batch.
+      arrays: as for `serve`.
+
+    Attributes:
+      kind: that of the arrays it takes; None before the first reset.
+      has_four: whether its steps return four values; None before the first step.
+    """
+
+    def __init__(self, env: Any, arrays: str):
+        self._env = env
+        self._arrays = arrays
+        self.kind: ArrayKind | None = None
+        self.has_four: bool | None = None
+        parameters = inspect.signature(env.reset).parameters
+        kinds = {each.kind for each in parameters.values()}
+        self._takes_seed = "seed" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+        self.seeds = self._takes_seed or hasattr(env, "seed")
+
+    def __str__(self) -> str:
+        """What is known of it."""
+        values = "" if self.has_four is None else f", {4 if self.has_four else 5} values"
+        own = "known after the first reset" if self.kind is None else self.kind
+        return f"{type(inner(self._env)).__name__}: arrays {own}{values}"
+
+    def reset(self, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Returns the observation and the infos; for the arguments see Gymnasium."""
+        own = dict(arguments)
+        if "seed" in own and not self._takes_seed:
+            self._env.seed(own.pop("seed"))
+        if own.get("options") is not None and self.kind is not None:
+            own["options"] = given(own["options"], self.kind, "setting 'options'")
+        returned = self._env.reset(**own)
+        if isinstance(returned, Mapping) or hasattr(returned, "shape"):
+            returned = returned, {}
+        observation, info = begun(self._env, returned)
+        if self.kind is None:
+            self.kind = kind_for(self._env, observation, self._arrays)
+        begin: tuple[Any, Any] = taken((observation, info or {}), BEGUN)
+        return begin
+
+    def step(self, actions: Any, wants_infos: bool) -> Any:
+        """Returns the five values of a step; without infos unless they are wanted."""
+        if self.kind is not None and self.kind is not NUMPY:
+            actions = given(actions, self.kind, "action")
+        returned = self._env.step(actions)
+        is_sequence = isinstance(returned, tuple | list)
+        self.has_four = is_sequence and len(returned) == 4 and isinstance(returned[3], Mapping)
+        if self.has_four:
+            *first, info = returned
+            # Of those that do not tell, the ends are terminations.
+            outs = (info[name] for name in _TIME_OUTS if name in info)
+            returned = (*first, next(outs, np.zeros(len(first[2]), np.bool_)), info)
+        observation, reward, terminated, truncated, info = returned
+        return taken((observation, reward, terminated, truncated, info if wants_infos else {}))
+
+
+def single_space(env: Any, name: str) -> Any:
+    """Returns the space of one row of a batch.
+
+    Args:
+      env: the batch.
+      name: "action_space" or "observation_space".
+
+    Raises:
+      SpecError: the batch does not say it.
+    """
+    own = getattr(env, f"single_{name}", None)
+    return _of_row(getattr(env, name), name) if own is None else own
+
+
+def _of_row(space: Any, name: str) -> Any:
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _of_row(part, name) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple(_of_row(part, name) for part in space.spaces)
+    if isinstance(space, spaces.Box) and _is_same(space.low) and _is_same(space.high):
+        low, high = space.low[0], space.high[0]
+        return spaces.Box(low, high, space.shape[1:], space.dtype)
+    if isinstance(space, spaces.MultiDiscrete) and _is_same(space.nvec) and _is_same(space.start):
+        nvec, start = space.nvec[0], space.start[0]
+        if space.nvec.ndim == 1:
+            return spaces.Discrete(int(nvec), start=int(start))
+        return spaces.MultiDiscrete(nvec, space.dtype, start=start)
+    raise SpecError(f"{space} is not the same for each row: set single_{name}, that of one row")
+
+
+def _is_same(rows: Any) -> bool:
+    return bool((rows == rows[:1]).all())

@@ -1,0 +1,358 @@
+"""Arrays of other libraries, such as tensors on a GPU, to NumPy arrays and back, for both ends.
+
+Nothing is imported: an array of a library exists only where the library has been imported. Only
+`named`, with which a caller asks for a library, imports it.
+
+All arrays of a structure leave a device in one transfer: they are joined there, and taken apart
+here. Nothing else is waited for. On a CPU, what a library is given shares the memory of the NumPy
+array, whose owner must not write to it afterwards.
+
+No value changes in silence. NumPy has no bfloat16; float32 holds each of its values. JAX without
+`jax_enable_x64` has no types of 64 bits: it gets integers as 32 bits if all values fit, and an
+error names the array if not; float64 is rounded, as for a float32 spec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import structures
+
+AUTO = "auto"
+"""The kind of the environment's own arrays."""
+
+NAMES = ("numpy", "torch", "jax")
+"""The libraries that a caller may name."""
+
+_Array: TypeAlias = npt.NDArray[Any]
+_Found: TypeAlias = list[tuple[tuple[Any, ...], Any]]
+
+_PLAIN = frozenset((np.ndarray, float, int, bool, str, bytes, type(None), dict, list, tuple))
+
+_ARRAYS = (("torch", "Tensor"), ("jax", "Array"), ("cupy", "ndarray"))
+
+_MOST_LEVELS = 32
+"""What is nested deeper, as what contains itself, stays as it is."""
+
+
+class ArrayKind(NamedTuple):
+    """A library of arrays, and where its arrays are.
+
+    Attributes:
+      library: the name of its module, such as "torch".
+      device: a device as the library has it; None for its default.
+    """
+
+    library: str
+    device: Any = None
+
+    def __str__(self) -> str:
+        return self.library if self.device is None else f"{self.library} on {self.device}"
+
+
+NUMPY = ArrayKind("numpy")
+
+
+def check_names(arrays: Any, device: Any = None, more: Iterable[str] = ()) -> None:
+    """Raises SpecError if these cannot be arguments of `named`, or one of `more`."""
+    known = (*more, *NAMES)
+    if arrays not in known:
+        texts = ", ".join(map(repr, known))
+        raise SpecError(f"arrays={arrays!r}: expected one of {texts}")
+    if device is not None and arrays == "numpy":
+        raise SpecError(f"device={device!r}: NumPy has no devices; pass arrays='torch' or 'jax'")
+
+
+def named(arrays: str, device: Any = None) -> ArrayKind:
+    """Returns the kind that a caller asks for, and imports its library.
+
+    Args:
+      arrays: one of `NAMES`.
+      device: the name of a device, such as "cuda" or "cuda:1", or one of the library's own; None
+        for the library's default.
+
+    Raises:
+      SpecError: there is no such library here, or no such device.
+    """
+    check_names(arrays, device)
+    try:
+        library = importlib.import_module(arrays)
+    except ImportError as error:
+        raise SpecError(
+            f"arrays={arrays!r}: {sys.executable} cannot import {arrays}: {error}; install it there"
+        ) from error
+    if device is None:
+        return ArrayKind(arrays)
+    found = device
+    try:
+        if arrays == "torch":
+            found = library.device(device)
+            library.empty(0, device=found)  # Raises if there is none.
+        elif isinstance(device, str):
+            platform, _, index = device.partition(":")
+            found = library.devices(platform)[int(index or 0)]
+    except Exception as error:  # Of the library's own types.
+        raise SpecError(f"device={device!r}: {arrays} has no such device here: {error}") from error
+    return ArrayKind(arrays, found)
+
+
+def kind_of(structure: Any) -> ArrayKind:
+    """Returns the kind of the first array of another library in a structure; NUMPY for none."""
+    found = _found(structure, _library_of)
+    if not found:
+        return NUMPY
+    array = found[0][1]
+    library = str(_library_of(array))
+    if library == "jax":
+        # JAX itself places what comes to arrays that are spread over devices.
+        own = list(array.devices())
+        return ArrayKind(library, own[0] if len(own) == 1 else None)
+    return ArrayKind(library, getattr(array, "device", None))
+
+
+def to_numpy(structure: Any, where: str) -> Any:
+    """Returns a structure with NumPy arrays in place of those of other libraries.
+
+    Args:
+      structure: mappings, lists, tuples, named tuples and dataclasses; what else is in it stays.
+      where: what it is, for errors.
+
+    Returns:
+      The structure itself if it has no such arrays. Arrays from a CPU may share memory with it, and
+      may be read-only. A dataclass with such arrays becomes a dict.
+
+    Raises:
+      SpecError: names an array that its device does not give, or whose dtype NumPy has not.
+    """
+    found = _found(structure, _library_of)
+    taken: list[Any] = [None] * len(found)
+    libraries = [_library_of(array) for _, array in found]
+    for library in dict.fromkeys(libraries):
+        indices = [index for index, own in enumerate(libraries) if own == library]
+        names = [_name(where, found[index][0]) for index in indices]
+        take = _TAKERS.get(str(library), _by_dlpack)
+        with _copying(names, f"from {library}"):
+            arrays = take([found[index][1] for index in indices], names)
+        for index, array, name in zip(indices, arrays, names, strict=True):
+            # The name of the dtype: NumPy has it from another package.
+            own = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+            if own.dtype.kind not in "biufc":
+                raise _no_dtype(name, "NumPy", own.dtype)
+            taken[index] = own
+    return _rebuilt(structure, _library_of, iter(taken)) if found else structure
+
+
+def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
+    """Returns a structure with arrays of a kind in place of NumPy's arrays and scalars of numbers.
+
+    Args:
+      structure: as for `to_numpy`. Arrays of texts stay as they are.
+      kind: what its arrays become. On a CPU they may share memory with those of NumPy, except for
+        read-only ones of torch, which are copied.
+      where: what it is, for errors.
+
+    Raises:
+      SpecError: names an array whose dtype the library has not, whose values would change, or that
+        the device does not take.
+    """
+    found = [] if kind.library == "numpy" else _found(structure, _is_numbers)
+    if not found:
+        return structure
+    names = [_name(where, path) for path, _ in found]
+    give = _GIVERS.get(kind.library, _as_arrays)
+    with _copying(names, f"to {kind}"):
+        given = give([np.asarray(array) for _, array in found], names, kind)
+    return _rebuilt(structure, _is_numbers, iter(given))
+
+
+def _library_of(value: Any) -> str | None:
+    """Returns the library of an array; None for one of NumPy, and what is no array."""
+    if type(value) in _PLAIN:
+        return None
+    for library, name in _ARRAYS:
+        # While a module is imported it has no such name.
+        if isinstance(value, getattr(sys.modules.get(library), name, ())):
+            return library
+    if isinstance(value, np.ndarray | np.generic | type) or not hasattr(value, "__dlpack__"):
+        return None
+    namespace = getattr(value, "__array_namespace__", None)
+    return None if namespace is None else str(namespace().__name__)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc"
+
+
+def _found(structure: Any, is_wanted: Callable[[Any], Any]) -> _Found:
+    """Returns the arrays of a structure, each with the keys and indices that lead to it."""
+    found: _Found = []
+
+    def collect(value: Any, path: tuple[Any, ...]) -> None:
+        if is_wanted(value):
+            found.append((path, value))
+        elif len(path) < _MOST_LEVELS:
+            for key, part in structures.parts_of(value) or ():
+                collect(part, (*path, key))
+
+    collect(structure, ())
+    return found
+
+
+def _rebuilt(
+    value: Any, is_wanted: Callable[[Any], Any], arrays: Iterator[Any], level: int = 0
+) -> Any:
+    """Returns a structure with the next arrays in the places where `_found` has found them."""
+    if is_wanted(value):
+        return next(arrays)
+    parts = (structures.parts_of(value) if level < _MOST_LEVELS else None) or []
+    made = [(key, _rebuilt(part, is_wanted, arrays, level + 1)) for key, part in parts]
+    if all(new is old for (_, new), (_, old) in zip(made, parts, strict=True)):
+        return value
+    if not isinstance(value, list | tuple):
+        return dict(made)
+    kind: Any = type(value)
+    items = [part for _, part in made]
+    return kind(*items) if hasattr(value, "_fields") else kind(items)
+
+
+def _name(where: str, path: Sequence[Any]) -> str:
+    return f"{where} {'.'.join(map(str, path))!r}" if path else where
+
+
+@contextlib.contextmanager
+def _copying(names: Sequence[str], way: str) -> Iterator[None]:
+    try:
+        yield
+    except SpecError:
+        raise
+    except Exception as error:  # Of the library's own types.
+        raise SpecError(f"{', '.join(names)}: cannot be copied {way}: {error}") from error
+
+
+def _no_dtype(name: str, library: str, dtype: Any) -> SpecError:
+    return SpecError(f"{name}: {library} has no type for {dtype}; convert it to one that both have")
+
+
+def _moved(arrays: Sequence[Any], move: Callable[[Iterator[Any]], Any]) -> list[Any]:
+    """Returns arrays that were moved as one block.
+
+    Args:
+      arrays: of one library.
+      move: returns the bytes of some arrays, joined, in another place.
+    """
+    # In this order each is aligned in the block.
+    order = sorted(range(len(arrays)), key=lambda index: -arrays[index].itemsize)
+    block = move(arrays[index] for index in order)
+    moved, start = {}, 0
+    for index in order:
+        array = arrays[index]
+        stop = start + array.itemsize * int(np.prod(array.shape))
+        moved[index] = block[start:stop].view(array.dtype).reshape(array.shape)
+        start = stop
+    return [moved[index] for index in range(len(arrays))]
+
+
+def _torch_block(torch: Any, tensors: Iterator[Any]) -> Any:
+    return torch.cat([each.contiguous().view(-1).view(torch.uint8) for each in tensors])
+
+
+def _from_torch(tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    torch: Any = sys.modules["torch"]
+    plain = [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
+    plain = [each.float() if each.dtype is torch.bfloat16 else each for each in plain]
+    for device in {each.device for each in plain if each.device.type != "cpu"}:
+        own = [index for index, each in enumerate(plain) if each.device == device]
+        host = _moved([plain[index] for index in own], lambda own: _torch_block(torch, own).cpu())
+        for index, tensor in zip(own, host, strict=True):
+            plain[index] = tensor
+    arrays = []
+    for each, name in zip(plain, names, strict=True):
+        try:
+            arrays.append(each.numpy())
+        except TypeError as error:
+            raise _no_dtype(name, "NumPy", f"{each.dtype} ({each.layout})") from error
+    return arrays
+
+
+def _from_jax(arrays: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    # Starts all copies, and then waits for them.
+    return [np.asarray(array) for array in sys.modules["jax"].device_get(list(arrays))]
+
+
+def _from_cupy(arrays: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    cupy: Any = sys.modules["cupy"]
+    with cupy.cuda.Device(arrays[0].device.id):
+        return _moved(
+            arrays, lambda own: cupy.concatenate([a.ravel().view(np.uint8) for a in own]).get()
+        )
+
+
+def _by_dlpack(arrays: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    return [np.from_dlpack(array) for array in arrays]
+
+
+_TAKERS: dict[str, Callable[[Sequence[Any], Sequence[str]], list[Any]]] = {
+    "torch": _from_torch,
+    "jax": _from_jax,
+    "cupy": _from_cupy,
+}
+
+
+def _to_torch(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> list[Any]:
+    torch: Any = sys.modules["torch"]
+    tensors = []
+    for array, name in zip(arrays, names, strict=True):
+        flags = array.flags
+        if not (flags.writeable and flags.c_contiguous and array.dtype.isnative):
+            array = np.array(array, array.dtype.newbyteorder("="), order="C")  # noqa: PLW2901
+        try:
+            tensors.append(torch.from_numpy(array))
+        except TypeError as error:
+            raise _no_dtype(name, "torch", array.dtype) from error
+    if kind.device is None or torch.device(kind.device).type == "cpu":
+        return tensors
+    return _moved(tensors, lambda own: _torch_block(torch, own).to(kind.device))
+
+
+def _to_jax(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> list[Any]:
+    jax: Any = sys.modules["jax"]
+    own = []
+    for array, name in zip(arrays, names, strict=True):
+        dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+        with np.errstate(over="ignore"):
+            narrow = array.astype(dtype, copy=False)
+        is_rounded = np.isfinite(narrow) | ~np.isfinite(array)
+        fits = narrow == array if dtype.kind in "iu" else is_rounded
+        if narrow is not array and not np.all(fits):
+            raise SpecError(
+                f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has types of 64 bits "
+                "after jax.config.update('jax_enable_x64', True)"
+            )
+        own.append(narrow)
+    return list(jax.device_put(own, kind.device))
+
+
+def _to_cupy(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> list[Any]:
+    cupy: Any = sys.modules["cupy"]
+    with cupy.cuda.Device(getattr(kind.device, "id", kind.device)):
+        return [cupy.asarray(array) for array in arrays]
+
+
+def _as_arrays(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> list[Any]:
+    namespace: Any = sys.modules[kind.library]
+    return [namespace.asarray(array, device=kind.device) for array in arrays]
+
+
+_GIVERS: dict[str, Callable[[Sequence[_Array], Sequence[str], ArrayKind], list[Any]]] = {
+    "torch": _to_torch,
+    "jax": _to_jax,
+    "cupy": _to_cupy,
+}

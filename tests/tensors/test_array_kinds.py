@@ -1,0 +1,296 @@
+"""Arrays of torch and JAX to NumPy arrays and back; skipped where neither is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import array_kinds, casting
+from dm_env_rpc_client.tensors.array_kinds import NUMPY, ArrayKind, from_numpy, kind_of, to_numpy
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    a: Any
+    b: Any
+
+
+class OfStandard:
+    """An array of another library that follows the array API standard."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        self.device = "own"
+
+    def __array_namespace__(self) -> Any:
+        return sys.modules[__name__]
+
+    def __dlpack__(self, **given: Any) -> Any:
+        return self.array.__dlpack__(**given)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def asarray(array: np.ndarray, device: Any = None) -> OfStandard:
+    assert device == "own"
+    return OfStandard(array)
+
+
+def test_structures_without_other_arrays_stay_themselves() -> None:
+    value = {"a": np.ones(2), "b": (1, "text", None, [np.float32(2)])}
+    assert to_numpy(value, "observation") is value
+    assert kind_of(value) is NUMPY
+    assert from_numpy(value, NUMPY, "action") is value
+
+
+def test_the_package_imports_neither_torch_nor_jax() -> None:
+    code = (
+        "import sys, numpy as np; from dm_env_rpc_client.tensors import array_kinds as k;"
+        "k.to_numpy({'a': np.ones(2)}, 'x'); k.check_names('torch', 'cuda');"
+        "assert not {'torch', 'jax', 'cupy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_arrays_of_the_standard_come_and_go_by_dlpack() -> None:
+    value = {"a": OfStandard(np.arange(3)), "b": 1}
+    kind = kind_of(value)
+    assert kind == ArrayKind(__name__, "own")
+    np.testing.assert_array_equal(to_numpy(value, "observation")["a"], [0, 1, 2])
+    made = from_numpy((np.arange(3), "text"), kind, "action")
+    assert type(made[0]) is OfStandard
+    assert made[1] == "text"
+
+
+def test_a_structure_that_contains_itself_is_left() -> None:
+    value: dict[str, Any] = {"a": np.ones(2)}
+    value["own"] = value
+    assert to_numpy(value, "info") is value
+
+
+@pytest.mark.parametrize(
+    ("arrays", "device", "expected"),
+    [
+        ("tf", None, "expected one of 'numpy', 'torch', 'jax'"),
+        (3, None, "expected one of"),
+        ("numpy", "cuda", "NumPy has no devices"),
+    ],
+)
+def test_names_that_cannot_be(arrays: Any, device: Any, expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
+        array_kinds.named(arrays, device)
+
+
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SpecError, match=r"cannot import torch.*install it there"):
+        array_kinds.named("torch")
+
+
+class TestTorch:
+    @pytest.fixture(autouse=True)
+    def _torch(self) -> None:
+        self.torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def test_to_numpy(self) -> None:
+        torch = self.torch
+        value = {
+            "grad": torch.tensor([1.5, 2.5], requires_grad=True),
+            "conj": torch.tensor([1 + 2j]).conj(),
+            "neg": torch.tensor([1 + 2j]).conj().imag,
+            "bfloat16": torch.tensor([1.5, -3e38], dtype=torch.bfloat16),
+            "point": Point(torch.tensor(1), "text"),
+            "state": State(torch.tensor([True]), 3),
+        }
+        got = to_numpy(value, "observation")
+        np.testing.assert_array_equal(got["grad"], np.array([1.5, 2.5], np.float32))
+        np.testing.assert_array_equal(got["conj"], np.array([1 - 2j], np.complex64))
+        np.testing.assert_array_equal(got["neg"], [-2])
+        assert got["bfloat16"].dtype == np.float32
+        assert got["bfloat16"].tolist() == value["bfloat16"].tolist()
+        assert type(got["point"]) is Point
+        assert got["point"].x == 1
+        assert got["state"]["a"].tolist() == [True]
+        assert got["state"]["b"] == 3
+
+    def test_a_value_of_a_spec_may_be_a_tensor(self) -> None:
+        torch = self.torch
+        for value in (
+            torch.tensor([1.5], requires_grad=True),
+            torch.tensor([1.5 + 0j]).conj().real,
+            torch.tensor([1.5], dtype=torch.bfloat16),
+        ):
+            assert casting.as_array(value, "action").tolist() == [1.5]
+
+    def test_a_cpu_shares_memory_both_ways(self) -> None:
+        tensor = self.torch.zeros(3)
+        assert np.shares_memory(to_numpy(tensor, "observation"), tensor.numpy())
+        array = np.zeros(3)
+        made = from_numpy(array, array_kinds.named("torch", "cpu"), "action")
+        array[0] = 5
+        assert made[0] == 5
+
+    def test_from_numpy_takes_every_array(self) -> None:
+        torch = self.torch
+        read_only = np.arange(3)
+        read_only.flags.writeable = False
+        value = {
+            "read_only": read_only,
+            "reversed": np.arange(3, dtype=np.uint8)[::-1],
+            "big": np.arange(3, dtype=">i4"),
+            "scalar": np.float64(0.1),
+            "empty": np.empty((0, 3), np.float32),
+            "text": np.array("text", object),
+        }
+        made = from_numpy(value, array_kinds.named("torch"), "action")
+        assert made.pop("text") is value.pop("text")
+        for name, array in value.items():
+            assert type(made[name]) is torch.Tensor
+            np.testing.assert_array_equal(made[name].numpy(), array)
+            assert made[name].numpy().dtype == np.asarray(array).dtype.newbyteorder("=")
+
+    def test_errors_name_the_array(self) -> None:
+        torch = self.torch
+        for tensor, text in (
+            (torch.ones(2).to_sparse(), "sparse_coo"),
+            (torch.ones(2, device="meta"), "no data"),
+            (torch.ones(2).to(torch.float8_e4m3fn), "float8_e4m3fn"),
+        ):
+            with pytest.raises(SpecError, match=rf"observation 'a\.0': .*{text}"):
+                to_numpy({"a": [tensor]}, "observation")
+
+    def test_a_device_that_is_not_there(self) -> None:
+        with pytest.raises(SpecError, match="device='foo': torch has no such device here"):
+            array_kinds.named("torch", "foo")
+
+    def test_arrays_are_moved_as_one_block(self) -> None:
+        torch = self.torch
+        own = [
+            torch.arange(3, dtype=torch.int16),
+            torch.arange(6).reshape(2, 3).double().T,
+            torch.tensor(True),
+            torch.empty(0, 2),
+        ]
+        blocks = []
+
+        def move(tensors: Any) -> Any:
+            blocks.append(array_kinds._torch_block(torch, tensors))
+            return blocks[0].clone()
+
+        for part, tensor in zip(array_kinds._moved(own, move), own, strict=True):
+            assert part.dtype == tensor.dtype
+            assert torch.equal(part, tensor)
+        assert [each.numel() for each in blocks] == [3 * 2 + 6 * 8 + 1]
+
+
+class TestJax:
+    @pytest.fixture(autouse=True)
+    def _jax(self) -> None:
+        self.jax = pytest.importorskip("jax", reason="jax is not installed")
+
+    def test_to_numpy(self) -> None:
+        jnp = self.jax.numpy
+        value = [jnp.ones(2, jnp.bfloat16), {"b": jnp.arange(3)}]
+        got = to_numpy(value, "observation")
+        assert (got[0].dtype, got[0].tolist()) == (np.float32, [1, 1])
+        np.testing.assert_array_equal(got[1]["b"], np.arange(3, dtype=np.int32))
+        assert kind_of(value).library == "jax"
+
+    def test_integers_that_fit_become_32_bits(self) -> None:
+        made = from_numpy({"a": np.arange(3)}, array_kinds.named("jax", "cpu"), "action")
+        assert made["a"].dtype == np.int32
+        with pytest.raises(
+            SpecError, match=r"action 'a': 1099511627776 does not fit in int32.*enable_x64"
+        ):
+            from_numpy({"a": np.array([0, 2**40])}, array_kinds.named("jax"), "action")
+
+    def test_floats_are_rounded_and_do_not_become_infinite(self) -> None:
+        kind = array_kinds.named("jax", "cpu")
+        made = from_numpy(np.array([0.1, np.inf, np.nan]), kind, "action")
+        np.testing.assert_array_equal(made, np.array([0.1, np.inf, np.nan], np.float32))
+        with pytest.raises(SpecError, match="action: 1e\\+300 does not fit in float32"):
+            from_numpy(np.array([0.1, 1e300]), kind, "action")
+
+    def test_errors_name_the_array(self) -> None:
+        for array, text in (
+            (self.jax.random.key(0), "PRNGKey"),
+            (self.jax.numpy.ones(2, self.jax.numpy.float8_e4m3fn), "float8_e4m3fn"),
+        ):
+            with pytest.raises(SpecError, match=rf"observation 'a': .*{text}"):
+                to_numpy({"a": array}, "observation")
+
+    def test_a_device_that_is_not_there(self) -> None:
+        with pytest.raises(SpecError, match="device='cpu:99': jax has no such device here"):
+            array_kinds.named("jax", "cpu:99")
+
+
+class OfCuda:
+    """An array of `FakeCuPy`, which counts how often one leaves the device."""
+
+    copies = 0
+
+    def __init__(self, array: np.ndarray, device: int):
+        self.array = array
+        self.device = types.SimpleNamespace(id=device)
+        self.dtype, self.shape, self.itemsize = array.dtype, array.shape, array.itemsize
+
+    def ravel(self) -> Any:
+        return self.array.ravel()
+
+    def get(self) -> Any:
+        type(self).copies += 1
+        return self.array.copy()
+
+
+class FakeCuPy(types.ModuleType):
+    """The functions of CuPy that are called."""
+
+    ndarray = OfCuda
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.current = 0
+        self.cuda = types.SimpleNamespace(Device=self._on)
+
+    @contextlib.contextmanager
+    def _on(self, device: int) -> Iterator[None]:
+        before, self.current = self.current, device
+        yield
+        self.current = before
+
+    def concatenate(self, arrays: list[np.ndarray]) -> OfCuda:
+        return OfCuda(np.concatenate(arrays), self.current)
+
+    def asarray(self, array: np.ndarray) -> OfCuda:
+        return OfCuda(array, self.current)
+
+
+def test_arrays_of_cupy_leave_their_device_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", FakeCuPy())
+    own: list[Any] = [np.arange(3, dtype=np.int16), np.ones((2, 2)), np.array(True)]
+    value = {"a": OfCuda(own[0], 1), "b": [OfCuda(each, 1) for each in own[1:]]}
+    got = to_numpy(value, "observation")
+    assert OfCuda.copies == 1
+    for found, expected in zip([got["a"], *got["b"]], own, strict=True):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected)
+    kind = kind_of(value)
+    assert kind.library == "cupy"
+    made = from_numpy({"action": own[0]}, kind, "action")["action"]
+    assert made.device.id == 1
+    assert kind_of(np.ones(2)) is NUMPY
