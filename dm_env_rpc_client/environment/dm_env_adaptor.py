@@ -257,6 +257,17 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         if not isinstance(error, Exception) and self._connection is not None:
             self._connection.interrupted(error)
 
+    def _interrupted_sending(self, error: BaseException) -> None:
+        """Makes the connection unusable if a signal's handler has interrupted a send.
+
+        What was sent may be in no list of the caller yet, who could not wait for its answer.
+
+        Args:
+          error: the error; one of this package is no interrupt.
+        """
+        if not isinstance(error, DmEnvRpcClientError) and self._connection is not None:
+            self._connection.interrupted(error)
+
     def submit_step(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
         """Sends a step without waiting for its answer; otherwise as `step`.
 
@@ -265,7 +276,11 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         Returns:
           A future of the TimeStep. Steps are taken, and answered, in the order sent.
         """
-        return self._ready().submit(self._request(action), self._interpret_step)
+        try:
+            return self._ready().submit(self._request(action), self._interpret_step)
+        except BaseException as error:
+            self._interrupted_sending(error)
+            raise
 
     step_async = submit_step
 
@@ -309,16 +324,21 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         requests: collections.deque[EncodedRequest] = collections.deque()
         bad: Exception | None = None
         awaited: Pending | None = None
+        is_starting = False
         try:
             while True:
                 if self._connection is not connection or self._is_lost:
                     # Those after a lost step are taken in the sequence after it.
                     connection = self._ready()
+                    is_starting = True
                     in_flight = collections.deque(self._start_all(connection, requests, interpret))
+                    is_starting = False
                 # Several requests together take one system call, here and at the server.
                 if bad is None and len(in_flight) <= most // 2:
                     more, bad = take(prepared, most - len(in_flight))
+                    is_starting = True
                     in_flight.extend(self._start_all(connection, more, interpret))
+                    is_starting = False
                     if self._supervision is not None:
                         requests.extend(more)
                 if not in_flight:
@@ -327,14 +347,18 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
                     return
                 if requests:
                     requests.popleft()
-                awaited = in_flight.popleft()
+                # In this order: an interrupt may come when the call has returned.
+                awaited = in_flight[0]
+                in_flight.popleft()
                 timestep = self._finish_step(awaited)
                 awaited = None
                 yield timestep
         except GeneratorExit:
             raise  # The caller wants no more of them.
         except BaseException as error:
-            if awaited is None:
+            if is_starting:
+                self._interrupted_sending(error)
+            elif awaited is None:
                 connection.interrupted(error, in_flight)
             elif awaited.error is not error:
                 connection.interrupted(error, (awaited,))

@@ -350,7 +350,10 @@ class EnvironmentPool:
                         if takes_rows
                         else environment._start_step(step)
                     )
-                except Exception as error:
+                except BaseException as error:
+                    environment._interrupted_sending(error)
+                    if not isinstance(error, Exception):
+                        raise
                     failures[index] = error
                     continue
                 self._watch(index)

@@ -7,6 +7,7 @@ on would skip one.
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 import random
 from collections.abc import Callable, Iterator
@@ -214,6 +215,64 @@ def test_an_unroll_that_is_interrupted_while_it_stacks_makes_the_connection_unus
                 env.unroll([ACTION] * 3)
         with pytest.raises(ConnectionLostError, match="_Interrupt"):
             env.step(ACTION)
+
+
+class _InterruptedDeque(collections.deque[Any]):
+    def popleft(self) -> Any:
+        super().popleft()
+        raise _Interrupt
+
+
+@pytest.mark.parametrize("after", ["the steps are sent", "a step is taken from its list"])
+@pytest.mark.parametrize("call", ["rollout", "unroll"])
+def test_steps_ahead_that_are_in_no_list_when_an_interrupt_comes_make_the_connection_unusable(
+    servers: dict[str, str], call: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_all = DmEnvAdaptor._start_all
+
+    def start_all_and_interrupt(env: DmEnvAdaptor, *arguments: Any) -> Any:
+        start_all(env, *arguments)
+        raise _Interrupt
+
+    with make(servers["dm_env"]) as env:
+        env.reset()
+        with monkeypatch.context() as patched:
+            if after == "the steps are sent":
+                patched.setattr(DmEnvAdaptor, "_start_all", start_all_and_interrupt)
+            else:
+                module = "dm_env_rpc_client.environment.dm_env_adaptor"
+                patched.setattr(f"{module}.collections.deque", _InterruptedDeque)
+            with pytest.raises(_Interrupt):
+                list(env.rollout([ACTION])) if call == "rollout" else env.unroll([ACTION])
+        with pytest.raises(ConnectionLostError, match="_Interrupt"):
+            env.step(ACTION)
+
+
+@pytest.mark.parametrize("call", ["step", "send", "reset"])
+def test_a_row_whose_step_was_just_sent_when_an_interrupt_comes_is_lost(
+    servers: dict[str, str], call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_step = DmEnvAdaptor._start_step
+    actions = {"value": [1, 1, 1]}
+
+    def start_step_and_interrupt(env: DmEnvAdaptor, *arguments: Any, **keywords: Any) -> Any:
+        start_step(env, *arguments, **keywords)
+        raise _Interrupt
+
+    with BatchedEnvironment(servers["dm_env"], 3, num_batches=0) as env:
+        env.reset()
+        with monkeypatch.context() as patched:
+            patched.setattr(DmEnvAdaptor, "_start_step", start_step_and_interrupt)
+            calls: dict[str, Callable[[], object]] = {
+                "step": lambda: env.step(actions),
+                "send": lambda: env.send(actions),
+                "reset": env.reset,
+            }
+            with pytest.raises(_Interrupt):
+                calls[call]()
+        with pytest.raises(EnvironmentsFailedError, match="_Interrupt") as failed:
+            env.step(actions)
+        assert list(failed.value.failures) == [0]
 
 
 @pytest.mark.parametrize("num_batches", [None, 0])
