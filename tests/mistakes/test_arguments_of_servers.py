@@ -74,6 +74,8 @@ MISTAKES: list[M] = [
       "one of 'NEXT_STEP', 'SAME_STEP', 'DISABLED'"),
     M(lambda: serve(Catch, autoreset_mode=True), "autoreset_mode", "got True",
       "None for the mode that the environment declares"),
+    M(lambda: serve(Catch, arrays="tensor"), "arrays", "'tensor'", "choose one of 'auto', 'numpy'"),
+    M(lambda: serve(Catch, arrays=True), "arrays", "True", "choose one of 'auto', 'numpy'"),
     M(lambda: serve(Catch, settable_names=["a b"]), "settable_names", "got ['a b']",
       "must be a sequence of names"),
     M(lambda: serve(Catch, threads="row"), "threads", "'row'", "choose one of 'world'"),

@@ -92,7 +92,7 @@ DIFFERENT: Sequence[Different] = [
     ),
     Different(
         "how-to/old-simulators.md",
-        "environments of gym and Gymnasium of any age",
+        "environments of any version of gym and Gymnasium",
         ["one file, Remote-v0"],
         ["returns four values", "returns an observation alone"],
         _taken_as_of_gym,
@@ -103,7 +103,6 @@ _UNLIKE = (
     "integers of 2**63",
     "deep",
     "3 beside None",
-    "a dict beside None",
     "arrays of different length",
 )
 
@@ -112,7 +111,7 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
         (way, habit): (
             "how-to/gymnasium.md",
             (
-                "an info that cannot be stacked with those of other rows, such as a dict beside "
+                "an info that cannot be stacked with those of other rows, such as a number beside "
                 "None, an array of another length, an integer of more than 64 bits or lists six "
                 "levels deep, makes the step fail"
             ),
@@ -121,9 +120,13 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
             "batch": _UNLIKE,
             "batch, SAME_STEP": _UNLIKE,
             "batch, processes": _UNLIKE,
-            "served VectorEnv": ("deep", "a dict beside None"),
+            "served VectorEnv": ("deep",),
         }.items()
         for habit in habits
+    },
+    **{
+        ("served VectorEnv", habit): ("how-to/batches.md", "numbers [N] or [N, 1]")
+        for habit in ("a reward in an array", "a reward in a list")
     },
     **{
         (way, "agents: a value that does not fit"): (
