@@ -368,7 +368,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         # What a client makes of one seed; some take no more than one.
         first = int(seeds[0])
         is_range = seeds.tolist() == list(range(first, first + len(seeds)))
-        return first if is_range else seeds.tolist()
+        return first if is_range else seeds
 
     def _frames(self) -> Any:
         render: Any = self._environment.render
