@@ -34,7 +34,7 @@ def test_without_an_address_an_index_shows_texts() -> None:
     assert RELATIVE.search(README)
     shown = shown_by_index(README, "", "1.2")
     assert RELATIVE.search(shown) is None
-    assert "read CONTRIBUTING.md" in shown
+    assert "also CONTRIBUTING.md" in shown
     assert "explorer.png" not in shown
     external = re.findall(r"\]\([a-z]+:[^)]+\)", README)
     assert [link for link in external if link not in shown] == []
