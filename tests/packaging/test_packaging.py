@@ -12,7 +12,7 @@ import pytest
 
 from dm_env_rpc_client.version import PUBLISHED, __version__
 from tests.constraints import ROOT, make_environment
-from tests.release import missing, unexpected
+from tests.sessions.release import missing, unexpected
 from tests.snippets import snippets
 from tests.support.stopwatch import patience
 

@@ -6,7 +6,8 @@ that pytest's summary has one line for each group. `.ci/run` installs the progra
 group is skipped all the same.
 
 Other projects' packages are those of the extra `test-foreign`. A file, or a test, that uses one
-calls `pytest.importorskip`; `python -m tests.foreign` runs the files that do, with the packages.
+calls `pytest.importorskip`; `python -m tests.sessions foreign` installs the packages and runs
+these files.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def report_together(
             return
         if not needs_packages(path):
             report.outcome = "failed"
-            report.longrepr = f"{path} has to call importorskip itself; tests.foreign looks for it"
+            report.longrepr = (
+                f"{path} has to call importorskip itself; `tests.sessions foreign` looks for it"
+            )
             return
         package = reason.removeprefix(_NOT_IMPORTED).partition(":")[0]
         reason = f"{package} is not installed; it is of the extra test-foreign"

@@ -1,4 +1,4 @@
-"""Tries the package on each Python that it supports: `python -m tests.pythons`.
+"""Tries the package on each Python that it supports: `python -m tests.sessions pythons`.
 
 For each interpreter, and once with the newest and once with the lowest dependencies that
 pyproject.toml allows, a wheel is built from this folder and installed into a virtual environment of
@@ -6,9 +6,9 @@ its own; then the tests of values, of the protocol, of connections, environments
 there, in a folder without the package. With the newest dependencies README's first command and its
 snippets run, too.
 
-    python -m tests.pythons                             # all interpreters found, both
-    python -m tests.pythons 3.10 --dependencies lowest
-    python -m tests.pythons --debian /tmp/unstable 3.14 # in Debian unstable, made there if need be
+    python -m tests.sessions pythons                             # all interpreters found, both
+    python -m tests.sessions pythons 3.10 --dependencies lowest
+    python -m tests.sessions pythons --debian /tmp/sid 3.14   # in Debian unstable, made there
 
 Interpreters are found on PATH and among those of pyenv. Debian unstable takes root and
 `debootstrap`. The versions are resolved by uv: for a Python that is newer than a dependency's
@@ -23,13 +23,13 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.constraints import PYTHONS, ROOT, index, make_environment
+from tests.constraints import ROOT, index, make_environment
+from tests.sessions.machines import interpreters, make_debian
 
 _TOOLS = ("h2", "hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3")
 _TESTED = (
@@ -52,10 +52,6 @@ _OPTIONS = (
 _COPIED = ("tests", "docs", "notebooks", "protos", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
            "pyproject.toml")  # fmt: skip
 _CHROOT_FOLDER = "project"
-_OF_THE_NETWORK = (
-    "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt", "etc/apt/apt.conf.d",
-)  # fmt: skip
-"""What apt and pip need to reach their mirrors."""
 
 
 def lowest() -> dict[str, str]:
@@ -63,25 +59,6 @@ def lowest() -> dict[str, str]:
     pyproject = (ROOT / "pyproject.toml").read_text()
     section = pyproject.split("\ndependencies = [\n")[1].split("\n]\n")[0]
     return dict(re.findall(r'^ *"([\w-]+)>=([\w.]+)[^;\n]*$', section, re.MULTILINE))
-
-
-def interpreters() -> dict[str, str]:
-    """The interpreters of `PYTHONS` on this machine, by version."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {}
-    for version in PYTHONS:
-        candidates = [*map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
-        on_path = shutil.which(f"python{version}")
-        if on_path is not None:
-            candidates.append(on_path)
-        if sys.version.startswith(f"{version}."):
-            candidates.insert(0, sys.executable)
-        for candidate in candidates:
-            asked = subprocess.run([candidate, "-V"], capture_output=True, text=True, check=False)
-            if asked.stdout.startswith(f"Python {version}."):
-                found[version] = candidate
-                break
-    return found
 
 
 def _compares_with_the_reference(path: Path) -> bool:
@@ -153,23 +130,6 @@ def _copy(source: Path, target: Path, names: Iterable[str] = _COPIED) -> None:
             shutil.copy(path, target / name)
 
 
-def make_debian(folder: Path, suite: str, python: str) -> None:
-    """Makes a Debian with an interpreter in a folder, if need be, that reaches its mirrors."""
-    if not (folder / "usr/bin" / python).exists():
-        packages = f"--include={python}-venv,ca-certificates"
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", packages, suite, str(folder), *_mirror()],
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-    for name in _OF_THE_NETWORK:
-        source = Path("/", name)
-        if source.is_dir():
-            shutil.copytree(source, folder / name, dirs_exist_ok=True)
-        elif source.exists():
-            shutil.copy(source, folder / name)
-
-
 def _debian(folder: Path, version: str) -> list[str]:
     """Returns a command for the Python of Debian unstable, which is installed in a folder."""
     make_debian(folder, "sid", f"python{version}")
@@ -179,23 +139,14 @@ def _debian(folder: Path, version: str) -> list[str]:
     return ["chroot", str(folder), "sh", "-c", command, "sh"]
 
 
-def _mirror() -> list[str]:
-    """The mirror that this machine's own packages come from."""
-    found = []
-    for path in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*")):
-        if path.exists():
-            found += re.findall(r"https?://\S+/debian/?(?=\s)", path.read_text())
-    return found[:1]
-
-
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Tries what is asked for; 1 if something failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.pythons", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.sessions pythons", description=__doc__)
     parser.add_argument("versions", nargs="*", help="such as 3.10; default: all that are found")
     parser.add_argument("--dependencies", choices=("lowest", "newest"), action="append")
     parser.add_argument("--debian", type=Path, help="a folder with Debian unstable")
     parser.add_argument("--this", action="store_true", help="this interpreter alone")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     asked = options.dependencies or ["newest", "lowest"]
     if options.this:
         return max(_try_this(dependencies) for dependencies in asked)
@@ -212,12 +163,8 @@ def main() -> int:
         print(f"there is no Python {version} here")
     for version, command in commands.items():
         for dependencies in asked:
-            arguments = ["-m", "tests.pythons", "--this", "--dependencies", dependencies]
-            if subprocess.run([*command, *arguments], cwd=ROOT, check=False).returncode:
+            this = ["-m", "tests.sessions", "pythons", "--this", "--dependencies", dependencies]
+            if subprocess.run([*command, *this], cwd=ROOT, check=False).returncode:
                 failed.append(f"{version} with the {dependencies} dependencies")
     print("failed: " + ", ".join(failed) if failed else "all passed")
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

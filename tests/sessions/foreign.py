@@ -1,4 +1,4 @@
-"""Runs the tests that need other projects' packages: `python -m tests.foreign`.
+"""Runs the tests that need other projects' packages: `python -m tests.sessions foreign`.
 
 README's second command installs what the package itself needs to be tested. Everything that it is
 compared with, and the rooms that need large packages, are tested here: in a virtual environment
@@ -6,12 +6,12 @@ with the extra `test-foreign`, which is kept between runs and made anew when its
 Arguments are pytest's; without a path, the files that call `pytest.importorskip` are run, and a
 package that cannot be imported is a failure.
 
-    python -m tests.foreign
-    python -m tests.foreign tests/adaptors/test_sb3.py -k ppo
-    python -m tests.foreign --beside report.xml   # what did not pass in README's command
-    python -m tests.foreign --list        # the files
-    python -m tests.foreign --install     # the environment alone
-    python -m tests.foreign --run mypy    # a module in it
+    python -m tests.sessions foreign
+    python -m tests.sessions foreign tests/adaptors/test_sb3.py -k ppo
+    python -m tests.sessions foreign --beside report.xml   # what did not pass in README's command
+    python -m tests.sessions foreign --list        # the files
+    python -m tests.sessions foreign --install     # the environment alone
+    python -m tests.sessions foreign --run mypy    # a module in it
 
 The environment is in `dm-env-rpc-client/` of the user's cache folder. PyTorch is installed in the
 build that pip finds first; set PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL for one without CUDA.
@@ -95,7 +95,3 @@ def main(arguments: Sequence[str]) -> int:
         variables = {"OMP_NUM_THREADS": "1", **os.environ}
         command = [str(python), "-m", *module]
         return subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Builds what is published, checks it, and says what is missing: `python -m tests.release`.
+"""Builds and checks the archives of a release: `python -m tests.sessions release`.
 
 The source distribution and the wheel are built in environments of their own. Then: `twine check
 --strict`; the wheel holds the package and nothing else, with its licence and `py.typed`; a wheel
@@ -133,13 +133,13 @@ def _test(source: Path, folder: Path) -> None:
         archive.extractall(folder, filter="data")
     (project,) = folder.iterdir()
     # As a clone would: this installs the project that it lies in.
-    arguments = ("-m", "tests.pythons", "--this", "--dependencies", "newest")
+    arguments = ("-m", "tests.sessions", "pythons", "--this", "--dependencies", "newest")
     _run(sys.executable, *arguments, cwd=project)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Builds and checks; 1 if something is wrong, or with `--strict` missing."""
-    parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.sessions release", description=__doc__)
     parser.add_argument("--strict", action="store_true", help="what is missing is an error")
     parser.add_argument("--tag", help="the tag that is released")
     parser.add_argument("--output", type=Path, help="a folder for what was built")
@@ -164,7 +164,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in lacking:
         print(f"missing for a release: {line}")
     return 1 if wrong or (options.strict and lacking) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Runs README's two commands where nothing is installed: `python -m tests.fresh`.
+"""Runs README's two commands where nothing is installed: `python -m tests.sessions fresh`.
 
 A developer's machine has compilers, variables and packages that users do not have. This makes a
 Debian by debootstrap with Python's venv module and nothing else, clones the last commit into it,
@@ -6,10 +6,10 @@ and runs both commands of README's section "Set up" as they are written, with no
 HOME and PATH. It tells how long each took, how much it installed, and what the tests said; skipped
 tests are listed by reason.
 
-    python -m tests.fresh                          # Debian 13, as root
-    python -m tests.fresh --suite bookworm --user  # Debian 12, as a user
-    python -m tests.fresh --suite sid              # Debian unstable, for the newest Python
-    python -m tests.fresh --python 3.10 --python 3.12   # on this machine, with these interpreters
+    python -m tests.sessions fresh                          # Debian 13, as root
+    python -m tests.sessions fresh --suite bookworm --user  # Debian 12, as a user
+    python -m tests.sessions fresh --suite sid              # Debian unstable: the newest Python
+    python -m tests.sessions fresh --python 3.10 --python 3.12   # here, with these interpreters
 
 It takes root and `debootstrap`; with `--python` neither. The chroot has processes and devices of
 this machine, and what apt and pip need to reach their mirrors. `--keep FOLDER` keeps it, and takes
@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.constraints import ROOT
-from tests.pythons import interpreters, make_debian
+from tests.sessions.machines import interpreters, make_debian
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _USER = "someone"
@@ -220,10 +220,10 @@ def _folder() -> Iterator[str]:
         yield folder
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the commands; 1 if one failed."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.fresh",
+        prog="python -m tests.sessions fresh",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -247,7 +247,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listed = [{"machine": name, **asdict(each)} for name, each in seen]
         options.json.write_text(json.dumps(listed, indent=2) + os.linesep)
     return 1 if any(each.code for _, each in seen) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
