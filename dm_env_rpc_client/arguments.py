@@ -40,7 +40,7 @@ _short.maxstring = _short.maxother = _short.maxlong = 80
 
 
 def seconds(name: str, value: Seconds, *, least: float | None = None, none: str = "") -> Seconds:
-    """Returns a time.
+    """Return a time.
 
     Args:
       name: of the argument.
@@ -68,7 +68,7 @@ def seconds(name: str, value: Seconds, *, least: float | None = None, none: str 
 
 
 def amount(name: str, value: Seconds, *, none: str = "") -> Seconds:
-    """Returns a number that is more than 0 and finite, such as a rate.
+    """Return a number that is more than 0 and finite, such as a rate.
 
     Args:
       name: of the argument.
@@ -89,7 +89,7 @@ def amount(name: str, value: Seconds, *, none: str = "") -> Seconds:
 def count(
     name: str, value: Count, *, least: int = 1, most: int | None = None, none: str = ""
 ) -> Count:
-    """Returns an integer.
+    """Return an integer.
 
     Args:
       name: of the argument.
@@ -112,7 +112,7 @@ def count(
 
 
 def flag(name: str, value: Flag, *, none: str = "") -> Flag:
-    """Returns a bool; SpecError for anything else, also for 0, 1 and texts such as "no".
+    """Return a bool; SpecError for anything else, also for 0, 1 and texts such as "no".
 
     Args:
       name: of the argument.
@@ -128,7 +128,7 @@ def flag(name: str, value: Flag, *, none: str = "") -> Flag:
 
 
 def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> Given:
-    """Returns a str; SpecError if it is empty or of another type.
+    """Return a str; SpecError if it is empty or of another type.
 
     Args:
       name: of the argument.
@@ -142,7 +142,7 @@ def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> 
 
 
 def path(name: str, value: Given, *, none: str = "") -> Given:
-    """Returns the path of a file or folder: a str, or an `os.PathLike` of one.
+    """Return the path of a file or folder: a str, or an `os.PathLike` of one.
 
     Args:
       name: of the argument.
@@ -161,7 +161,7 @@ def path(name: str, value: Given, *, none: str = "") -> Given:
 
 
 def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str = "") -> Given:
-    """Returns a Mapping, such as a dict; SpecError if it is of another type.
+    """Return a Mapping, such as a dict; SpecError if it is of another type.
 
     Args:
       name: of the argument.
@@ -175,7 +175,7 @@ def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str =
 def names(
     name: str, value: Given, *, expected: str = "a sequence of names", none: str = ""
 ) -> Given:
-    """Returns a collection of texts; SpecError for anything else, also for a single text.
+    """Return a collection of texts; SpecError for anything else, also for a single text.
 
     Args:
       name: of the argument.
@@ -193,7 +193,7 @@ def names(
 
 
 def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
-    """Returns one of some texts; SpecError, which lists them, for anything else."""
+    """Return one of some texts; SpecError, which lists them, for anything else."""
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(map(repr, known))
         raise SpecError(f"no {name} {shown(value)}; choose one of {listed}")
@@ -201,7 +201,7 @@ def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
 
 
 def function(name: str, value: Given, *, expected: str = "a function", none: str = "") -> Given:
-    """Returns a callable; SpecError if it cannot be called.
+    """Return a callable; SpecError if it cannot be called.
 
     Args:
       name: of the argument.
@@ -217,7 +217,7 @@ def function(name: str, value: Given, *, expected: str = "a function", none: str
 def instance(
     name: str, value: Given, kind: type | tuple[type, ...], expected: str, *, none: str = ""
 ) -> Given:
-    """Returns an object of a class; SpecError if it is of another.
+    """Return an object of a class; SpecError if it is of another.
 
     Args:
       name: of the argument.
@@ -232,7 +232,7 @@ def instance(
 
 
 def refused(name: str, expected: str, value: object, none: str = "") -> SpecError:
-    """Returns the error of an argument.
+    """Return the error of an argument.
 
     Args:
       name: of the argument.
@@ -245,14 +245,14 @@ def refused(name: str, expected: str, value: object, none: str = "") -> SpecErro
 
 
 def shown(value: object) -> str:
-    """Returns what errors call a value that was given: its repr, shortened."""
+    """Return what errors call a value that was given: its repr, shortened."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return _cut(_short.repr(value))
 
 
 def cause(error: BaseException) -> str:
-    """Returns the type of an error and its text, shortened: it may quote what was given."""
+    """Return the type of an error and its text, shortened: it may quote what was given."""
     return f"{type(error).__name__}: {_cut(str(error))}"
 
 

@@ -178,7 +178,7 @@ class PropertyError(DmEnvRpcError):
 
     @staticmethod
     def of_status(operation: str, key: str, status_proto: status_pb2.Status) -> PropertyError:
-        """Returns the error of the class that belongs to the code of a Status.
+        """Return the error of the class that belongs to the code of a Status.
 
         Args:
           operation: as for the class.
@@ -190,7 +190,7 @@ class PropertyError(DmEnvRpcError):
 
     @staticmethod
     def of_result(operation: str, key: str, result: str) -> PropertyError:
-        """Returns the error for a refusal by an environment in this process.
+        """Return the error for a refusal by an environment in this process.
 
         Args:
           operation: as for the class.
@@ -324,7 +324,7 @@ _LISTED = 8
 
 
 def _more(others: Sequence[Hashable]) -> str:
-    """Returns what names those that failed beside the first."""
+    """Return what names those that failed beside the first."""
     if not others:
         return ""
     named = ", ".join(map(repr, others[:_LISTED])) + (", ..." if len(others) > _LISTED else "")

@@ -51,7 +51,7 @@ def is_told(error: BaseException) -> bool:
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that installs an extra, from where this package was installed from.
+    """Return the command that installs an extra, from where this package was installed from.
 
     Args:
       extra: its name, such as "cli".
@@ -79,7 +79,7 @@ class Origin(NamedTuple):
 
 
 def origin() -> Origin | None:
-    """Returns where this package was installed from; None for an index, or if that is gone."""
+    """Return where this package was installed from; None for an index, or if that is gone."""
     try:
         recorded = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
-    """Returns text without characters that could control a terminal; line breaks and tabs stay.
+    """Return text without characters that could control a terminal; line breaks and tabs stay.
 
     What `str.isprintable` refuses is escaped as in a literal of Python: C0 and C1 controls, DEL,
     marks of direction, separators of lines and paragraphs.
@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """Returns printable text in one line, cut off if it has more than `most` characters."""
+    """Return printable text in one line, cut off if it has more than `most` characters."""
     line = printable(" ".join(text.split()))
     return line if most is None or len(line) <= most else line[: most - 3] + "..."
 
@@ -56,7 +56,7 @@ logging.getLogger("dm_env_rpc_client").handlers.insert(0, PrintableRecords())
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Returns a question for a misspelt name, such as "; did you mean 'catch'?"; empty for none.
+    """Return a question for a misspelt name, such as "; did you mean 'catch'?"; empty for none.
 
     Args:
       given: the name that there is not.

@@ -42,7 +42,7 @@ def export_minari(
     limits: Limits = DEFAULT,
     on_episode: Callable[[Episode], object] | None = None,
 ) -> int:
-    """Makes a data set of Minari of the episodes of a recording.
+    """Make a data set of Minari of the episodes of a recording.
 
     Observations and actions are dicts by flat name; one that is alone stands for itself. Their
     spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment. An episode
@@ -115,7 +115,7 @@ def export_minari(
 
 
 def _check_id(dataset_id: str) -> None:
-    """Raises RecordingError if an id is not one of Minari, or if there is such a data set."""
+    """Raise RecordingError if an id is not one of Minari, or if there is such a data set."""
     try:
         parse_dataset_id(dataset_id)
     except (TypeError, ValueError) as error:  # A TypeError for an id without a version.
@@ -128,7 +128,7 @@ def _check_id(dataset_id: str) -> None:
 
 
 def _check_sizes(episode: Episode, limits: Limits) -> None:
-    """Raises RecordingError if a TimeStep takes too much: Minari takes many times its size."""
+    """Raise RecordingError if a TimeStep takes too much: Minari takes many times its size."""
     most = limits.chunk_bytes // _TIMESTEP_PART
     for index, step in enumerate(episode.flat_timesteps):
         values = [*step.observation.values(), *episode.flat_actions[index].values()]
@@ -142,7 +142,7 @@ def _check_sizes(episode: Episode, limits: Limits) -> None:
 
 @contextlib.contextmanager
 def _made_whole(dataset_id: str) -> Iterator[None]:
-    """Makes a data set in the block, or leaves nothing of it; RecordingError."""
+    """Make a data set in the block, or leave nothing of it; RecordingError."""
     path, root = get_dataset_path(dataset_id), get_dataset_path()
     namespaces = []
     for parent in path.parents:
@@ -165,7 +165,7 @@ def _made_whole(dataset_id: str) -> Iterator[None]:
 
 
 def _spaces(path: str | os.PathLike[str], first: Episode) -> dict[str, spaces.Space[Any]]:
-    """Returns the spaces of all episodes, as arguments of Minari; RecordingError."""
+    """Return the spaces of all episodes, as arguments of Minari; RecordingError."""
     observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}
     for kind, wanted in (("actions", first.action_specs), ("observations", observed)):
         if not wanted:

@@ -87,7 +87,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return self._envs._described(type(self).__name__)
 
     def reset(self) -> Any:
-        """Begins an episode in every environment, with what `seed` and `set_options` set.
+        """Begin an episode in every environment, with what `seed` and `set_options` set.
 
         Returns:
           The observations [N, ...].
@@ -104,11 +104,11 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return observations
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
-        """Takes the actions [N, ...] of the next `step_wait`, which sends them."""
+        """Take the actions [N, ...] of the next `step_wait`, which sends them."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:
-        """Steps every environment and waits for all of them.
+        """Step every environment and wait for all of them.
 
         Returns:
           Observations [N, ...], rewards float32 [N], whether an episode ended, bool [N], and infos.
@@ -119,15 +119,15 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return self._envs.step_each(self._actions, self.reset_infos)
 
     def close(self) -> None:
-        """Closes the environments; a second call does nothing."""
+        """Close the environments; a second call does nothing."""
         self._envs.close()
 
     def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
-        """Returns what each environment renders now, for Gymnasium environments at the servers."""
+        """Return what each environment renders now, for Gymnasium environments at the servers."""
         return self._envs.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Returns an attribute of each of some environments.
+        """Return an attribute of each of some environments.
 
         Args:
           attr_name: that of `RemoteVectorEnv`, if it has one of this name; otherwise as for
@@ -147,7 +147,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return hasattr(self._envs, attr_name) or may_be_called(self._envs._worlds, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Sets an attribute of each of some environments to one value.
+        """Set an attribute of each of some environments to one value.
 
         Args:
           attr_name: its name.
@@ -163,7 +163,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of each of some environments.
+        """Call a method of each of some environments.
 
         Args:
           method_name: its name.
@@ -180,6 +180,6 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
     ) -> list[bool]:
-        """Returns False for each of some environments: they have no wrappers on this side."""
+        """Return False for each of some environments: they have no wrappers on this side."""
         selected: Iterable[int] = self._get_indices(indices)
         return [False for _ in selected]

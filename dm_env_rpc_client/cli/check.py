@@ -68,7 +68,7 @@ def check(
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Checks a server against the protocol; exits with code 1 if a check fails.
+    """Check a server against the protocol; exit with code 1 if a check fails.
 
     A failure breaks clients that follow the protocol; a warning does not.
     Warnings leave the exit code at 0, unless --strict makes them failures.
@@ -146,7 +146,7 @@ class _Lines:
         self._more = 0
 
     def add(self, result: Result) -> None:
-        """Prints a result, or counts it."""
+        """Print a result, or count it."""
         outcome = result.outcome.value
         if outcome == "skipped" and result.reason == self._reason:
             self._more += 1
@@ -158,7 +158,7 @@ class _Lines:
         self._print(outcome, "\n".join([f"{result.name}{detail}", *rest]))
 
     def end(self) -> None:
-        """Prints what was counted."""
+        """Print what was counted."""
         if self._more:
             self._print("skipped", f"{self._more} more, for the same reason")
         self._reason, self._more = "", 0

@@ -50,7 +50,7 @@ console = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def cell(value: Any) -> str:
-    """Returns the text of a value in one line, for tables and trees of `rich`."""
+    """Return the text of a value in one line, for tables and trees of `rich`."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return rich.markup.escape(one_line(text))
 
@@ -62,7 +62,7 @@ def table(
     title: str | None = None,
     numbers: bool = False,
 ) -> rich.table.Table:
-    """Returns a table of values, with numbers to the right."""
+    """Return a table of values, with numbers to the right."""
     made = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
     for column in columns:
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
@@ -85,7 +85,7 @@ def progress(
     screen: rich.console.Console = console,
     is_shown: bool = True,
 ) -> rich.progress.Progress:
-    """Returns a progress bar, which is there while its context lasts, on a terminal only."""
+    """Return a progress bar, which is there while its context lasts, on a terminal only."""
     return rich.progress.Progress(
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
@@ -98,7 +98,7 @@ def progress(
 
 @contextlib.contextmanager
 def waiting(for_what: str) -> Iterator[None]:
-    """Shows on a terminal what the command waits for."""
+    """Show on a terminal what the command waits for."""
     if console.is_terminal:
         with console.status(cell(for_what)):
             yield
@@ -107,12 +107,12 @@ def waiting(for_what: str) -> Iterator[None]:
 
 
 def print_text(text: str) -> None:
-    """Prints a result as text."""
+    """Print a result as text."""
     typer.echo(printable(text))
 
 
 def print_json(result: Any) -> None:
-    """Prints a result as one line of JSON.
+    """Print a result as one line of JSON.
 
     NaN and infinities, which JSON lacks, become the strings "NaN", "Infinity" and "-Infinity",
     as in the JSON of protobuf.
@@ -125,7 +125,7 @@ def print_json(result: Any) -> None:
 
 
 def json_text(result: Any) -> str:
-    """Returns what `print_json` prints."""
+    """Return what `print_json` prints."""
     # Of the control characters JSON may have DEL unescaped.
     return json.dumps(_plain(result), allow_nan=False).replace("\x7f", "\\u007f")
 

@@ -9,7 +9,7 @@ from dm_env_rpc_client.extras import importing, is_told
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     _open_closed_streams()
     # grpc would also write to stderr what it raises.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Reopens streams that the shell closed (`>&-`), so that no other file gets their numbers."""
+    """Reopen streams that the shell closed (`>&-`), so that no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             # Opened for the other direction, so that reading or writing it is an error.

@@ -51,7 +51,7 @@ class Terminated(BaseException):
 
 
 def end_in_order() -> None:
-    """Makes signals to end raise `Terminated`: worlds are destroyed, the terminal is restored."""
+    """Make signals to end raise `Terminated`: worlds are destroyed, the terminal is restored."""
 
     def end(number: int, frame: FrameType | None) -> None:
         ignore_signals_to_end()
@@ -73,7 +73,7 @@ def what_stops() -> str:
 
 @contextlib.contextmanager
 def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
-    """Gives the error of a signal to end to a function, in the place of raising it.
+    """Give the error of a signal to end to a function, in the place of raising it.
 
     For an event loop: in the middle of one, an error can be lost.
 
@@ -101,14 +101,14 @@ def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
 
 
 def ignore_signals_to_end() -> None:
-    """Ignores further signals to end, so that the process can clean up: often several come."""
+    """Ignore further signals to end, so that the process can clean up: often several come."""
     for number in _SIGNALS_TO_END:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turns an exception of a command into a line on stderr and an exit code."""
+    """Turn an exception of a command into a line on stderr and an exit code."""
     try:
         yield
     except (typer.Exit, SystemExit):
@@ -139,7 +139,7 @@ class OneLine(logging.Formatter):
 
 
 def log_in_one_line() -> None:
-    """Prints warnings and errors of the package and of served environments without tracebacks."""
+    """Print warnings and errors of the package and of served environments without tracebacks."""
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

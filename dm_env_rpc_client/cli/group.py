@@ -16,7 +16,7 @@ _COMPLETION_VARIABLE = "_DM_ENV_RPC_COMPLETE"
 
 
 def examples(*lines: str) -> str:
-    """Returns the end of a help text, with commands to try."""
+    """Return the end of a help text, with commands to try."""
     return "Examples:\n\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -26,22 +26,22 @@ class Commands(typer.core.TyperGroup):
     _has_reported = False
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the options of the group."""
+        """Return the options of the group."""
         return _without_types_of_flags(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Returns a command by its name."""
+        """Return a command by its name."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             _without_types_of_flags(command.get_params(ctx))
         return command
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Shows the help if there are no arguments, which is not an error."""
+        """Show the help if there are no arguments, which is not an error."""
         return super().parse_args(ctx, args or ["--help"])
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs a command; an exception becomes a line and an exit code."""
+        """Run a command; an exception becomes a line and an exit code."""
         try:
             with one_line_errors():
                 return super().invoke(ctx)
@@ -50,7 +50,7 @@ class Commands(typer.core.TyperGroup):
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Parses the command line, runs the command and exits."""
+        """Parse the command line, run the command and exit."""
         if _COMPLETION_VARIABLE in os.environ:
             # The shell asks during typing, and errors must not appear in the line.
             with contextlib.suppress(Exception):

@@ -42,7 +42,7 @@ class _Server(options.Server):
 
 @options.with_options
 def health(*, server: _Server, as_json: options.Json = False) -> None:
-    """Asks a server whether it is serving, through the gRPC health service.
+    """Ask a server whether it is serving, through the gRPC health service.
 
     For any gRPC server. A server that does not listen yet is waited for until the timeout. Exit
     codes: 0 it is serving; 1 it answers that it is not, or it has no health service; 3 no

@@ -31,7 +31,7 @@ INIT_EXAMPLES = examples(
 
 
 def standalone() -> None:
-    """Prints the server in one file, for Python 3.6 and later with NumPy 1.13 and later.
+    """Print the server in one file, for Python 3.6 and later with NumPy 1.13 and later.
 
     It serves an environment where this package cannot be installed.
     """
@@ -56,7 +56,7 @@ class _Project(options.Group):
 
 @options.with_options
 def init(*, project: _Project) -> None:
-    """Makes a project of a server: an environment to change, tests, a Dockerfile, a README."""
+    """Make a project of a server: an environment to change, test, a Dockerfile, a README."""
     folder, kind = project.folder, project.kind
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{cell(folder)} is not an empty folder")
@@ -77,7 +77,7 @@ def init(*, project: _Project) -> None:
 
 
 def _installing() -> dict[str, str]:
-    """Returns how a project and its image install this package, by the names in the templates."""
+    """Return how a project and its image install this package, by the names in the templates."""
     name = f"{DISTRIBUTION}[cli]"
     if version.PUBLISHED:
         image = f'RUN pip install --no-cache-dir "{name}"'
@@ -98,7 +98,7 @@ def _installing() -> dict[str, str]:
 
 
 def _protocol() -> bytes:
-    """Returns the messages of the protocol, and those that they need, for protoc."""
+    """Return the messages of the protocol, and those that they need, for protoc."""
     from google.protobuf import any_pb2, descriptor_pb2
     from google.rpc import status_pb2
 

@@ -39,7 +39,7 @@ class _World(options.World):
 
 @options.with_options
 def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.Reading) -> None:
-    """Shows the specs of actions, observations, reward and discount of an environment.
+    """Show the specs of actions, observations, reward and discount of an environment.
 
     Of a recording it shows the episodes: their steps, returns, durations, and an image.
     """
@@ -80,7 +80,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
 
 
 def _form(env: Any) -> str | None:
-    """Returns what the server says of the form of a batch; None for nothing."""
+    """Return what the server says of the form of a batch; None for nothing."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
     from dm_env_rpc_client.extensions.properties import PropertiesExtension
     from dm_env_rpc_client.protocol.batches import WORLD_FORM
@@ -92,7 +92,7 @@ def _form(env: Any) -> str | None:
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:
-    """Returns a spec as JSON; a bound is a number, or nested lists with one per element."""
+    """Return a spec as JSON; a bound is a number, or nested lists with one per element."""
     from dm_env import specs
 
     from dm_env_rpc_client.tensors.displays.spec_tables import dtype_text
@@ -104,7 +104,7 @@ def describe(spec: specs.Array) -> dict[str, Any]:
 
 
 def _finite(bound: Any) -> Any:
-    """Returns a bound as JSON, which has no infinity: an infinite bound becomes null."""
+    """Return a bound as JSON, which has no infinity: an infinite bound becomes null."""
     import numpy as np
 
     if np.ndim(bound):

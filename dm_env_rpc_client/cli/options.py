@@ -65,7 +65,7 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 
 
 def option(field: str) -> Any:
-    """Returns the option of a field of the compliance suite's options, a key of `FLAGS`.
+    """Return the option of a field of the compliance suite's options, a key of `FLAGS`.
 
     A file may also be named by a variable of the environment.
     """
@@ -85,7 +85,7 @@ class Group:
     """Options that a command takes as one parameter: the base of dataclasses."""
 
     def ready(self) -> contextlib.AbstractContextManager[Self]:
-        """Returns a context in which the command can use them."""
+        """Return a context in which the command can use them."""
         return contextlib.nullcontext(self)
 
 
@@ -119,11 +119,11 @@ class Access(Group):
         return read_token(self.token_file) if self.token_file else None
 
     def secured(self) -> dict[str, Any]:
-        """Returns the arguments of `connect` and `serve`."""
+        """Return the arguments of `connect` and `serve`."""
         return {"insecure": self.insecure, "credentials": self.credentials, "token": self.token}
 
     def flags(self) -> dict[str, Any]:
-        """Returns the options of this class by name."""
+        """Return the options of this class by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Access)}
 
 
@@ -171,7 +171,7 @@ class Server(Access):
             yield dataclasses.replace(self, **access.flags(), address=address)
 
     def check_address(self) -> None:
-        """Checks the form of the address, and that connecting to it is allowed.
+        """Check the form of the address, and that connecting to it is allowed.
 
         Raises:
           UsageError: the form is wrong, or it is not on this machine and the connection would be
@@ -187,7 +187,7 @@ class Server(Access):
         )
 
     def _connecting(self, **options: Any) -> dict[str, Any]:
-        """Returns the arguments of `connect`; raises as `check_address` and `secured`."""
+        """Return the arguments of `connect`; raise as `check_address` and `secured`."""
         self.check_address()
         timeouts = {"timeout": self.timeout, "request_timeout": self.timeout}
         return {**timeouts, **self.secured(), **options}
@@ -260,7 +260,7 @@ class WorldOrCatch(World):
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an argument or option for each field of parameters that are groups."""
+    """Give a command an argument or option for each field of parameters that are groups."""
     groups: dict[str, Any] = {}
     arguments: list[inspect.Parameter] = []
     others: list[inspect.Parameter] = []
@@ -313,7 +313,7 @@ def _option_named(name: str) -> Any:
 
 
 def check_listening_address(address: str, access: Access) -> None:
-    """Checks the form of an address to listen at, and that listening there is allowed.
+    """Check the form of an address to listen at, and that listening there is allowed.
 
     Raises:
       UsageError: the form is wrong, or other machines can reach it and the server would be

@@ -79,7 +79,7 @@ class _World(options.WorldOrCatch):
 
 @options.with_options
 def play(*, playing: _Playing, world: _World) -> None:
-    """Plays an environment in a window, with the keyboard. Needs the extra play.
+    """Play an environment in a window, with the keyboard. Needs the extra play.
 
     Keys follow from the specs of the actions, and are printed; space steps without any. Escape, or
     closing the window, ends the game. Of a batched world it shows one row; all rows take the same
@@ -102,7 +102,7 @@ def play(*, playing: _Playing, world: _World) -> None:
 
 
 def _open_display() -> None:
-    """Raises UsageError if there is no screen for a window."""
+    """Raise UsageError if there is no screen for a window."""
     import pygame
 
     try:
@@ -122,7 +122,7 @@ def _open_display() -> None:
 def _remote(
     world: _World, playing: _Playing, stack: contextlib.ExitStack
 ) -> tuple[GymnasiumEnv | GymnasiumProxy, DmEnvAdaptor]:
-    """Returns what Remote-v0 is for a world, with a picture, and what the stack closes."""
+    """Return what Remote-v0 is for a world, with a picture, and what the stack closes."""
     from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
     from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import join_described, largest_image
     from dm_env_rpc_client.adaptors.gymnasium.proxy import GymnasiumProxy
@@ -159,7 +159,7 @@ def _remote(
 def _play(
     env: GymnasiumEnv | GymnasiumProxy, title: str, playing: _Playing, watch: Watch
 ) -> Progress:
-    """Plays until the window is closed, and returns how it went."""
+    """Play until the window is closed, and return how it went."""
     import dm_env
     import pygame
 
@@ -180,7 +180,7 @@ def _play(
     console.print(table(("key", "action"), [*keys.legend(), ("escape", "ends the game")]))
 
     def advance() -> Any:
-        """Takes a step, or begins an episode, and returns the picture."""
+        """Take a step, or begin an episode, and return the picture."""
         with watch.step():
             if progress.is_over:
                 env.reset()
@@ -225,7 +225,7 @@ def _play(
 def _bind(
     specs: Mapping[str, Any], texts: Iterable[str]
 ) -> tuple[dict[str, list[Change]], dict[str, Any]]:
-    """Returns what the keys change, by pygame's names, and the action while none is pressed.
+    """Return what the keys change, by pygame's names, and the action while none is pressed.
 
     Raises:
       UsageError: a text of `--keys` has another form, or there is no such key.

@@ -92,7 +92,7 @@ class AsyncConnection(BaseConnection):
     async def send(
         self, request: envelopes.Request, timeout: float | None = None
     ) -> envelopes.Response:
-        """Sends a request and waits for its answer; see `Connection.send`."""
+        """Send a request and wait for its answer; see `Connection.send`."""
         return await self.send_with(request, None, timeout)
 
     async def send_with(
@@ -120,7 +120,7 @@ class AsyncConnection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Sends a request; waits only while pending requests are at their limit.
+        """Send a request; wait only while pending requests are at their limit.
 
         Args:
           request: as for `send`, or already encoded.
@@ -142,7 +142,7 @@ class AsyncConnection(BaseConnection):
         return pending
 
     async def wait(self, pending: Pending) -> Any:
-        """Waits for the answer to a request that was started.
+        """Wait for the answer to a request that was started.
 
         Args:
           pending: what `start` returned.
@@ -157,7 +157,7 @@ class AsyncConnection(BaseConnection):
         self._pipeline.interrupted(error, pendings)
 
     async def reopen(self, timeout: float | None = 10.0) -> AsyncConnection:
-        """Opens another connection to the same server; see `Connection.reopen`."""
+        """Open another connection to the same server; see `Connection.reopen`."""
         return await self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: Callable[[bool, type[BaseException] | None], None]) -> None:
@@ -174,7 +174,7 @@ class AsyncConnection(BaseConnection):
         self._finalizer = weakref.finalize(self, run)
 
     async def close(self) -> None:
-        """Closes the connection; a second call does nothing.
+        """Close the connection; a second call does nothing.
 
         Pending requests fail with ConnectionClosedError. The server gets up to a
         second to end the stream. Raises nothing.

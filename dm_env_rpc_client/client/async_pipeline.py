@@ -79,14 +79,14 @@ class AsyncPipeline:
         return len(self._pipeline)
 
     def begin(self) -> None:
-        """Begins to read; called in the event loop."""
+        """Begin to read; called in the event loop."""
         if self._loop is None and not self._is_closed:
             self._loop = asyncio.get_running_loop()
             # The descriptor does not show what was received with the greeting.
             self._soon = self._loop.call_soon(self._on_ready)
 
     async def start(self, pending: Pending, timeout: float | None) -> None:
-        """Sends a request; waits only while pending requests are at their limit.
+        """Send a request; wait only while pending requests are at their limit.
 
         Args:
           pending: the request.
@@ -119,7 +119,7 @@ class AsyncPipeline:
             raise
 
     async def wait(self, pending: Pending) -> Any:
-        """Returns or raises the outcome of a request that was started."""
+        """Return or raise the outcome of a request that was started."""
         self._check_process()
         if pending.outcome is None:
             answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -132,7 +132,7 @@ class AsyncPipeline:
         return pending.result()
 
     def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
-        """Poisons the pipeline if an error has interrupted the wait for a request.
+        """Poison the pipeline if an error has interrupted the wait for a request.
 
         Args:
           error: the error.
@@ -144,7 +144,7 @@ class AsyncPipeline:
             self._poison(error)
 
     async def close(self, timeout: float) -> None:
-        """Ends the stream, gracefully if no request is pending. Never raises."""
+        """End the stream, gracefully if no request is pending. Never raises."""
         self._check_process()
         if self._is_closed:
             return
@@ -168,7 +168,7 @@ class AsyncPipeline:
         await self._stream.closed()
 
     def forget(self) -> None:
-        """Ends the stream of a connection that nobody refers to; any thread may call it."""
+        """End the stream of a connection that nobody refers to; any thread may call it."""
         loop = self._loop
         if self._is_closed or os.getpid() != self._pid:
             return
@@ -185,7 +185,7 @@ class AsyncPipeline:
         return os.getpid() == self._pid and not self._is_closed
 
     def end_at_exit(self) -> None:
-        """Ends the stream when the event loop will run no more, as at the interpreter's exit."""
+        """End the stream when the event loop will run no more, as at the interpreter's exit."""
         if self._loop is not None and self._loop.is_running():
             self.forget()  # In a thread that still runs.
             return
@@ -213,7 +213,7 @@ class AsyncPipeline:
             self.after_fork_in_child()
 
     def _on_ready(self) -> None:
-        """Receives what there is, or a part of it, and gives answers to their requests."""
+        """Receive what there is, or a part of it, and give answers to their requests."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -313,7 +313,7 @@ class AsyncPipeline:
         self._on_ready()
 
     async def _wait_for_room(self, pending: Pending) -> None:
-        """Returns when `pending` may be pushed or is done; first come, first served."""
+        """Return when `pending` may be pushed or is done; first come, first served."""
         is_woken = False
         while pending.outcome is None and (
             (self._line and not is_woken) or not self._pipeline.has_room(pending.size)
@@ -330,7 +330,7 @@ class AsyncPipeline:
             is_woken = True
 
     def _admit_next(self) -> None:
-        """Wakes the first request in line, which wakes the next one when it was pushed."""
+        """Wake the first request in line, which wakes the next one when it was pushed."""
         while self._line and self._pipeline.has_room(0):
             turn = self._line.popleft()
             if not turn.done():

@@ -25,7 +25,7 @@ CLOSE_SECONDS = 1.0
 def checked_timeout(
     channel: object, request_timeout: float | None, limits: Limits | None
 ) -> float | None:
-    """Checks the arguments of a connection, before its stream begins.
+    """Check the arguments of a connection, before its stream begins.
 
     Args:
       channel: as for `Connection`.
@@ -119,7 +119,7 @@ class BaseConnection(abc.ABC):
 
     @abc.abstractmethod
     def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
-        """Makes the connection unusable if an error has interrupted the wait for a request.
+        """Make the connection unusable if an error has interrupted the wait for a request.
 
         `wait` does so itself. This is for an error that a signal's handler raises between `start`
         and `wait`, or between `wait` and the caller that the answer is for.
@@ -130,7 +130,7 @@ class BaseConnection(abc.ABC):
         """
 
     def release(self, error: BaseException) -> None:
-        """Ends a connection whose use an error has interrupted, without waiting for anything.
+        """End a connection whose use an error has interrupted, without waiting for anything.
 
         Args:
           error: the error, with which pending and later requests fail.
@@ -139,7 +139,7 @@ class BaseConnection(abc.ABC):
         self._finalizer.detach()
 
     def _finish(self) -> None:
-        """Tells the server that no more requests follow; none may be started after this.
+        """Tell the server that no more requests follow; none may be started after this.
 
         Closing the connection then costs no round trip after the last answer. asyncio's pipeline
         says it when it is closed.

@@ -86,7 +86,7 @@ class ConnectOptions(ReachOptions):
         return recorder_of(self.record)
 
     def endpoint(self, address: str) -> Endpoint:
-        """Returns a server and how to connect to it.
+        """Return a server and how to connect to it.
 
         Args:
           address: of the server.
@@ -103,7 +103,7 @@ class ConnectOptions(ReachOptions):
 
 
 def check_limits(limits: Limits | None) -> None:
-    """Raises SpecError if these are neither Limits nor None, which is for the defaults."""
+    """Raise SpecError if these are neither Limits nor None, which is for the defaults."""
     arguments.instance("limits", limits, Limits, "a Limits", none="None for the defaults")
 
 

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @takes(ConnectOptions)
 def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
-    """Connects to a dm_env_rpc server.
+    """Connect to a dm_env_rpc server.
 
     If the server does not listen yet, the attempt is repeated until `timeout`.
 
@@ -110,7 +110,7 @@ def connect_with(
 
 
 def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """Returns a connection on a stream to an endpoint, which can be opened again."""
+    """Return a connection on a stream to an endpoint, which can be opened again."""
     connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
     connection._reopen = functools.partial(open_again, endpoint, options)
     connection._tap = endpoint.tap

@@ -132,7 +132,7 @@ class Connection(BaseConnection):
         self._sleepers = Sleepers(self._futures.wake)
 
     def send(self, request: envelopes.Request, timeout: float | None = None) -> envelopes.Response:
-        """Sends a request and waits for its answer.
+        """Send a request and wait for its answer.
 
         A program may replace this method on a connection, for example to map errors. The functions
         that create, join, reset and leave worlds and the properties call it with the request
@@ -166,7 +166,7 @@ class Connection(BaseConnection):
         request: envelopes.Outgoing,
         interpret: Callable[[Any], Any] | None = None,
     ) -> concurrent.futures.Future[Any]:
-        """Sends a request without waiting for its answer.
+        """Send a request without waiting for its answer.
 
         Blocks only while the number or the total size of pending requests is at its limit (see
         `protocol.pipeline`).
@@ -197,7 +197,7 @@ class Connection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Sends a request; the caller waits for the answer with `wait`, in the same thread.
+        """Send a request; the caller waits for the answer with `wait`, in the same thread.
 
         Cheaper than `submit`, since no future is made.
 
@@ -218,7 +218,7 @@ class Connection(BaseConnection):
         return pending
 
     def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
-        """Takes a request that was sent when the stream was opened; otherwise as `start`."""
+        """Take a request that was sent when the stream was opened; otherwise as `start`."""
         pending = self._pending(request, None, timeout)
         self._pipeline.push((pending,))
         return pending
@@ -247,7 +247,7 @@ class Connection(BaseConnection):
         return pendings
 
     def _finish(self) -> None:
-        """Tells the server that no more requests follow; none may be started after this.
+        """Tell the server that no more requests follow; none may be started after this.
 
         Closing the connection then costs no round trip after the last answer.
         """
@@ -257,7 +257,7 @@ class Connection(BaseConnection):
             self._stream.finish()
 
     def wait(self, pending: Pending) -> Any:
-        """Waits for the answer to a request that was started.
+        """Wait for the answer to a request that was started.
 
         Args:
           pending: what `start` returned.
@@ -286,7 +286,7 @@ class Connection(BaseConnection):
         return result
 
     def _call(self, pending: Pending) -> Any:
-        """Sends a request and waits for its answer: `start` and `wait`, for steps.
+        """Send a request and wait for its answer: `start` and `wait`, for steps.
 
         If nothing else is in flight, the transport sends the one and receives the other at once.
         What is unusual, at any point, is left to `start` and `wait`. An error other than the
@@ -342,7 +342,7 @@ class Connection(BaseConnection):
         return result
 
     def poll(self, pending: Pending) -> bool:
-        """Reads the answers that have arrived, without waiting for more.
+        """Read the answers that have arrived, without waiting for more.
 
         Args:
           pending: what `start` returned.
@@ -371,7 +371,7 @@ class Connection(BaseConnection):
         return self._stream.has_unread()
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Returns the socket that this connection shares with others, and its number there.
+        """Return the socket that this connection shares with others, and its number there.
 
         The socket says which of many connections have something to read, without asking each; see
         `SharedSocket`. None if the connection has a socket of its own.
@@ -380,7 +380,7 @@ class Connection(BaseConnection):
         return self._stream.shared_socket()
 
     def fileno(self) -> int:
-        """Returns a file descriptor that is readable when `has_unread` may have become true.
+        """Return a file descriptor that is readable when `has_unread` may have become true.
 
         For waiting on several connections at once, with `selectors`, if `has_unread` is false
         for all of them. -1 if the connection was closed on this side.
@@ -394,7 +394,7 @@ class Connection(BaseConnection):
             self._poison(error)
 
     def reopen(self, timeout: float | None = 10.0) -> Connection:
-        """Opens another connection to the same server in the same way.
+        """Open another connection to the same server in the same way.
 
         Args:
           timeout: seconds until there must be a connection; None for no limit.
@@ -418,7 +418,7 @@ class Connection(BaseConnection):
         self._finalizer = weakref.finalize(self, run)
 
     def close(self) -> None:
-        """Closes the connection; a second call does nothing.
+        """Close the connection; a second call does nothing.
 
         Pending requests fail with ConnectionClosedError. The server gets up to a
         second to end the stream. Raises nothing.
@@ -431,7 +431,7 @@ class Connection(BaseConnection):
             self._tap.settle()
 
     def _close(self) -> None:
-        """Ends the stream, gracefully if no request is pending."""
+        """End the stream, gracefully if no request is pending."""
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
         was_usable = self.poisoned_by is None
         # A signal's handler may close a connection on which its thread is about to send.
@@ -472,7 +472,7 @@ class Connection(BaseConnection):
     # The threads that share the connection.
 
     def _send(self, *pendings: Pending) -> None:
-        """Writes requests together; blocks while pending requests are at their limit.
+        """Write requests together; block while pending requests are at their limit.
 
         Raises:
           ConnectionClosedError, ConnectionLostError: the stream is unusable.
@@ -522,7 +522,7 @@ class Connection(BaseConnection):
             raise
 
     def _send_rest(self, pending: Pending) -> None:
-        """Reads while the server has not received all of a request; otherwise both could wait."""
+        """Read while the server has not received all of a request; otherwise both could wait."""
         while self._stream.has_unsent() and pending.outcome is None:
             if self._lead(pending, pending.deadline, until_sent=True):
                 self._wake_sleeper()
@@ -532,7 +532,7 @@ class Connection(BaseConnection):
                 self._stream.send_rest(_SEND_SECONDS)
 
     def _wait_for_future(self, pending: Pending, timeout: float | None) -> None:
-        """Returns when the outcome is known, or after `timeout` seconds.
+        """Return when the outcome is known, or after `timeout` seconds.
 
         After the deadline of the request the connection is poisoned, as by `wait`. An interrupted
         wait poisons it only if this thread was reading.
@@ -548,7 +548,7 @@ class Connection(BaseConnection):
             self._fail_late(pending)
 
     def _await(self, pending: Pending, deadline: float | None) -> None:
-        """Returns when `pending` is done or the deadline has passed."""
+        """Return when `pending` is done or the deadline has passed."""
         if pending.outcome is not None or self._lead(pending, deadline):
             if self._sleepers:
                 self._wake_sleeper()
@@ -580,7 +580,7 @@ class Connection(BaseConnection):
             self._wake_sleeper()
 
     def _read_in_turn(self, until: float) -> bool:
-        """Reads an answer, unless another thread reads or waits; see `FuturesThread`."""
+        """Read an answer, unless another thread reads or waits; see `FuturesThread`."""
         wake = self._futures.wake
         is_turn = self._sleepers.add(wake)
         oldest = self._pipeline.oldest
@@ -591,7 +591,7 @@ class Connection(BaseConnection):
         return True
 
     def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
-        """Reads until `pending` is done, sent or late; returns False if another thread reads."""
+        """Read until `pending` is done, sent or late; return False if another thread reads."""
         me = threading.get_ident()
         # What interprets an answer runs in the thread that reads, and may itself wait: a reward
         # that an adaptor computes may read a property.
@@ -642,7 +642,7 @@ class Connection(BaseConnection):
             self._sleepers.wake_one()
 
     def _poison(self, cause: BaseException) -> None:
-        """Makes the connection unusable, fails pending requests and ends the stream."""
+        """Make the connection unusable, fail pending requests and end the stream."""
         try:
             if self.poisoned_by is None:
                 server = server_ends.watched(self.address, cause)

@@ -37,7 +37,7 @@ class ConnectionGroup:
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
     def open(self) -> Connection:
-        """Opens another connection; errors are those of `connect`. Any thread may call this."""
+        """Open another connection; errors are those of `connect`. Any thread may call this."""
         return self.open_with(None)[0]
 
     def open_with(
@@ -59,12 +59,12 @@ class ConnectionGroup:
         return connection, None if first is None else connection._has_sent(first, first_timeout)
 
     def give_back(self, connection: Connection) -> None:
-        """Takes a connection that `open_with` has returned, and returns it there once more."""
+        """Take a connection that `open_with` has returned, and return it there once more."""
         with self._lock:
             self._spare = connection
 
     def close(self) -> None:
-        """Closes a connection that was given back and not asked for since; others stay open."""
+        """Close a connection that was given back and not asked for since; others stay open."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
@@ -80,9 +80,9 @@ class ConnectionGroup:
             self.uncork()
 
     def cork(self) -> None:
-        """Begins `together`; if it fails, too, `uncork` follows."""
+        """Begin `together`; if it fails, too, `uncork` follows."""
         self._streams.cork()
 
     def uncork(self) -> None:
-        """Ends `together`: all is sent."""
+        """End `together`: all is sent."""
         self._streams.uncork()

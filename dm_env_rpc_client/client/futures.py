@@ -72,11 +72,11 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return not self.done()
 
     def cancel(self) -> bool:
-        """Returns False: the request was written."""
+        """Return False: the request was written."""
         return False
 
     def cancelled(self) -> bool:
-        """Returns False."""
+        """Return False."""
         return False
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Any]], object]) -> None:
@@ -99,7 +99,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return f"<{type(self).__name__} for {self.pending.field}: {state}{raised}>"
 
     def complete(self) -> None:
-        """Gives the outcome of the request to what waits; a second call does nothing."""
+        """Give the outcome of the request to what waits; a second call does nothing."""
         assert self.pending.outcome is not None, "the request is still pending"
         result, error = self.pending.outcome
         try:
@@ -111,7 +111,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
             pass
 
     def after_fork_in_child(self) -> None:
-        """Leaves callbacks and waiting threads to the parent; completes what the child has."""
+        """Leave callbacks and waiting threads to the parent; complete what the child has."""
         super().__init__()  # A thread of the parent may have held the lock.
         self.complete()
 
@@ -191,7 +191,7 @@ class FuturesThread:
         callback: Callable[[concurrent.futures.Future[Any]], object],
         future: concurrent.futures.Future[Any],
     ) -> None:
-        """Calls a callback. What it raises ends neither the thread nor other callbacks."""
+        """Call a callback. What it raises ends neither the thread nor other callbacks."""
         try:
             callback(future)
         except BaseException:
@@ -205,13 +205,13 @@ class FuturesThread:
         self.wake()
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread to end, unless it is the one that calls."""
+        """Wait for the thread to end, unless it is the one that calls."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
     def after_fork_in_child(self, fail: Callable[[Pending], None]) -> None:
-        """Fails and completes the futures; there is no thread here.
+        """Fail and complete the futures; there is no thread here.
 
         Args:
           fail: fails a request, unless it has an outcome.
@@ -244,7 +244,7 @@ class FuturesThread:
                         return
 
     def _reads(self) -> bool:
-        """Reads an answer, if a future waits for one and it is the turn of this thread."""
+        """Read an answer, if a future waits for one and it is the turn of this thread."""
         read = self._read() if self._futures and self._answered.empty() else None
         try:
             return read is not None and read(self._look_at)
@@ -252,7 +252,7 @@ class FuturesThread:
             return False  # The futures have the error.
 
     def _look(self) -> None:
-        """Ends requests that are late, and finds outcomes that nobody has told of.
+        """End requests that are late, and find outcomes that nobody has told of.
 
         An interrupt may have ended a thread between the outcome and the waking.
         """

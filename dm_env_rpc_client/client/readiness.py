@@ -13,7 +13,7 @@ _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
 def check_answers(address: str, timeout: float, options: ConnectOptions) -> None:
-    """Sends a request to a server and waits for the answer.
+    """Send a request to a server and wait for the answer.
 
     The request is LeaveWorld, which has no effect for a connection that is not joined ("Leave
     World" in the protocol reference). A server that asks for a token answers as well.

@@ -15,7 +15,7 @@ class WatchedServer(Protocol):
     """A server whose process is known."""
 
     def end(self) -> LaunchError | None:
-        """Waits a moment for the end of the server; returns how it ended, None if it runs."""
+        """Wait a moment for the end of the server; return how it ended, None if it runs."""
 
 
 _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDictionary()
@@ -27,13 +27,13 @@ def watch(address: str, server: WatchedServer) -> None:
 
 
 def unwatch(address: str, server: WatchedServer) -> None:
-    """Ends `watch`, unless another server was launched at the address meanwhile."""
+    """End `watch`, unless another server was launched at the address meanwhile."""
     if _servers.get(address) is server:
         del _servers[address]
 
 
 def watched(address: str, cause: BaseException) -> WatchedServer | None:
-    """Returns the launched server whose end may be why a connection was lost; None for none.
+    """Return the launched server whose end may be why a connection was lost; None for none.
 
     Args:
       address: the address of the connection.

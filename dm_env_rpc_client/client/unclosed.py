@@ -35,13 +35,13 @@ class Remains:
         return os.getpid() == self._pid
 
     def abort(self) -> None:
-        """Ends the stream at once, except in a forked child."""
+        """End the stream at once, except in a forked child."""
         if self.is_own:
             self._wake()
             self._stream.abort()
 
     def end_with(self, messages: Sequence[bytes], timeout: float) -> None:
-        """Sends the last requests, waits until the server has answered them, and ends the stream.
+        """Send the last requests, wait until the server has answered them, and end the stream.
 
         Only if nothing else uses the stream any more.
 

@@ -24,12 +24,12 @@ class Sleepers(dict[Wake, None]):
         self._of_futures = of_futures
 
     def add(self, wake: Wake) -> bool:
-        """Adds a thread; returns whether it is the only one."""
+        """Add a thread; return whether it is the only one."""
         self[wake] = None
         return len(self) == 1
 
     def wake_one(self) -> None:
-        """Wakes one thread, which reads unless another one does by then."""
+        """Wake one thread, which reads unless another one does by then."""
         for wake in list(self):
             if wake is not self._of_futures:
                 wake()
@@ -40,7 +40,7 @@ class Sleepers(dict[Wake, None]):
 
 
 def waking(asleep: threading.Lock) -> Wake:
-    """Returns what wakes a thread that waits for a lock."""
+    """Return what wakes a thread that waits for a lock."""
 
     def wake() -> None:
         try:

@@ -11,7 +11,7 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 
 def _no_test(trial: Trial) -> None:
-    """Tests nothing with a trial: a check has it until it is called with its own function."""
+    """Test nothing with a trial: a check has it until it is called with its own function."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Check:
         return self.function.__name__
 
     def __call__(self, function: Callable[[Trial], None]) -> Check:
-        """Returns the check with a function."""
+        """Return the check with a function."""
         return dataclasses.replace(self, function=function)
 
 

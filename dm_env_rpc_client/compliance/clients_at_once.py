@@ -21,7 +21,7 @@ _COUNTED_SECONDS = 5.0
 
 
 def count_connections(address: str, options: Options, facts: Facts) -> Facts:
-    """Finds out how many connections the server answers on, up to as many as checks take.
+    """Find out how many connections the server answers on, up to as many as checks take.
 
     Returns:
       The facts with `connections`, which is 0 if there are as many, and `answers_leave`.
@@ -53,7 +53,7 @@ def count_connections(address: str, options: Options, facts: Facts) -> Facts:
 
 
 def count_joins(address: str, options: Options, facts: Facts) -> Facts:
-    """Finds out whether a second client can join: the world of the first, or one of its own.
+    """Find out whether a second client can join: the world of the first, or one of its own.
 
     Returns:
       The facts with why it cannot: `one_client`, `one_agent` or `one_joined`.
@@ -83,7 +83,7 @@ def count_joins(address: str, options: Options, facts: Facts) -> Facts:
 
 
 def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
-    """Sends two requests that are refused for reasons of their own.
+    """Send two requests that are refused for reasons of their own.
 
     Returns:
       For each the code and the message, or None if it was not refused. Both are the same if the
@@ -109,7 +109,7 @@ def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
 
 
 def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:
-    """Joins, and returns why that was refused; "" if it was not.
+    """Join, and return why that was refused; "" if it was not.
 
     Some servers do not answer until the first client has left.
     """

@@ -11,7 +11,7 @@ import pytest
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Leaves "Failed: " out of the line for a finding, which pytest cuts off at the right."""
+    """Leave "Failed: " out of the line for a finding, which pytest cuts off at the right."""
     report = yield
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:

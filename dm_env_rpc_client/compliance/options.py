@@ -56,18 +56,18 @@ class Flag(NamedTuple):
     help: str = ""
 
     def usage(self) -> str:
-        """Returns the help text for a command line."""
+        """Return the help text for a command line."""
         is_repeatable = self.kind in (Kind.SETTINGS, Kind.NAMES)
         return f"{self.help} Repeatable." if is_repeatable else self.help
 
 
 def _option(default: Any, *flag: Any) -> Any:
-    """Returns a field with a default and a `Flag`."""
+    """Return a field with a default and a `Flag`."""
     return dataclasses.field(default=default, metadata={"flag": Flag(*flag)})
 
 
 def _settings(name: str) -> Any:
-    """Returns a field for settings, without any by default."""
+    """Return a field for settings, without any by default."""
     return dataclasses.field(default_factory=dict, metadata={"flag": Flag(name, Kind.SETTINGS)})
 
 
@@ -145,7 +145,7 @@ class Options:
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> Options:
-        """Returns options made of the values of flags.
+        """Return options made of the values of flags.
 
         Args:
           given: by the name of the field: a list of NAME=VALUE texts for settings, "yes" or "no"
@@ -167,7 +167,7 @@ class Options:
         return cls(**values)
 
     def __post_init__(self) -> None:
-        """Raises SpecError if a value is invalid or the policy does not exist."""
+        """Raise SpecError if a value is invalid or the policy does not exist."""
         from dm_env_rpc_client import arguments
         from dm_env_rpc_client.errors import SpecError
         from dm_env_rpc_client.tensors.settings import pack_settings
@@ -202,7 +202,7 @@ class Options:
         self.load_policy()
 
     def security(self) -> dict[str, Any]:
-        """Returns the arguments of `connect` that these options give: TLS, token and `insecure`.
+        """Return the arguments of `connect` that these options give: TLS, token and `insecure`.
 
         Raises:
           SpecError: a file cannot be read, or has other contents.
@@ -217,7 +217,7 @@ class Options:
         }
 
     def load_policy(self) -> Callable[..., Any] | None:
-        """Returns the function of a policy MODULE:FUNCTION; None for the others.
+        """Return the function of a policy MODULE:FUNCTION; None for the others.
 
         Raises:
           SpecError: the function or the policy does not exist.
@@ -239,7 +239,7 @@ class Options:
 
 
 def _flags() -> dict[str, Flag]:
-    """Returns the flag of each field, with what the docstring says about it."""
+    """Return the flag of each field, with what the docstring says about it."""
     texts = attribute_texts(Options)
     return {
         field.name: field.metadata["flag"]._replace(help=texts.get(field.name, ""))

@@ -61,7 +61,7 @@ class Facts(NamedTuple):
     answers_leave: bool = False
 
     def lack(self, takes: Takes, companions: int) -> str | None:
-        """Returns why there is no room for the clients of a check; None if there is.
+        """Return why there is no room for the clients of a check; None if there is.
 
         Args:
           takes: the clients.
@@ -168,7 +168,7 @@ class Result:
         return self.outcome in (Outcome.FAILED, Outcome.WARNED)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the result as values of JSON."""
+        """Return the result as values of JSON."""
         return {**dataclasses.asdict(self), "outcome": self.outcome.value}
 
     @property
@@ -178,7 +178,7 @@ class Result:
         return f"{received}; expected {one_line(self.expected, _SUMMARY)}"
 
     def as_report(self, before: str = "") -> str:
-        """Returns what the check found, in lines of which the first one says what was received.
+        """Return what the check found, in lines of which the first one says what was received.
 
         Args:
           before: text before it.

@@ -51,7 +51,7 @@ _KINDS = ("answers_are_of_the_requests_kind",)
 
 
 def describe(message: protobuf_message.Message) -> str:
-    """Returns a message as one line of text, cut off if it is long."""
+    """Return a message as one line of text, cut off if it is long."""
     text = text_format.MessageToString(message, as_one_line=True)
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}... ({message.ByteSize()} bytes)"
@@ -95,7 +95,7 @@ class Probe:
         self.created: list[str] = []
 
     def send(self, request: envelopes.Request | None) -> str:
-        """Sends a request, or for None an envelope without one, and does not wait.
+        """Send a request, or for None an envelope without one, and do not wait.
 
         Returns:
           Its payload field.
@@ -110,7 +110,7 @@ class Probe:
         return encoded.field
 
     def receive(self, expected: str, field: str = "") -> Any:
-        """Waits for the next answer.
+        """Wait for the next answer.
 
         Args:
           expected: the answer that the clause demands, for the ViolationError.
@@ -152,7 +152,7 @@ class Probe:
         return True
 
     def answer(self, field: str, expected: str) -> Any:
-        """Waits for the answer to a `field` request: its own response or an error.
+        """Wait for the answer to a `field` request: its own response or an error.
 
         Returns:
           The response message, or the error Status.
@@ -185,11 +185,11 @@ class Probe:
         return True
 
     def ask(self, request: envelopes.Request, expected: str = "an answer") -> Any:
-        """Sends a request and returns its response message or an error Status."""
+        """Send a request and return its response message or an error Status."""
         return self.answer(self.send(request), expected)
 
     def accepted(self, field: str, expected: str, concerns: tuple[str, ...] = ()) -> Any:
-        """Waits for the answer to a request that the server has no reason to refuse.
+        """Wait for the answer to a request that the server has no reason to refuse.
 
         Args:
           field: the payload field of the request.
@@ -210,13 +210,13 @@ class Probe:
     def accept(
         self, request: envelopes.Request, expected: str, concerns: tuple[str, ...] = ()
     ) -> Any:
-        """Sends a valid request and returns its response; arguments and errors as `accepted`."""
+        """Send a valid request and return its response; arguments and errors as `accepted`."""
         return self.accepted(self.send(request), expected, concerns)
 
     def refused(
         self, field: str, expected: str, concerns: tuple[str, ...] = ()
     ) -> status_pb2.Status:
-        """Waits for the error that a request must get; arguments as for `accepted`.
+        """Wait for the error that a request must get; arguments as for `accepted`.
 
         Raises:
           ViolationError: any other answer came, or none.
@@ -229,7 +229,7 @@ class Probe:
     def refuse(
         self, request: envelopes.Request, expected: str, concerns: tuple[str, ...] = ()
     ) -> status_pb2.Status:
-        """Sends a request that the server must refuse and returns the error; see `refused`."""
+        """Send a request that the server must refuse and return the error; see `refused`."""
         return self.refused(self.send(request), expected, concerns)
 
     def violation(
@@ -239,7 +239,7 @@ class Probe:
         is_unanswered: bool = False,
         concerns: tuple[str, ...] = (),
     ) -> ViolationError:
-        """Returns a ViolationError with the last requests, and marks the stream as not clean."""
+        """Return a ViolationError with the last requests, and mark the stream as not clean."""
         self.is_clean = False
         if isinstance(received, protobuf_message.Message):
             received = describe(received)
@@ -248,16 +248,16 @@ class Probe:
         return ViolationError(expected, sent, received, is_unanswered, concerns)
 
     def hurry(self, timeout: float) -> None:
-        """Waits for each further answer `timeout` seconds at most."""
+        """Wait for each further answer `timeout` seconds at most."""
         self._timeout = min(self._timeout, timeout)
 
     def abort(self) -> None:
-        """Ends the stream at once, even if another thread waits for an answer."""
+        """End the stream at once, even if another thread waits for an answer."""
         self.is_open = False
         self._stream.abort()
 
     def close(self) -> None:
-        """Closes the stream; a second time does nothing."""
+        """Close the stream; a second time does nothing."""
         if self.is_open:
             self.is_open = False
             self._stream.close(_CLOSE_SECONDS)
@@ -281,7 +281,7 @@ _RUNNING_WITHIN = 3
 
 
 def unknown_uid(uids: Iterable[int]) -> int:
-    """Returns a UID that is not among `uids`."""
+    """Return a UID that is not among `uids`."""
     return max(uids, default=0) + 1000
 
 
@@ -318,14 +318,14 @@ class ProbeAgent:
         self.joined(probe, joined)
 
     def joined(self, probe: Probe, response: dm_env_rpc_pb2.JoinWorldResponse) -> None:
-        """Takes the connection on which the world was joined, and the answer."""
+        """Take the connection on which the world was joined, and the answer."""
         self.probe = probe
         self.state = State.JOINED
         self._timestep = dm_env.restart({})
         self.adopt(response.specs)
 
     def adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
-        """Takes the specs of a JoinWorldResponse or ResetResponse."""
+        """Take the specs of a JoinWorldResponse or ResetResponse."""
         self.specs = new
         self._managers: dict[str, SpecManager] = {}
 
@@ -340,7 +340,7 @@ class ProbeAgent:
         return self._fields("observation", self.specs.observations)
 
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
-        """Returns a value for every action that the policy can choose.
+        """Return a value for every action that the policy can choose.
 
         Actions that are messages have types of the environment, so only a MODULE:FUNCTION
         policy can choose them.
@@ -373,7 +373,7 @@ class ProbeAgent:
     def request(
         self, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> dm_env_rpc_pb2.StepRequest:
-        """Returns a StepRequest; if no actions are given, with valid ones in a sequence only."""
+        """Return a StepRequest; if no actions are given, with valid ones in a sequence only."""
         chosen = actions
         if chosen is None:
             chosen = self.valid_actions() if self.state is State.RUNNING else {}
@@ -385,21 +385,21 @@ class ProbeAgent:
         requested: Iterable[int] = (),
         expected: str = "a StepResponse, because the step is valid",
     ) -> dm_env_rpc_pb2.StepResponse:
-        """Takes a valid step; ViolationError if it is refused or its state cannot follow."""
+        """Take a valid step; ViolationError if it is refused or its state cannot follow."""
         concerns: tuple[str, ...] = ()
         if actions is None:  # Otherwise the check is about the actions.
             concerns = _VALID_ACTIONS if self.state is State.RUNNING else _STATES
         return self.took(self.probe.accept(self.request(actions, requested), expected, concerns))
 
     def try_step(self, actions: Actions, refusal: str) -> None:
-        """Takes a step that may be refused; NotOfferedError with `refusal` if it is."""
+        """Take a step that may be refused; NotOfferedError with `refusal` if it is."""
         answer = self.probe.ask(self.request(actions))
         if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
             raise NotOfferedError(f"{refusal}: {answer.message}")
         self.took(answer)
 
     def observe(self, requested: Iterable[int] | None = None) -> dm_env_rpc_pb2.StepResponse:
-        """Takes a valid step for all observations, or for some, and checks what it returns."""
+        """Take a valid step for all observations, or for some, and check what it returns."""
         uids = self.specs.observations if requested is None else requested
         response = self.step(requested=uids)
         self.check_observations(response, uids)
@@ -408,7 +408,7 @@ class ProbeAgent:
     def check_observations(
         self, response: dm_env_rpc_pb2.StepResponse, requested: Iterable[int]
     ) -> None:
-        """Raises ViolationError if a response has others than the requested observations."""
+        """Raise ViolationError if a response has others than the requested observations."""
         if set(response.observations) != set(requested):
             raise self.probe.violation(
                 f"observations {sorted(set(requested))}, no more and no less",
@@ -417,7 +417,7 @@ class ProbeAgent:
             )
 
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
-        """Records the answer to a step; ViolationError if its state cannot follow."""
+        """Record the answer to a step; ViolationError if its state cannot follow."""
         concerns = _NUMBERS_OF_STATES
         try:
             after = State.of_response(response.state)
@@ -434,14 +434,14 @@ class ProbeAgent:
         return response
 
     def run(self) -> None:
-        """Steps until a sequence is running; does nothing if one is."""
+        """Step until a sequence is running; do nothing if one is."""
         for _ in range(_RUNNING_WITHIN):
             if self.state is State.RUNNING:
                 return
             self.step(requested=self.observations if self._custom else ())
 
     def run_to_the_end(self) -> bool:
-        """Steps until the sequence ends; returns whether it ended within `max_steps`."""
+        """Step until the sequence ends; return whether it ended within `max_steps`."""
         self.run()
         for _ in range(self._options.max_steps):
             self.step(requested=self.observations if self._custom else ())
@@ -452,16 +452,16 @@ class ProbeAgent:
     def refuse_step(
         self, expected: str, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> None:
-        """Takes a step that must be refused; ViolationError if it is not."""
+        """Take a step that must be refused; ViolationError if it is not."""
         self.probe.refuse(self.request(actions, requested), expected)
 
     def nonsense(self) -> Actions:
-        """Returns an action with an unknown UID, which is only valid if actions are ignored."""
+        """Return an action with an unknown UID, which is only valid if actions are ignored."""
         uid = unknown_uid(self.specs.actions)
         return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
 
     def first_actions(self) -> Actions:
-        """Returns actions for a first step, which tell it from others.
+        """Return actions for a first step, which tell it from others.
 
         They are unknown, which only the first step of a sequence ignores; or none if the server
         does not ignore them there either.
@@ -469,7 +469,7 @@ class ProbeAgent:
         return self.nonsense() if self._facts.ignores_first_actions else {}
 
     def begin(self, expected: str) -> None:
-        """Steps with `first_actions`; ViolationError if that does not begin a sequence."""
+        """Step with `first_actions`; ViolationError if that does not begin a sequence."""
         request = self.request(self.first_actions())
         response = self.took(self.probe.accept(request, expected, _STATES))
         if self.state is not State.RUNNING:
@@ -485,24 +485,24 @@ class ProbeAgent:
         self.refuse_step(f"an error for an unknown action, because {why}", self.nonsense())
 
     def reset(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Resets the agent, with the settings of the options or others, and adopts the specs."""
+        """Reset the agent, with the settings of the options or others, and adopt the specs."""
         packed = pack_settings(self._options.reset_settings if settings is None else settings)
         request = dm_env_rpc_pb2.ResetRequest(settings=packed)
         self.adopt(self.probe.accept(request, "a ResetResponse").specs)
         self.was_reset()
 
     def was_reset(self) -> None:
-        """Records that the agent or its world was reset."""
+        """Record that the agent or its world was reset."""
         if self.state is State.RUNNING:
             self.state = State.INTERRUPTED
 
     def reset_if_offered(self) -> None:
-        """Resets the agent if the server takes a Reset."""
+        """Reset the agent if the server takes a Reset."""
         if self._facts.takes_resets:
             self.reset()
 
     def leave(self, expected: str = "a LeaveWorldResponse") -> None:
-        """Leaves the world."""
+        """Leave the world."""
         self.probe.accept(dm_env_rpc_pb2.LeaveWorldRequest(), expected)
         self.state = State.NOT_JOINED
 
@@ -529,7 +529,7 @@ class ProbeAgent:
 
 
 def step_together(agents: Sequence[ProbeAgent], expected: str) -> None:
-    """Takes a step of each agent; all are sent first, because the world may wait for all."""
+    """Take a step of each agent; all are sent first, because the world may wait for all."""
     for agent in agents:
         agent.probe.send(agent.request())
     for agent in agents:

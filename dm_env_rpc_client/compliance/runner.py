@@ -49,7 +49,7 @@ _MODULES = (
 
 
 def _rows(module: ModuleType) -> tuple[Check, ...]:
-    """Returns the checks of a module; others import some of them as their needs."""
+    """Return the checks of a module; others import some of them as their needs."""
     return tuple(
         row
         for row in vars(module).values()
@@ -98,7 +98,7 @@ class Suite:
         self._facts = Facts(options.connections, one_agent=told)
 
     def results(self, check: Check, asked_later: Collection[str] = ()) -> Iterator[Result]:
-        """Runs a check, unless it has run already, and what it needs.
+        """Run a check, unless it has run already, and what it needs.
 
         Args:
           check: the check.
@@ -134,7 +134,7 @@ class Suite:
                     self._facts = count_joins(self._address, self._options, self._facts)
 
     def _result(self, check: Check) -> Result:
-        """Returns the result of a check, which runs once, and not if it is blocked."""
+        """Return the result of a check, which runs once, and not if it is blocked."""
         if check.name not in self._results:
             self._running.append(check)
             try:
@@ -148,7 +148,7 @@ class Suite:
         return self._results[check.name]
 
     def _blocker(self, check: Check) -> str | None:
-        """Returns why a check cannot run; None if it can."""
+        """Return why a check cannot run; None if it can."""
         found = self._findings(check)
         if self._gone is not None:
             return _is_gone_since(self._gone)
@@ -157,7 +157,7 @@ class Suite:
         return self._facts.lack(check.takes, self._options.companions)
 
     def _findings(self, check: Check) -> list[Check]:
-        """Returns the checks whose findings block a check, in the order in which they ran."""
+        """Return the checks whose findings block a check, in the order in which they ran."""
         found: list[Check] = []
         visited = {check.name}
         waiting = self._builds_on(check)
@@ -173,7 +173,7 @@ class Suite:
         return found if self._gone is None else [self._gone]
 
     def _builds_on(self, check: Check) -> list[Check]:
-        """Returns what a check needs, and the cause of its violation if another check reports it.
+        """Return what a check needs, and the cause of its violation if another check reports it.
 
         They may build on one another, because a cause can be any check.
         """
@@ -223,7 +223,7 @@ class Suite:
         return False
 
     def _known_causes(self, check: Check, violation: ViolationError) -> list[Check]:
-        """Returns what may explain that no answer came; runs no check on a server that may be gone.
+        """Return what may explain that no answer came; run no check on a server that may be gone.
 
         Where the server ended the stream, a check counts in which such a request had it say so with
         the same words.
@@ -261,7 +261,7 @@ class Suite:
         )
 
     def _died_before(self, check: Check, suspect: Check, fault: str) -> Result:
-        """Skips a check that got no answer at all: the server has ended since an earlier finding.
+        """Skip a check that got no answer at all: the server has ended since an earlier finding.
 
         It ended the stream of that one first, and answered on another connection meanwhile.
         """
@@ -273,7 +273,7 @@ class Suite:
         return _result(check, Outcome.SKIPPED, reason=_is_gone_since(suspect))
 
     def _fault(self) -> str | None:
-        """Returns what is wrong if the server cannot be used any more; None if it can."""
+        """Return what is wrong if the server cannot be used any more; None if it can."""
         timeout = min(self._options.timeout, _ALIVE_SECONDS)
         try:
             with contextlib.closing(
@@ -306,7 +306,7 @@ def _result(check: Check, outcome: Outcome, **details: Any) -> Result:
 def run(
     address: str, options: Options = _DEFAULTS, checks: Iterable[Check] = CHECKS
 ) -> Iterator[Result]:
-    """Runs checks against a server, one after the other, and what they need before them.
+    """Run checks against a server, one after the other, and what they need before them.
 
     Args:
       address: the server, such as "localhost:50051".

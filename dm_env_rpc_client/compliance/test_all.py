@@ -34,7 +34,7 @@ def test(
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Fails or warns with the request, the answer and the expected answer."""
+    """Fail or warn with the request, the answer and the expected answer."""
     if dm_env_rpc_address not in suites:
         suites[dm_env_rpc_address] = Suite(dm_env_rpc_address, dm_env_rpc_compliance_options)
     # A finding fails its own test, if that is selected.

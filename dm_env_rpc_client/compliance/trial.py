@@ -34,7 +34,7 @@ _END_SECONDS = 2.0
 
 
 def _attempts() -> Iterator[bool]:
-    """Yields whether an attempt is the last; the server needs time to notice an end."""
+    """Yield whether an attempt is the last; the server needs time to notice an end."""
     deadline = time.monotonic() + _GONE_SECONDS
     while time.monotonic() < deadline:
         yield False
@@ -63,7 +63,7 @@ class _Companion:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the connection, even if a step is pending."""
+        """End the connection, even if a step is pending."""
         self._agent.probe.abort()
         self._thread.join(_END_SECONDS)
 
@@ -102,7 +102,7 @@ class Trial:
         return self._was_answered or any(probe.was_answered for probe in self._probes)
 
     def connect(self) -> Probe:
-        """Opens another connection.
+        """Open another connection.
 
         Raises:
           ViolationError: the server has accepted it, but does not answer.
@@ -113,7 +113,7 @@ class Trial:
         return probe
 
     def first_answer(self, request: envelopes.Request, expected: str) -> tuple[Probe, Any]:
-        """Opens a connection and sends a request on it.
+        """Open a connection and send a request on it.
 
         Waits until the server has noticed that earlier connections were closed, also those of
         other programs.
@@ -154,7 +154,7 @@ class Trial:
         )
 
     def usable(self, probe: Probe) -> Probe:
-        """Returns a connection for another request: the same one, unless it may be spoiled.
+        """Return a connection for another request: the same one, unless it may be spoiled.
 
         It may be if it is closed, or if a request got an error and that is not known to be a no-op.
         """
@@ -166,7 +166,7 @@ class Trial:
         return self.connect()
 
     def recover(self, agent: ProbeAgent) -> None:
-        """Gives an agent another connection and joins its world again, if `usable` says so.
+        """Give an agent another connection and join its world again, if `usable` says so.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -178,7 +178,7 @@ class Trial:
     def rejoin(
         self, probe: Probe, world_name: str
     ) -> tuple[Probe, dm_env_rpc_pb2.JoinWorldResponse]:
-        """Joins a world on a connection that takes the place of another, or on one more.
+        """Join a world on a connection that takes the place of another, or on one more.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -191,7 +191,7 @@ class Trial:
         return probe, answer
 
     def create_world(self, probe: Probe) -> str:
-        """Creates a world and returns its name; or returns `world_name` of the options.
+        """Create a world and return its name; or return `world_name` of the options.
 
         Raises:
           ViolationError: the valid settings were refused.
@@ -204,13 +204,13 @@ class Trial:
         return str(created.world_name)
 
     def create_request(self) -> dm_env_rpc_pb2.CreateWorldRequest:
-        """Returns a valid CreateWorldRequest."""
+        """Return a valid CreateWorldRequest."""
         return dm_env_rpc_pb2.CreateWorldRequest(
             settings=pack_settings(self.options.create_settings)
         )
 
     def create_another_world(self, probe: Probe) -> str:
-        """Creates one more world; NotOfferedError if the server has room for one only."""
+        """Create one more world; NotOfferedError if the server has room for one only."""
         if self.options.world_name is not None or self.options.several_worlds is False:
             raise NotOfferedError("the server has one world only")
         if self.options.several_worlds:
@@ -221,18 +221,18 @@ class Trial:
         return str(answer.world_name)
 
     def forget_world(self, name: str) -> None:
-        """Records that the check has destroyed a world."""
+        """Record that the check has destroyed a world."""
         self._forgotten.append(name)
 
     def _remaining_worlds(self) -> list[str]:
-        """Returns the worlds that the check has created and not destroyed, the last one last."""
+        """Return the worlds that the check has created and not destroyed, the last one last."""
         names = [name for probe in self._probes for name in probe.created]
         for name in self._forgotten:
             names.remove(name)
         return names
 
     def invalid_settings(self, kind: str) -> dict[str, dm_env_rpc_pb2.Tensor]:
-        """Returns the settings that a request must refuse; NotOfferedError if none are given.
+        """Return the settings that a request must refuse; NotOfferedError if none are given.
 
         Args:
           kind: "create", "join" or "reset".
@@ -243,19 +243,19 @@ class Trial:
         return dict(invalid)
 
     def join_request(self, world_name: str) -> dm_env_rpc_pb2.JoinWorldRequest:
-        """Returns a valid JoinWorldRequest."""
+        """Return a valid JoinWorldRequest."""
         return dm_env_rpc_pb2.JoinWorldRequest(
             world_name=world_name, settings=pack_settings(self.options.join_settings)
         )
 
     def reset_world_request(self, world_name: str) -> dm_env_rpc_pb2.ResetWorldRequest:
-        """Returns a valid ResetWorldRequest."""
+        """Return a valid ResetWorldRequest."""
         return dm_env_rpc_pb2.ResetWorldRequest(
             world_name=world_name, settings=pack_settings(self.options.reset_world_settings)
         )
 
     def join(self, probe: Probe | None = None, world_name: str | None = None) -> ProbeAgent:
-        """Joins a world and returns the agent.
+        """Join a world and return the agent.
 
         Args:
           probe: the connection; None opens one, and, if there is no place in the world, waits until
@@ -272,7 +272,7 @@ class Trial:
         return ProbeAgent(probe, answer, name, self.options, self.facts)
 
     def _ask_to_join(self, probe: Probe, name: str, is_patient: bool) -> tuple[Probe, Any]:
-        """Joins; if patient, again and again until others have left.
+        """Join; if patient, again and again until others have left.
 
         Returns:
           The connection, which may be another one, and the answer.
@@ -290,18 +290,18 @@ class Trial:
         return probe, answer
 
     def run(self) -> ProbeAgent:
-        """Joins a new world, or that of the options, and returns the agent in a sequence."""
+        """Join a new world, or that of the options, and return the agent in a sequence."""
         agent = self.join()
         agent.run()
         return agent
 
     def dismiss_companions(self, world_name: str) -> None:
-        """Removes the companions from a world."""
+        """Remove the companions from a world."""
         for companion in self._companions.pop(world_name, []):
             companion.stop()
 
     def _accompany(self, world_name: str) -> None:
-        """Joins the companions that the world waits for, if they have not joined yet."""
+        """Join the companions that the world waits for, if they have not joined yet."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
             request = self.join_request(world_name)
@@ -314,7 +314,7 @@ class Trial:
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Closes the connections and destroys the worlds so far, so that the trial can go on."""
+        """Close the connections and destroy the worlds so far, so that the trial can go on."""
         try:
             for world_name in list(self._companions):
                 self.dismiss_companions(world_name)
@@ -328,7 +328,7 @@ class Trial:
             self._forgotten.clear()
 
     def _leave_worlds(self, keeps_one: bool) -> Probe | None:
-        """Closes all connections; or all but one that is in order, and returns that one."""
+        """Close all connections; or all but one that is in order, and return that one."""
         for probe in self._probes:
             probe.hurry(_ANSWER_SECONDS)
         left = [probe for probe in self._probes if self._has_left(probe)]
@@ -349,7 +349,7 @@ class Trial:
         return True
 
     def _destroy_worlds(self, names: list[str], probe: Probe | None) -> None:
-        """Destroys the created worlds; a server that refuses keeps them."""
+        """Destroy the created worlds; a server that refuses keeps them."""
         deadline = time.monotonic() + _GONE_SECONDS
         try:
             while True:

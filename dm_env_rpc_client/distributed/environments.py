@@ -78,7 +78,7 @@ class RemoteEnvironments:
         self._make_kwargs = make_kwargs
 
     def open(self, env_ids: Sequence[int]) -> BatchedEnvironment:
-        """Opens the environments with some indices, which follow one another.
+        """Open the environments with some indices, which follow one another.
 
         Raises:
           As `BatchedEnvironment`.
@@ -106,13 +106,13 @@ class ActorEnvironments(Protocol):
     """
 
     def open(self) -> EnvironmentSpecs:
-        """Opens them, unless that was done, and returns the specs of one of them."""
+        """Open them, unless that was done, and return the specs of one of them."""
 
     def begin(self) -> Any:
-        """Begins a sequence in each, and returns the first TimeSteps."""
+        """Begin a sequence in each, and return the first TimeSteps."""
 
     def step(self, actions: Any, latest: Any) -> Any:
-        """Takes a step in each; where the last TimeStep was LAST, the next sequence begins.
+        """Take a step in each; where the last TimeStep was LAST, the next sequence begins.
 
         Args:
           actions: each leaf [N, ...].
@@ -124,10 +124,10 @@ class ActorEnvironments(Protocol):
         """
 
     def put(self, stack: Stack, time: int, latest: Any) -> None:
-        """Puts TimeSteps into a stack, at an index along time."""
+        """Put TimeSteps into a stack, at an index along time."""
 
     def close(self) -> None:
-        """Closes them; raises nothing."""
+        """Close them; never raise."""
 
 
 Made = TypeVar("Made", MakeEnv, RemoteEnvironments)
@@ -139,7 +139,7 @@ def environments_of(
     actor: int,
     specs: EnvironmentSpecs | None,
 ) -> ActorEnvironments:
-    """Returns the environments of an actor, not yet opened.
+    """Return the environments of an actor, not yet opened.
 
     Args:
       make_env: makes them.
@@ -203,7 +203,7 @@ class _Together(_Environments[RemoteEnvironments]):
             envs.close()
 
     def _named(self, act: Callable[[BatchedEnvironment], dm_env.TimeStep]) -> dm_env.TimeStep:
-        """Does something; what fails is named by its index among all environments.
+        """Do something; what fails is named by its index among all environments.
 
         A SpecError says which environment is the first of the actor, from which its rows count.
         """
@@ -277,7 +277,7 @@ class _Separate(_Environments[MakeEnv]):
                 _log.warning("could not close an environment", exc_info=True)
 
     def _each(self, act: Callable[[int], Any]) -> list[Any]:
-        """Does something with each environment, also if it fails with others."""
+        """Do something with each environment, also if it fails with others."""
         results = []
         failures: dict[int, Exception] = {}
         for place, index in enumerate(self._env_ids):

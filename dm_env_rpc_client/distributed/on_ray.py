@@ -35,7 +35,7 @@ _END_SECONDS = 5.0
 
 
 def import_ray() -> Any:
-    """Returns the package.
+    """Return the package.
 
     Raises:
       ModuleNotFoundError: it is not installed; says how to install it.
@@ -46,7 +46,7 @@ def import_ray() -> Any:
 
 
 def result(reference: Any, timeout: float | None = None) -> Any:
-    """Returns what calls of actors return, or raises what they raise.
+    """Return what calls of actors return, or raise what they raise.
 
     Args:
       reference: what `remote` returned, or a list of that.
@@ -66,7 +66,7 @@ def result(reference: Any, timeout: float | None = None) -> Any:
 
 
 def end(actors: Iterable[Any], last: str) -> None:
-    """Ends actors; raises nothing.
+    """End actors; never raise.
 
     Args:
       actors: their handles.
@@ -146,7 +146,7 @@ class RayServers:
             raise
 
     def close(self) -> None:
-        """Stops all servers; a second call does nothing. Raises nothing."""
+        """Stop all servers; a second call does nothing. Raises nothing."""
         hosts, self._hosts = self._hosts, []
         end(hosts, "stop")
 
@@ -164,13 +164,13 @@ class _Host:
         self._server: Server | None = None
 
     def start(self, environment: Any, options: ServeKeywords) -> str:
-        """Serves on the address of this machine, and returns it with the port."""
+        """Serve on the address of this machine, and return it with the port."""
         address = str(HostPort(import_ray().util.get_node_ip_address(), 0))
         self._server = serve(environment, address, **options)
         return self._server.address
 
     def stop(self) -> None:
-        """Stops serving."""
+        """Stop serving."""
         if self._server is not None:
             self._server.stop(0.0)
 
@@ -290,7 +290,7 @@ class RayRollouts(Rollouts):
         return list(self._losses)
 
     def update(self, weights: Any) -> None:
-        """Gives weights to the policy, for all batches that begin from now on.
+        """Give weights to the policy, for all batches that begin from now on.
 
         Args:
           weights: whatever the policy takes, such as arrays. The policy gets a copy whose arrays
@@ -300,7 +300,7 @@ class RayRollouts(Rollouts):
         super().update(weights)
 
     def stream(self, num_steps: int) -> Iterator[Batch]:
-        """Takes steps without end, while the caller does something else.
+        """Take steps without end, while the caller does something else.
 
         Each actor begins its next batch when one is delivered, with the weights of that moment.
         `Batch.version` says which weights a batch had.
@@ -385,7 +385,7 @@ class RayRollouts(Rollouts):
         self._under_way[reference] = actor
 
     def _receive(self) -> tuple[_Actor, Batch]:
-        """Waits for a batch; replaces actors that are lost meanwhile."""
+        """Wait for a batch; replace actors that are lost meanwhile."""
         while True:
             first = min(actor.deadline for actor in self._under_way.values())
             ready, waiting = self._ray.wait(list(self._under_way), timeout=first.remaining)
@@ -406,7 +406,7 @@ class RayRollouts(Rollouts):
                     self._lose(actor, DeadlineExceededError(text))
 
     def _lose(self, actor: _Actor, error: Exception) -> None:
-        """Reports the batch of an actor as lost, and has another actor begin one."""
+        """Report the batch of an actor as lost, and has another actor begin one."""
         self.num_lost += 1
         self._losses.append(Loss(actor.number, actor.restarts, actor.num_steps, error))
         _log.warning("lost a batch of actor %d, which is replaced: %s", actor.number, error)
@@ -424,7 +424,7 @@ class RayRollouts(Rollouts):
         self._submit(actor, actor.num_steps)
 
     def _drop(self, received: int = 0) -> None:
-        """Forgets batches under way, and those that cannot be delivered without them."""
+        """Forget batches under way, and those that cannot be delivered without them."""
         if count := len(self._under_way) + received:
             self._under_way.clear()
             self.num_dropped += count

@@ -81,7 +81,7 @@ class Worker:
         self._steps = 0
 
     def open(self) -> EnvironmentSpecs:
-        """Makes the environments, unless that was done.
+        """Make the environments, unless that was done.
 
         Returns:
           Their specs.
@@ -93,7 +93,7 @@ class Worker:
         return self._envs.open()
 
     def collect(self, num_steps: int, version: int, weights: Any) -> Batch:
-        """Takes steps in all environments, and makes them first if need be.
+        """Take steps in all environments, and make them first if need be.
 
         The first call begins a sequence in each environment. Later ones go on where the call
         before has ended.
@@ -140,7 +140,7 @@ class Worker:
         return batch
 
     def close(self) -> None:
-        """Closes the environments; raises nothing."""
+        """Close the environments; never raise."""
         self._envs.close()
 
     def _for_each(self, value: int) -> npt.NDArray[np.int64]:
@@ -229,7 +229,7 @@ class Rollouts(abc.ABC):
         return len(self._actors) * self._envs_per_actor
 
     def update(self, weights: Any) -> None:
-        """Gives weights to the policy, for all batches that begin from now on.
+        """Give weights to the policy, for all batches that begin from now on.
 
         Args:
           weights: whatever the policy takes, such as arrays; it must not change them.
@@ -238,7 +238,7 @@ class Rollouts(abc.ABC):
         self.version += 1
 
     def collect(self, num_steps: int) -> Batch:
-        """Takes steps in all environments, with the weights of now, and waits for them.
+        """Take steps in all environments, with the weights of now, and wait for them.
 
         Sequences go on where the last batch has ended. The first batch begins with FIRST.
 
@@ -258,7 +258,7 @@ class Rollouts(abc.ABC):
         return merge(self._collect_each(num_steps))
 
     def stream(self, num_steps: int) -> Iterator[Batch]:
-        """Takes steps without end.
+        """Take steps without end.
 
         Args:
           num_steps: the number of steps in a batch, T.
@@ -273,23 +273,23 @@ class Rollouts(abc.ABC):
         return self._stream(num_steps)
 
     def action_spec(self) -> Any:
-        """Returns the spec of one environment's actions."""
+        """Return the spec of one environment's actions."""
         return self._specs.action
 
     def observation_spec(self) -> Any:
-        """Returns the spec of one environment's observations."""
+        """Return the spec of one environment's observations."""
         return self._specs.observation
 
     def reward_spec(self) -> Any:
-        """Returns the spec of one environment's reward."""
+        """Return the spec of one environment's reward."""
         return self._specs.reward
 
     def discount_spec(self) -> Any:
-        """Returns the spec of one environment's discount."""
+        """Return the spec of one environment's discount."""
         return self._specs.discount
 
     def close(self) -> None:
-        """Closes all environments; a second call does nothing. Raises nothing."""
+        """Close all environments; a second call does nothing. Raises nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._close()
@@ -302,7 +302,7 @@ class Rollouts(abc.ABC):
 
     @abc.abstractmethod
     def _collect_each(self, num_steps: int) -> Sequence[Batch]:
-        """Returns a batch of each actor, in their order."""
+        """Return a batch of each actor, in their order."""
 
     @abc.abstractmethod
     def _stream(self, num_steps: int) -> Iterator[Batch]: ...

@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 def merge(batches: Sequence[Batch]) -> Batch:
-    """Returns batches of different environments, with as many steps and weights, as one batch.
+    """Return batches of different environments, with as many steps and weights, as one batch.
 
     Args:
       batches: at least one; nothing of them is in the result, which is a copy.
@@ -82,11 +82,11 @@ class EnvironmentSpecs(NamedTuple):
 
     @classmethod
     def of(cls, environment: dm_env.Environment) -> EnvironmentSpecs:
-        """Asks an environment."""
+        """Ask an environment."""
         return cls(*(getattr(environment, f"{kind}_spec")() for kind in cls._fields))
 
     def check_same(self, other: EnvironmentSpecs, label: str) -> None:
-        """Raises SpecError if the specs of another environment differ.
+        """Raise SpecError if the specs of another environment differ.
 
         Args:
           other: its specs.
@@ -118,7 +118,7 @@ class Stack:
         self._observation = _Field("observation", specs.observation, shape, 0)
 
     def put(self, time: int, place: int, timestep: dm_env.TimeStep) -> None:
-        """Copies a TimeStep to its place.
+        """Copy a TimeStep to its place.
 
         Args:
           time: its index along time.
@@ -139,7 +139,7 @@ class Stack:
             raise SpecError(f"environment {self._env_ids[place]}: {error}") from error
 
     def put_all(self, time: int, timestep: dm_env.TimeStep) -> None:
-        """Copies the TimeSteps of all environments, each field [N, ...], to their places.
+        """Copy the TimeSteps of all environments, each field [N, ...], to their places.
 
         They conform to the specs, and have reward 0 and discount 1 where they are FIRST, as those
         of a `BatchedEnvironment`.
@@ -150,12 +150,12 @@ class Stack:
         self._observation.put_all(time, timestep.observation)
 
     def at(self, time: int) -> dm_env.TimeStep:
-        """Returns a copy of the TimeSteps of all environments at a time, each field [N, ...]."""
+        """Return a copy of the TimeSteps of all environments at a time, each field [N, ...]."""
         fields = (field.at(time) for field in (self._reward, self._discount, self._observation))
         return dm_env.TimeStep(self._step_type[time].copy(), *fields)
 
     def whole(self) -> dm_env.TimeStep:
-        """Returns all TimeSteps, each field [length, N, ...]."""
+        """Return all TimeSteps, each field [length, N, ...]."""
         fields = (field.whole() for field in (self._reward, self._discount, self._observation))
         return dm_env.TimeStep(self._step_type, *fields)
 

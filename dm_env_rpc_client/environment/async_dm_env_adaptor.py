@@ -55,12 +55,12 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
 
     @takes_settings
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
-        """Begins a new sequence; see `DmEnvAdaptor.reset`."""
+        """Begin a new sequence; see `DmEnvAdaptor.reset`."""
         await adrive(self._resetting(settings))
         return await self.step({})
 
     async def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins a sequence if none is running; see `DmEnvAdaptor.step`."""
+        """Take a step, or begin a sequence if none is running; see `DmEnvAdaptor.step`."""
         connection = await self._ready()
         try:
             timestep: dm_env.TimeStep = await connection.send_with(
@@ -76,7 +76,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
     def rollout(
         self, actions: Iterable[Any], ahead: int = AHEAD
     ) -> AsyncGenerator[dm_env.TimeStep, None]:
-        """Takes a step for each of `actions`; see `DmEnvAdaptor.rollout`."""
+        """Take a step for each of `actions`; see `DmEnvAdaptor.rollout`."""
         self._open_connection()
         return self._steps_ahead(
             map(self._request, per_step(actions)), arguments.count("ahead", ahead)
@@ -120,7 +120,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
         requests: Iterable[EncodedRequest],
         in_flight: collections.deque[Pending],
     ) -> None:
-        """Sends requests and adds them to those in flight."""
+        """Send requests and add them to those in flight."""
         for request in requests:
             try:
                 in_flight.append(await connection.start(request, self._interpret_step))
@@ -133,17 +133,17 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
                 raise
 
     async def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
-        """Takes many steps and stacks the TimeSteps along time; see `DmEnvAdaptor.unroll`."""
+        """Take many steps and stack the TimeSteps along time; see `DmEnvAdaptor.unroll`."""
         prepared = iter([self._request(action) for action in per_step(actions)])
         steps = self._steps_ahead(prepared, arguments.count("ahead", ahead))
         return timesteps.stack([step async for step in steps])
 
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
-        """Awaits `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""
+        """Await `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""
         self._on_close.push_async_callback(callback)
 
     async def close(self) -> None:
-        """Leaves the world; a world that `make_async` created is destroyed. Raises nothing."""
+        """Leave the world; a world that `make_async` created is destroyed. Raises nothing."""
         if self._connection is None:
             return
         try:
@@ -155,7 +155,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
                 _log.warning("could not clean up after an environment", exc_info=True)
 
     async def _ready(self) -> AsyncConnection:
-        """Returns the connection; a lost environment is started again first."""
+        """Return the connection; a lost environment is started again first."""
         if self._is_lost:
             async with self._restart_lock:
                 await adrive(self._restarting())

@@ -50,7 +50,7 @@ __all__ = [
 def take(
     prepared: Iterator[EncodedRequest], count: int
 ) -> tuple[list[EncodedRequest], Exception | None]:
-    """Takes requests from an iterator, up to the first that raises an error.
+    """Take requests from an iterator, up to the first that raises an error.
 
     So an invalid action is raised after the steps before it were taken.
 
@@ -71,7 +71,7 @@ def take(
 
 
 def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
-    """Returns the action of each step.
+    """Return the action of each step.
 
     Args:
       actions: an iterable of actions; or one structure whose leaves have a leading time axis.
@@ -247,7 +247,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         )
 
     def _lose(self, error: DmEnvRpcClientError, connection: BaseConnection) -> None:
-        """Takes note of a lost connection; raises the error if nothing restarts the environment."""
+        """Take note of a lost connection; raise the error if nothing restarts the environment."""
         supervision = self._supervision
         if supervision is None or supervision.is_joining or self._connection is None:
             raise error
@@ -257,13 +257,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             supervision.lose(error, connection.address, self._specs_by_kind())
 
     def _lost_step(self) -> dm_env.TimeStep | None:
-        """Returns the TimeStep of a step that was lost; None if it was to begin a sequence."""
+        """Return the TimeStep of a step that was lost; None if it was to begin a sequence."""
         if self._supervision is None or self._supervision.due is None:
             return None
         return self._supervision.lost_step(self._reward_spec, self._discount_spec)
 
     def _specs_by_kind(self) -> dict[str, Any]:
-        """Returns all four kinds of specs, by the names of their methods; flat ones by name."""
+        """Return all four kinds of specs, by the names of their methods; flat ones by name."""
         return {
             "action_spec": dict(self._action_specs),
             "observation_spec": dict(self._observation_specs),
@@ -278,7 +278,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     def reward(
         self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
     ) -> Any:
-        """Returns the reward of a step; override it to compute the reward yourself.
+        """Return the reward of a step; override it to compute the reward yourself.
 
         It may be called in another thread; later answers are processed after it returns.
 
@@ -297,7 +297,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     def discount(
         self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
     ) -> Any:
-        """Returns the discount of a step; override it to compute the discount yourself.
+        """Return the discount of a step; override it to compute the discount yourself.
 
         Args:
           state: as for `reward`.
@@ -314,13 +314,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timesteps.default_discount(step_type, state == dm_env_rpc_pb2.TERMINATED)
 
     def observation_spec(self) -> Any:
-        """Returns the specs of the observations in a TimeStep, by name, nested as these are."""
+        """Return the specs of the observations in a TimeStep, by name, nested as these are."""
         if self._is_bare(self._observation_specs, OBSERVATION):
             return self._observation_specs[OBSERVATION]
         return self._nest(dict(self._observation_specs))
 
     def action_spec(self) -> Any:
-        """Returns the specs of the actions, by name, nested as `step` takes them."""
+        """Return the specs of the actions, by name, nested as `step` takes them."""
         if self._is_bare(self._action_specs, ACTION):
             return self._action_specs[ACTION]
         return self._nest(dict(self._action_specs))
@@ -330,19 +330,19 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._unwrap_single and specs.keys() == {name}
 
     def reward_spec(self) -> Any:
-        """Returns the server's spec of the observation `reward`, or dm_env's default."""
+        """Return the server's spec of the observation `reward`, or dm_env's default."""
         if self._reward_spec is None:
             return dm_env.Environment.reward_spec(self)
         return self._reward_spec
 
     def discount_spec(self) -> Any:
-        """Returns the server's spec of the observation `discount`, or dm_env's default."""
+        """Return the server's spec of the observation `discount`, or dm_env's default."""
         if self._discount_spec is None:
             return dm_env.Environment.discount_spec(self)
         return self._discount_spec
 
     def _adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
-        """Takes over new specs; if one is invalid, everything stays as it was."""
+        """Take over new specs; if one is invalid, everything stays as it was."""
         self._adopted = adopted = _adopted(new, self._requested, self._nested_tensors, self._limits)
         self._actions = adopted.actions
         self._observations = adopted.observations
@@ -378,7 +378,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._interpret_step(answer)
 
     def _interpret_step(self, answer: _Answer) -> dm_env.TimeStep:
-        """Makes the TimeStep from an answer; called in the order of the answers."""
+        """Make the TimeStep from an answer; called in the order of the answers."""
         before, after = self._lifecycle.previous, self._lifecycle.state
         # Most steps are MID; without a call.
         step_type = _MID if before is after is _RUNNING else lifecycle.step_type(before, after)

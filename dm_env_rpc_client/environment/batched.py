@@ -127,7 +127,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     @takes_settings
     def reset(self, settings: Settings | None = None) -> dm_env.TimeStep:
-        """Begins a new sequence in every environment.
+        """Begin a new sequence in every environment.
 
         Args:
           settings: for the next sequences: for all, one for each, or a function of an
@@ -147,7 +147,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         )
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Steps every environment and waits for all of them.
+        """Step every environment and wait for all of them.
 
         Args:
           action: arrays [N, ...] by name, nested as in `action_spec` or by flat name; one array
@@ -164,7 +164,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return self._step(action, ())
 
     def send(self, action: Any, env_ids: Sequence[int] | npt.NDArray[Any] | None = None) -> None:
-        """Steps some environments without waiting for them.
+        """Step some environments without waiting for them.
 
         Args:
           action: arrays [M, ...] by name, a row for each of `env_ids`.
@@ -182,7 +182,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
     def recv(
         self, min_envs: int = 1, max_envs: int | None = None
     ) -> tuple[dm_env.TimeStep, npt.NDArray[np.int64]]:
-        """Waits for steps that `send` started.
+        """Wait for steps that `send` started.
 
         Args:
           min_envs: how many environments to wait for.
@@ -200,26 +200,26 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return worlds.exchange(self._received, worlds.receive, min_envs, max_envs, self._rows)
 
     def action_spec(self) -> Any:
-        """Returns the specs of the actions, [N, ...] each, by name."""
+        """Return the specs of the actions, [N, ...] each, by name."""
         return self._shaped(self._batched(self._specs.actions), ACTION)
 
     def observation_spec(self) -> Any:
-        """Returns the specs of the observations, [N, ...] each, by name.
+        """Return the specs of the observations, [N, ...] each, by name.
 
         Observations of variable length are arrays of objects, [N].
         """
         return self._shaped(self._batched(self._specs.observations), OBSERVATION)
 
     def reward_spec(self) -> specs.Array:
-        """Returns the spec of the reward, [N, ...]."""
+        """Return the spec of the reward, [N, ...]."""
         return batch_spec(self._specs.reward, self.num_envs)
 
     def discount_spec(self) -> specs.Array:
-        """Returns the spec of the discount, [N, ...]."""
+        """Return the spec of the discount, [N, ...]."""
         return batch_spec(self._specs.discount, self.num_envs)
 
     def close(self) -> None:
-        """Leaves and destroys all worlds; a second call does nothing. Raises nothing."""
+        """Leave and destroy all worlds; a second call does nothing. Raises nothing."""
         self._worlds.close()
 
     def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
@@ -229,7 +229,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return worlds.exchange(self._timestep, worlds.step, actions, self._rows, idle)
 
     def _single_specs(self) -> tuple[Any, Any, specs.Array, specs.Array]:
-        """Returns the specs of one environment: actions, observations, reward and discount."""
+        """Return the specs of one environment: actions, observations, reward and discount."""
         own = self._specs
         return (
             self._shaped(dict(own.actions), ACTION),
@@ -274,14 +274,14 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}
 
     def _shaped(self, flat: dict[str, Any], single: str) -> Any:
-        """Gives specs or values the form that callers see; `single` names an array on its own."""
+        """Give specs or values the form that callers see; `single` names an array on its own."""
         if self._unwrap_single and flat.keys() == {single}:
             return flat[single]
         return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat
 
 
 def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int]:
-    """Returns indices of environments as ints; SpecError if they are invalid."""
+    """Return indices of environments as ints; SpecError if they are invalid."""
     ids = np.asarray(env_ids)
     if (
         ids.ndim != 1

@@ -78,7 +78,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
 
     @takes_settings
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
-        """Begins a new sequence.
+        """Begin a new sequence.
 
         If no sequence is running, that takes one step. If one is, it is ended with a
         Reset, or, if the server refuses Reset, by leaving and joining the world again.
@@ -97,7 +97,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return self.step({})
 
     def _start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
-        """Ends the running sequence, without waiting for the answer.
+        """End the running sequence, without waiting for the answer.
 
         The first half of `reset`, for stepping several environments from one thread:
         `_finish_reset` follows, and then a step without actions.
@@ -114,7 +114,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return drive(self._starting_reset(settings))
 
     def _finish_reset(self, started: StartedReset) -> None:
-        """Waits for the answer to `_start_reset`; the next step begins a sequence.
+        """Wait for the answer to `_start_reset`; the next step begins a sequence.
 
         Raises:
           As `reset`.
@@ -122,7 +122,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         drive(self._finishing_reset(started))
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins a sequence if none is running.
+        """Take a step, or begin a sequence if none is running.
 
         Args:
           action: values by name, nested as in `action_spec` or by flat name; any of them
@@ -142,7 +142,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return self._take_step(self._prepare_step(action))
 
     def _take_step(self, prepared: EncodedRequest) -> dm_env.TimeStep:
-        """Sends a step and waits for its answer: `_start_step` and `_finish_step`.
+        """Send a step and wait for its answer: `_start_step` and `_finish_step`.
 
         Args:
           prepared: what `_prepare_step` returned.
@@ -160,7 +160,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return timestep
 
     def _instead(self, error: BaseException, connection: Connection) -> dm_env.TimeStep:
-        """Returns the TimeStep in place of one that is lost, if the environment is restarted.
+        """Return the TimeStep in place of one that is lost, if the environment is restarted.
 
         Args:
           error: why there is none; raised if nothing restarts the environment.
@@ -174,7 +174,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return self.step({}) if lost is None else lost
 
     def _prepare_step(self, action: Any) -> EncodedRequest:
-        """Validates and packs an action, and sends nothing.
+        """Validate and pack an action, and send nothing.
 
         `_prepare_step`, `_start_step` and `_finish_step` together are `step`, for stepping several
         environments from one thread: validate all actions, write to all, then read from all.
@@ -207,7 +207,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         )
 
     def _start_step(self, prepared: EncodedRequest, is_for_rows: bool = False) -> Pending:
-        """Sends a step without waiting for its answer.
+        """Send a step without waiting for its answer.
 
         Args:
           prepared: what `_prepare_step` returned.
@@ -232,7 +232,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             return Pending.failed(prepared, error)
 
     def _finish_step(self, pending: Pending) -> Any:
-        """Waits for the answer to a step that was sent.
+        """Wait for the answer to a step that was sent.
 
         Args:
           pending: what `_start_step` returned.
@@ -247,7 +247,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             return self._instead(error, connection)
 
     def _interrupted(self, error: BaseException) -> None:
-        """Makes the connection unusable if a signal's handler has interrupted a caller of `step`.
+        """Make the connection unusable if a signal's handler has interrupted a caller of `step`.
 
         For adaptors of this one: the TimeStep that they were to return is lost.
 
@@ -258,7 +258,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             self._connection.interrupted(error)
 
     def _interrupted_sending(self, error: BaseException) -> None:
-        """Makes the connection unusable if a signal's handler has interrupted a send.
+        """Make the connection unusable if a signal's handler has interrupted a send.
 
         What was sent may be in no list of the caller yet, who could not wait for its answer.
 
@@ -269,7 +269,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             self._connection.interrupted(error)
 
     def submit_step(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
-        """Sends a step without waiting for its answer; otherwise as `step`.
+        """Send a step without waiting for its answer; otherwise as `step`.
 
         `step_async` is another name for it.
 
@@ -285,7 +285,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     step_async = submit_step
 
     def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
-        """Takes a step for each of `actions`, sending steps before earlier ones are answered.
+        """Take a step for each of `actions`, sending steps before earlier ones are answered.
 
         For open-loop policies, such as random or recorded ones, at several times the rate of
         `step`. Actions are taken from the iterable only when they can be sent, so it may be
@@ -378,7 +378,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             return [Pending.failed(request, error) for request in requests]
 
     def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
-        """Takes many steps, sending steps before earlier ones are answered.
+        """Take many steps, sending steps before earlier ones are answered.
 
         Args:
           actions: an iterable of actions, or one action structure whose leaves have a
@@ -416,7 +416,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             raise
 
     def _restart(self) -> None:
-        """Starts the environment again if its server or connection is lost; otherwise nothing.
+        """Start the environment again if its server or connection is lost; otherwise nothing.
 
         `step` and `reset` do that themselves.
 
@@ -427,7 +427,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         drive(self._restarting())
 
     def _ready(self) -> Connection:
-        """Returns the connection; a lost environment is started again first."""
+        """Return the connection; a lost environment is started again first."""
         if self._supervision is not None and self._is_lost:
             self._restart()
         if self._connection is None:
@@ -435,7 +435,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return self._connection
 
     def on_restart(self, callback: Callable[[Self], object]) -> None:
-        """Calls `callback` when the environment was started again, before its specs are compared.
+        """Call `callback` when the environment was started again, before its specs are compared.
 
         Args:
           callback: called with the environment, for what has to be asked of it again. What it
@@ -444,7 +444,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         self._on_restart.append(callback)
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` at the end of `close`; the last added is called first.
+        """Call `callback` at the end of `close`; the last added is called first.
 
         A world that `make` created is destroyed and its connection is closed by then, so the
         callback may stop the server.
@@ -455,7 +455,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         self._on_close.callback(callback)
 
     def close(self) -> None:
-        """Leaves the world; a world that `make` created is destroyed. A second call does nothing.
+        """Leave the world; a world that `make` created is destroyed. A second call does nothing.
 
         Raises nothing, so that an error in the body of a `with` is not replaced; errors are
         logged. After Ctrl-C it does not wait any longer: a thread destroys the world.

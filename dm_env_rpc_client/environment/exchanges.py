@@ -42,11 +42,11 @@ class Call:
         self.arguments = arguments
 
     def wait(self) -> Any:
-        """Makes the call."""
+        """Make the call."""
         return self.function(*self.arguments)
 
     async def awaited(self) -> Any:
-        """Makes the call in an event loop."""
+        """Make the call in an event loop."""
         result = self.function(*self.arguments)
         return await result if inspect.isawaitable(result) else result
 
@@ -55,7 +55,7 @@ class Blocking(Call):
     """A call of a function that blocks, which asyncio makes in a thread."""
 
     async def awaited(self) -> Any:
-        """Makes the call in a thread."""
+        """Make the call in a thread."""
         return await in_thread(self.function, *self.arguments)
 
 
@@ -65,11 +65,11 @@ class Sleep(NamedTuple):
     seconds: float
 
     def wait(self) -> None:
-        """Sleeps."""
+        """Sleep."""
         time.sleep(self.seconds)
 
     async def awaited(self) -> None:
-        """Sleeps in an event loop."""
+        """Sleep in an event loop."""
         await asyncio.sleep(self.seconds)
 
 
@@ -80,7 +80,7 @@ Exchange: TypeAlias = Generator[Call | Sleep, Any, Result]
 
 
 def drive(exchange: Exchange[Result]) -> Result:
-    """Runs an exchange in this thread, and returns or raises what it does."""
+    """Run an exchange in this thread, and return or raise what it does."""
     result: Any = None
     error: BaseException | None = None
     try:
@@ -96,7 +96,7 @@ def drive(exchange: Exchange[Result]) -> Result:
 
 
 async def adrive(exchange: Exchange[Result]) -> Result:
-    """Runs an exchange in the event loop, and returns or raises what it does."""
+    """Run an exchange in the event loop, and return or raise what it does."""
     result: Any = None
     error: BaseException | None = None
     try:
@@ -128,7 +128,7 @@ async def _async_outcome(call: Call | Sleep) -> tuple[Any, BaseException | None]
 def request(
     connection: AnyConnection, message: envelopes.Request, timeout: float | None = None
 ) -> Exchange[Any]:
-    """Sends a request and waits for its answer.
+    """Send a request and wait for its answer.
 
     Not by `send`, which a program may have replaced.
 
@@ -145,12 +145,12 @@ def request(
 
 
 def answer(connection: AnyConnection, pending: Any) -> Exchange[Any]:
-    """Waits for the answer to a request that was started."""
+    """Wait for the answer to a request that was started."""
     return (yield Call(connection.wait, pending))
 
 
 def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
-    """Runs an exchange and closes the connection if it fails; after an interrupt, releases it."""
+    """Run an exchange and close the connection if it fails; after an interrupt, release it."""
     try:
         return (yield from exchange)
     except Exception:
@@ -162,7 +162,7 @@ def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> 
 
 
 def closing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
-    """Runs an exchange and closes the connection; after an interrupt, releases it."""
+    """Run an exchange and close the connection; after an interrupt, release it."""
     result = yield from closed_if_failing(connection, exchange)
     yield Call(connection.close)
     return result

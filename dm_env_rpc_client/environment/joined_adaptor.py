@@ -81,7 +81,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         )
 
     def _prepare(self) -> None:
-        """Makes what threads or asyncio need beside this."""
+        """Make what threads or asyncio need beside this."""
         raise NotImplementedError
 
     @property
@@ -103,7 +103,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         return self._connection
 
     def _ready(self) -> Any:
-        """Returns the connection; a lost environment is started again first. asyncio awaits it."""
+        """Return the connection; a lost environment is started again first. asyncio awaits it."""
         raise NotImplementedError
 
     def _supervise(self, restart: Restart, join_again: JoinAgain) -> None:
@@ -119,7 +119,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         self._join_again = join_again
 
     def _restarting(self) -> Exchange[None]:
-        """Starts the environment again if its server or connection is lost; otherwise nothing.
+        """Start the environment again if its server or connection is lost; otherwise nothing.
 
         Raises:
           SpecError: it has other specs now.
@@ -140,7 +140,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
                 supervision.succeeded(self._where())
 
     def _moving(self) -> Exchange[None]:
-        """Goes over to another connection, to a world like the former."""
+        """Go over to another connection, to a world like the former."""
         assert self._join_again is not None
         assert self._supervision is not None
         connection, specs, self.world_name, self._rejoin = yield from self._join_again()
@@ -158,7 +158,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
             self._supervision.is_joining = False
 
     def _starting_reset(self, settings: Mapping[str, Any] | None) -> Exchange[StartedReset]:
-        """Ends the running sequence, if there is one, without waiting for the answer."""
+        """End the running sequence, if there is one, without waiting for the answer."""
         connection = yield Call(self._ready)
         packed = pack_settings({} if settings is None else settings)
         # With pending steps the state is unknown; a superfluous Reset has no effect.
@@ -173,7 +173,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         return StartedReset(None, packed)
 
     def _finishing_reset(self, started: StartedReset) -> Exchange[None]:
-        """Waits for the answer; the next step begins a sequence."""
+        """Wait for the answer; the next step begins a sequence."""
         if started.pending is None:
             return
         connection: Any = self._open_connection()
@@ -196,7 +196,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
             self._supervision.end_sequence()
 
     def _resetting(self, settings: Mapping[str, Any] | None) -> Exchange[None]:
-        """Ends the running sequence, if there is one."""
+        """End the running sequence, if there is one."""
         started = yield from self._starting_reset(settings)
         yield from self._finishing_reset(started)
 
@@ -209,7 +209,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         self._adopt(specs)
 
     def _closing(self) -> Exchange[None]:
-        """Leaves the world; errors are logged. A world that `make` created is destroyed."""
+        """Leave the world; errors are logged. A world that `make` created is destroyed."""
         connection, self._connection = self._connection, None
         self._forget_extensions()
         if self._end_world is not None:

@@ -36,7 +36,7 @@ class Making(NamedTuple):
 
     @classmethod
     def of(cls, make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Making:
-        """Returns what makes an environment again, whatever becomes of these settings later.
+        """Return what makes an environment again, whatever becomes of these settings later.
 
         Raises:
           SpecError: an argument contains itself, or is nested deeper than any settings are.
@@ -54,11 +54,11 @@ class Making(NamedTuple):
         raise AssertionError("an argument is too deep")
 
     def __call__(self) -> Any:
-        """Makes one."""
+        """Make one."""
         return self.make(*_snapshot(self.arguments), **_snapshot(self.keywords))
 
     def check_picklable(self, what: str) -> None:
-        """Raises SpecError if there is something that no pickle should or can hold."""
+        """Raise SpecError if there is something that no pickle should or can hold."""
         for name in _SECRET:
             if self.keywords.get(name):
                 raise SpecError(
@@ -99,7 +99,7 @@ class MadeByArguments(MadeAgain):
     """One whose constructor, also that of a subclass, makes it again with the same arguments."""
 
     def __new__(cls: type[_Made], *args: Any, **kwargs: Any) -> _Made:  # noqa: PYI019  # Python 3.10 has no Self
-        """Takes note of the arguments."""
+        """Take note of the arguments."""
         made = super().__new__(cls)
         made._making = Making.of(cls, *args, **kwargs)
         return made
@@ -127,7 +127,7 @@ class _TooDeepError(Exception):
 
 
 def _snapshot(value: Any, levels: int = _MOST_LEVELS) -> Any:
-    """Copies containers and arrays, which a program may change later; nothing else."""
+    """Copy containers and arrays, which a program may change later; nothing else."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if type(value) is not dict and type(value) not in (list, tuple):

@@ -162,7 +162,7 @@ class MakeOptions:
 
     @classmethod
     def of(cls, make_kwargs: Mapping[str, object]) -> MakeOptions:
-        """Returns the same of the keyword arguments of `make`, each of which may be left out.
+        """Return the same of the keyword arguments of `make`, each of which may be left out.
 
         Args:
           make_kwargs: such as `MakeKeywords` or `BatchKeywords`, which type checkers have checked.
@@ -178,7 +178,7 @@ class MakeOptions:
         return cls(ConnectOptions(**connecting), adapt, restart, python)
 
     def flat(self, adaptor_class: Callable[..., BaseAdaptor] | None = None) -> MakeOptions:
-        """Returns the same with flat actions and observations, and perhaps with another class."""
+        """Return the same with flat actions and observations, and perhaps with another class."""
         adapt = self.adapt
         arguments = dict(nested_tensors=False, **adapt.arguments)
         return dataclasses.replace(

@@ -26,7 +26,7 @@ class AutoObservations(enum.Flag):
 
 
 def check_adapting(given: Mapping[str, Any]) -> None:
-    """Checks the arguments of adaptors that depend on no specs.
+    """Check the arguments of adaptors that depend on no specs.
 
     Args:
       given: those that were given, by name; names of other arguments are ignored, since a subclass
@@ -58,7 +58,7 @@ def check_adapting(given: Mapping[str, Any]) -> None:
 def visible_names(
     observations: SpecManager, requested: Sequence[str] | AutoObservations
 ) -> set[str]:
-    """Returns the names of the observations that are in a TimeStep.
+    """Return the names of the observations that are in a TimeStep.
 
     Args:
       observations: those that there are.

@@ -54,7 +54,7 @@ class Restart:
             object.__setattr__(self, name, seconds)
 
     def pause(self, used: int) -> float:
-        """Returns the seconds to wait before the next attempt.
+        """Return the seconds to wait before the next attempt.
 
         Args:
           used: the number of attempts before it.
@@ -66,7 +66,7 @@ class Restart:
 
 
 def restart_of(restart: Restart | bool | None) -> Restart | None:
-    """Returns what the argument `restart` says: True is for a `Restart()`, False for None.
+    """Return what the argument `restart` says: True is for a `Restart()`, False for None.
 
     Raises:
       SpecError: it is something else.
@@ -105,7 +105,7 @@ class Supervision:
         self._latest: dm_env.TimeStep | None = None
 
     def saw(self, timestep: dm_env.TimeStep) -> None:
-        """Takes note of a TimeStep that was answered."""
+        """Take note of a TimeStep that was answered."""
         self._latest = timestep
         self.interruption = None
         if not timestep.first():
@@ -113,7 +113,7 @@ class Supervision:
             self._error = None
 
     def lose(self, error: DmEnvRpcClientError, address: str, specs: Mapping[str, Any]) -> None:
-        """Takes note that the environment is lost."""
+        """Take note that the environment is lost."""
         if self.due is None:
             _log.warning("lost the environment at %s, which is restarted: %s", address, error)
             self.due = error
@@ -123,11 +123,11 @@ class Supervision:
                 self.on_loss()
 
     def end_sequence(self) -> None:
-        """Takes note that no sequence is running, since a reset was answered."""
+        """Take note that no sequence is running, since a reset was answered."""
         self._latest = None
 
     def lost_step(self, reward_spec: Any, discount_spec: Any) -> dm_env.TimeStep | None:
-        """Returns the TimeStep of a step that was lost; None if no sequence was running.
+        """Return the TimeStep of a step that was lost; None if no sequence was running.
 
         Args:
           reward_spec: the server's spec of the reward; None if it has none.
@@ -143,7 +143,7 @@ class Supervision:
         return self._latest
 
     def next_pause(self) -> float:
-        """Returns the seconds to wait before the next attempt, which this counts.
+        """Return the seconds to wait before the next attempt, which this counts.
 
         Raises:
           DmEnvRpcClientError: there are no attempts left; what the last one failed with, caused by
@@ -158,14 +158,14 @@ class Supervision:
         return pause
 
     def failed(self, error: DmEnvRpcClientError) -> None:
-        """Takes note that an attempt has failed."""
+        """Take note that an attempt has failed."""
         _log.warning(
             "attempt %d of %d to restart failed: %s", self._used, self._restart.attempts, error
         )
         self._add(error)
 
     def succeeded(self, address: str) -> None:
-        """Takes note that an environment was joined."""
+        """Take note that an environment was joined."""
         self.count += 1
         loss, self.due = self.due, None
         # The next step begins a sequence.
@@ -186,7 +186,7 @@ class Supervision:
         self._error = error
 
     def check_specs(self, specs: Mapping[str, Any]) -> None:
-        """Raises SpecError if specs differ from those that were in force before."""
+        """Raise SpecError if specs differ from those that were in force before."""
         for kind, before in self.specs.items():
             if specs[kind] != before:
                 raise SpecError(
@@ -197,7 +197,7 @@ class Supervision:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """Tells how specs differ: the specs, or the first that differs in a mapping of them."""
+    """Tell how specs differ: the specs, or the first that differs in a mapping of them."""
     if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
         return f"{found} instead of {expected}"
     name = next(name for name in (*expected, *found) if expected.get(name) != found.get(name))
@@ -209,7 +209,7 @@ def _filled(spec: Any, value: int) -> Any:
 
 
 def _chain(error: BaseException, earlier: BaseException) -> None:
-    """Makes an earlier error the cause of the first cause of another."""
+    """Make an earlier error the cause of the first cause of another."""
     seen = {id(earlier)}
     while error.__cause__ is not None and id(error) not in seen:
         seen.add(id(error))

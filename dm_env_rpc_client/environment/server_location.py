@@ -99,12 +99,12 @@ class Site(Generic[Target]):
             self._start(self._launcher)
 
     def use(self) -> None:
-        """Takes note of an environment that uses the server."""
+        """Take note of an environment that uses the server."""
         with self._lock:
             self._users += 1
 
     def forget(self) -> None:
-        """Takes note that nobody closed an environment, which has ended; with the last, closes."""
+        """Take note that nobody closed an environment, which has ended; with the last, close."""
         with self._lock:
             self._users -= 1
             is_used = self._users > 0
@@ -112,7 +112,7 @@ class Site(Generic[Target]):
             self.close()
 
     def close(self) -> None:
-        """Ends the server, if it was launched; a second call does nothing."""
+        """End the server, if it was launched; a second call does nothing."""
         with self._lock:
             self._is_closed = True
             if self._launch is not None:

@@ -76,7 +76,7 @@ _running: dict[threading.Lock, int] = {}
 
 
 def in_background(action: Callable[[], None]) -> None:
-    """Calls a function in a thread of its own. Raises nothing.
+    """Call a function in a thread of its own. Raises nothing.
 
     Args:
       action: takes a limited time.
@@ -106,7 +106,7 @@ def in_background(action: Callable[[], None]) -> None:
 
 
 def at_exit(action: Callable[[], None]) -> None:
-    """Calls a function, unless others have used up the time at the exit. Raises nothing.
+    """Call a function, unless others have used up the time at the exit. Raises nothing.
 
     Args:
       action: takes a limited time.
@@ -147,12 +147,12 @@ DESTROY_AGAIN_SECONDS = 0.02
 
 
 def checked_name(world_name: str) -> str:
-    """Returns the name of a world, which may be empty; SpecError if it is not text."""
+    """Return the name of a world, which may be empty; SpecError if it is not text."""
     return arguments.instance("world_name", world_name, str, "the name of a world")
 
 
 def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
-    """Returns the name of a new world; ProtocolError if it is too long."""
+    """Return the name of a new world; ProtocolError if it is too long."""
     try:
         (connection.limits or DEFAULT).check_name(response.world_name, "the name of the new world")
     except SpecError as error:
@@ -166,7 +166,7 @@ def may_reopen(cause: type[object]) -> bool:
 
 
 def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
-    """Cleans up after another error or in `close`; its own errors are logged, not raised."""
+    """Clean up after another error or in `close`; its own errors are logged, not raised."""
     try:
         yield from exchange
     except DmEnvRpcClientError as error:
@@ -174,7 +174,7 @@ def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
 
 
 def leave(connection: AnyConnection) -> Exchange[None]:
-    """Leaves the world that a connection is joined to, if that is possible; errors are logged."""
+    """Leave the world that a connection is joined to, if that is possible; errors are logged."""
     if connection.is_usable:
         try:
             leaving = request(connection, dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
@@ -195,7 +195,7 @@ def leave_after(error: BaseException, connection: AnyConnection) -> Exchange[Non
 def destroyed_if_failing(
     connection: AnyConnection, world_name: str, exchange: Exchange[Result]
 ) -> Exchange[Result]:
-    """Runs an exchange that uses a new world, and destroys the world if it fails."""
+    """Run an exchange that uses a new world, and destroy the world if it fails."""
 
     def guarded() -> Exchange[Result]:
         try:
@@ -208,12 +208,12 @@ def destroyed_if_failing(
 
 
 def destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
-    """Destroys a world, over a new connection if this one is unusable; errors are logged."""
+    """Destroy a world, over a new connection if this one is unusable; errors are logged."""
     return _destroyed_if_interrupted(connection, world_name, _destroy(connection, world_name))
 
 
 def end_world(connection: AnyConnection, world_name: str) -> Exchange[None]:
-    """Leaves a world, destroys it and closes the connection; errors are logged, not raised.
+    """Leave a world, destroy it and close the connection; errors are logged, not raised.
 
     All of it takes one round trip. The world is destroyed over a new connection if this one is
     unusable.
@@ -225,7 +225,7 @@ def end_world(connection: AnyConnection, world_name: str) -> Exchange[None]:
 def _destroyed_if_interrupted(
     connection: AnyConnection, world_name: str, exchange: Exchange[Result]
 ) -> Exchange[Result]:
-    """Runs an exchange. An interrupt has a thread destroy the world, over a new connection."""
+    """Run an exchange. An interrupt has a thread destroy the world, over a new connection."""
     try:
         return (yield from exchange)
     except Exception:
@@ -238,7 +238,7 @@ def _destroyed_if_interrupted(
 
 
 def _destroying(connection: AnyConnection, world_name: str) -> Callable[[], None]:
-    """Returns what destroys a world in any thread."""
+    """Return what destroys a world in any thread."""
     destroying = undo("destroy the world", destroy_anew(connection._reopen, world_name))
     if isinstance(connection, Connection):
         return lambda: drive(destroying)
@@ -272,7 +272,7 @@ def _destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
 
 
 def destroy_anew(reopen: Callable[[float], Any], world_name: str) -> Exchange[None]:
-    """Destroys a world over a new connection, as soon as the agent of the former one has left.
+    """Destroy a world over a new connection, as soon as the agent of the former one has left.
 
     Args:
       reopen: opens the connection, in so many seconds at most.
@@ -328,18 +328,18 @@ class OwnWorld:
         self.begin(connection, name)
 
     def begin(self, connection: AnyConnection, name: str) -> None:
-        """Takes over a world that was just created."""
+        """Take over a world that was just created."""
         self._connection: AnyConnection | None = connection
         self._name = name
         self._unclosed(connection, name)
 
     def end(self) -> Exchange[None]:
-        """Leaves and destroys the world and closes the connection; for the last time."""
+        """Leave and destroy the world and close the connection; for the last time."""
         self._is_over = True
         yield from self.give_up()
 
     def check_not_over(self) -> Exchange[None]:
-        """Gives up the world, and raises ConnectionClosedError, if the environment was closed.
+        """Give up the world, and raise ConnectionClosedError, if the environment was closed.
 
         Another thread or coroutine may do that while this one joins.
         """
@@ -348,7 +348,7 @@ class OwnWorld:
             raise ConnectionClosedError("the environment was closed while it was restarted")
 
     def give_up(self) -> Exchange[None]:
-        """Does the same for a world that is lost, or that an attempt to restart has joined."""
+        """Do the same for a world that is lost, or that an attempt to restart has joined."""
         connection, self._connection = self._connection, None
         if connection is not None:
             yield from end_world(connection, self._name)
@@ -361,7 +361,7 @@ def end_unclosed(
     remains: Remains,
     reopen: Reopen,
 ) -> None:
-    """Leaves and destroys a world whose environment nobody has closed, and ends its server."""
+    """Leave and destroy a world whose environment nobody has closed, and end its server."""
 
     def end() -> None:
         try:
@@ -382,7 +382,7 @@ def end_unclosed_async(
     is_exit: bool,
     cause: type[BaseException] | None,
 ) -> None:
-    """Destroys a world whose environment nobody has closed, without the event loop."""
+    """Destroy a world whose environment nobody has closed, without the event loop."""
 
     def end() -> None:
         try:

@@ -64,7 +64,7 @@ class DmEnvAndWorldName(NamedTuple):
 def create_world(
     connection: Connection, create_world_settings: Mapping[str, Any] = NO_SETTINGS
 ) -> str:
-    """Creates a world.
+    """Create a world.
 
     Args:
       connection: a connection to the server.
@@ -88,7 +88,7 @@ def join_world(
     adaptor_class: type[DmEnvAdaptor] = DmEnvAdaptor,
     **adaptor_kwargs: Unpack[AdaptorKeywords],
 ) -> DmEnvAdaptor:
-    """Joins a world.
+    """Join a world.
 
     Args:
       connection: a connection that is not joined to a world. It stays open when the
@@ -118,7 +118,7 @@ def create_and_join_world(
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     **adaptor_kwargs: Unpack[JoinKeywords],
 ) -> DmEnvAndWorldName:
-    """Creates a world and joins it.
+    """Create a world and join it.
 
     The arguments are those of `create_world` and `join_world`. If joining fails, the world is
     destroyed again.
@@ -140,7 +140,7 @@ def create_and_join_world(
 def reset_world(
     connection: Connection, world_name: str, settings: Mapping[str, Any] = NO_SETTINGS
 ) -> None:
-    """Begins a new sequence for every agent of a world.
+    """Begin a new sequence for every agent of a world.
 
     Blocks until every other agent has taken a step, whose answer says that its sequence ended.
 
@@ -156,7 +156,7 @@ def reset_world(
 
 
 def leave_world(connection: Connection) -> None:
-    """Leaves the world that a connection is joined to, if any.
+    """Leave the world that a connection is joined to, if any.
 
     Raises:
       As `Connection.send`.
@@ -165,7 +165,7 @@ def leave_world(connection: Connection) -> None:
 
 
 def destroy_world(connection: Connection, world_name: str) -> None:
-    """Destroys a world, which the connection is not joined to.
+    """Destroy a world, which the connection is not joined to.
 
     Raises:
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
@@ -183,7 +183,7 @@ def make(
     python: str | os.PathLike[str] | None = None,
     **make_kwargs: Unpack[MakeKeywords],
 ) -> DmEnvAdaptor:
-    """Connects to a server, or launches one, creates a world and joins it.
+    """Connect to a server, or launch one, create a world and join it.
 
     Args:
       address: as for `connect`, like `timeout`, `request_timeout`, `credentials`,
@@ -280,7 +280,7 @@ Run: TypeAlias = Callable[[Exchange[Any]], Any]
 
 
 def creating(connection: AnyConnection, settings: Mapping[str, Any]) -> Exchange[str]:
-    """Creates a world; see `create_world`."""
+    """Create a world; see `create_world`."""
     message = dm_env_rpc_pb2.CreateWorldRequest(
         settings=pack_settings(settings, "create_world_settings")
     )
@@ -295,7 +295,7 @@ def joining(
     adaptor_class: Callable[..., Any],
     adaptor_kwargs: Mapping[str, Any],
 ) -> Exchange[Any]:
-    """Joins a world; see `join_world`.
+    """Join a world; see `join_world`.
 
     Args:
       run: what drives it, and what drives joining it again.
@@ -342,7 +342,7 @@ def creating_and_joining(
     join_settings: Mapping[str, Any],
     join_kwargs: Mapping[str, Any],
 ) -> Exchange[tuple[Any, str]]:
-    """Creates a world and joins it; see `create_and_join_world`."""
+    """Create a world and join it; see `create_and_join_world`."""
     check_adapting(join_kwargs)
     join_settings = pack_settings(join_settings, "join_world_settings")
     world_name = yield from creating(connection, create_settings)
@@ -355,7 +355,7 @@ def creating_and_joining(
 def resetting(
     connection: AnyConnection, world_name: str, settings: Mapping[str, Any]
 ) -> Exchange[None]:
-    """Begins a new sequence for every agent of a world; see `reset_world`."""
+    """Begin a new sequence for every agent of a world; see `reset_world`."""
     message = dm_env_rpc_pb2.ResetWorldRequest(
         world_name=checked_name(world_name), settings=pack_settings(settings)
     )
@@ -372,7 +372,7 @@ def making(
     if_not_closed: Unclosed,
     is_shared: bool = False,
 ) -> Exchange[Any]:
-    """Makes an environment, and has it started again if it is lost; see `make_on`.
+    """Make an environment, and has it started again if it is lost; see `make_on`.
 
     Args:
       run: what drives it, and what drives the environment.
@@ -412,7 +412,7 @@ def making(
 def _create(
     connect: Connect, message: dm_env_rpc_pb2.CreateWorldRequest
 ) -> Exchange[tuple[AnyConnection, str]]:
-    """Opens a connection and creates a world over it, in one round trip if that is possible."""
+    """Open a connection and create a world over it, in one round trip if that is possible."""
     connection, pending = yield Call(connect, message)
 
     def name() -> Exchange[str]:

@@ -36,11 +36,11 @@ class LegacyProperties(PropertyAccess):
         self._connection = connection
 
     def read(self, key: str) -> Any:
-        """Returns the value of the property with a key."""
+        """Return the value of the property with a key."""
         return self.read_all([key])[key]
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Reads several properties in one request.
+        """Read several properties in one request.
 
         Args:
           keys: the keys of the properties.
@@ -62,11 +62,11 @@ class LegacyProperties(PropertyAccess):
         return {key: unpack_property(key, response.properties[key], limits) for key in keys}
 
     def write(self, key: str, value: Any) -> None:
-        """Writes a value to the property with a key."""
+        """Write a value to the property with a key."""
         self.write_all({key: value})
 
     def write_all(self, values: Mapping[str, Any]) -> None:
-        """Writes several properties in one request.
+        """Write several properties in one request.
 
         Args:
           values: what to write, by key.
@@ -81,11 +81,11 @@ class LegacyProperties(PropertyAccess):
             self._connection.send(line_1_0_pb2.WritePropertyRequest(properties=packed))
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Returns the properties directly below a key."""
+        """Return the properties directly below a key."""
         return self.list_all([key])
 
     def list_all(self, keys: Iterable[str]) -> Sequence[PropertySpec]:
-        """Lists the properties directly below several ones, in one request.
+        """List the properties directly below several ones, in one request.
 
         Args:
           keys: the keys of the properties.

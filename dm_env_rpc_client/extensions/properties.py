@@ -82,7 +82,7 @@ class PropertySpec:
 
     @classmethod
     def of_text(cls, key: str, *, readable: bool, writable: bool, listable: bool) -> PropertySpec:
-        """Returns the description of a property whose value is a string.
+        """Return the description of a property whose value is a string.
 
         Args:
           key: as in the attributes, like the others.
@@ -102,7 +102,7 @@ class PropertySpec:
 
 @contextlib.contextmanager
 def property_errors(operation: str, key: str) -> Iterator[None]:
-    """Raises a PropertyError if the server refuses an operation on a property.
+    """Raise a PropertyError if the server refuses an operation on a property.
 
     An error that says nothing about the property, such as UNIMPLEMENTED, stays as it is.
 
@@ -131,7 +131,7 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def read(self, key: str) -> Any:
-        """Returns the value of a property, as `unpack_tensor` does.
+        """Return the value of a property, as `unpack_tensor` does.
 
         Raises:
           PropertyNotFoundError: there is no such property; also a KeyError.
@@ -141,7 +141,7 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def write(self, key: str, value: Any) -> None:
-        """Writes a value: anything that `pack_tensor` takes, or a Tensor.
+        """Write a value: anything that `pack_tensor` takes, or a Tensor.
 
         The world decides when it takes effect ("Read/Write/List Property" in the protocol
         reference).
@@ -153,20 +153,20 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Returns the properties directly below a property; the empty key is the root.
+        """Return the properties directly below a property; the empty key is the root.
 
         Raises:
           As `read`.
         """
 
     def specs(self, key: str = "") -> dict[str, PropertySpec]:
-        """Returns the result of `list` by key."""
+        """Return the result of `list` by key."""
         found = {spec.key: spec for spec in self.list(key)}
         self._seen_keys.update(dict.fromkeys(found))
         return found
 
     def walk(self, key: str = "") -> Iterator[PropertySpec]:
-        """Yields all properties below a property, parents first, each key once."""
+        """Yield all properties below a property, parents first, each key once."""
         seen = {key}
         pending = [key]
         while pending:
@@ -179,7 +179,7 @@ class PropertyAccess(abc.ABC):
                         pending.append(spec.key)
 
     def tree(self, key: str = "") -> PropertyTree:
-        """Lists and reads all properties below a property.
+        """List and read all properties below a property.
 
         Returns:
           A snapshot, which prints as a tree and is a table in a notebook. A property that
@@ -210,7 +210,7 @@ class PropertyAccess(abc.ABC):
 
 
 def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | None) -> Any:
-    """Unpacks the value of a property; ProtocolError if it is invalid."""
+    """Unpack the value of a property; ProtocolError if it is invalid."""
     try:
         return packing.unpack_tensor(tensor, limits or DEFAULT)
     except SpecError as error:
@@ -287,7 +287,7 @@ class PropertyTree:
 
 
 def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
-    """Yields all properties below one; without recursion, because there may be many levels."""
+    """Yield all properties below one; without recursion, because there may be many levels."""
     seen = {key}
     levels = [iter(list_below(key))]
     while levels:
@@ -372,21 +372,21 @@ class PropertiesExtension(PropertyAccess):
         self._connection = connection
 
     def read(self, key: str) -> Any:
-        """Returns the value of the property with a key."""
+        """Return the value of the property with a key."""
         request = properties_pb2.PropertyRequest()
         request.read_property.key = key
         value = self._send(request, "read_property", key).value
         return unpack_property(key, value, self._connection.limits)
 
     def write(self, key: str, value: Any) -> None:
-        """Writes a value to the property with a key."""
+        """Write a value to the property with a key."""
         request = properties_pb2.PropertyRequest()
         request.write_property.key = key
         request.write_property.value.CopyFrom(packing.as_tensor(value, f"property {key!r}"))
         self._send(request, "write_property", key)
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Returns the properties directly below a key."""
+        """Return the properties directly below a key."""
         request = properties_pb2.PropertyRequest()
         request.list_property.key = key
         return [

@@ -123,7 +123,7 @@ def _run(
     descriptors: Sequence[int] = (),
     timeout: float | None = None,
 ) -> str:
-    """Runs `docker` and returns what it printed.
+    """Run `docker` and return what it printed.
 
     Raises:
       _RefusedError: it failed.
@@ -147,7 +147,7 @@ def _run(
 
 @contextlib.contextmanager
 def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts the container; `docker` prints what it prints, and ends as it does."""
+    """Start the container; `docker` prints what it prints, and ends as it does."""
     process = subprocess.Popen(docker("start", "--attach", name), stdin=subprocess.DEVNULL)
     try:
         yield process
@@ -157,7 +157,7 @@ def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _archive(path: str) -> bytes:
-    """Returns a file as a tar archive, in which it has no folder."""
+    """Return a file as a tar archive, in which it has no folder."""
     contents = io.BytesIO()
     with tarfile.open(fileobj=contents, mode="w") as archive:
         archive.add(path, os.path.basename(path), filter=_readable)
@@ -171,7 +171,7 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _mapped(name: str, inner: str) -> str | None:
-    """Returns where a port of a container is on this machine; None if the container has ended.
+    """Return where a port of a container is on this machine; None if the container has ended.
 
     Raises:
       _RefusedError: the daemon maps no port.
@@ -207,7 +207,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _remove(name: str, seconds: float) -> None:
-    """Removes the container, also one that the daemon may still create within some seconds."""
+    """Remove the container, also one that the daemon may still create within some seconds."""
     deadline = time.monotonic() + seconds
     tries_left = _TRIES
     while tries_left:

@@ -70,7 +70,7 @@ def from_docker(
     options: Sequence[str] = (),
     **connecting: Unpack[LaunchedKeywords],
 ) -> Launch:
-    """Starts a container that serves, and waits until it answers.
+    """Start a container that serves, and wait until it answers.
 
     The image is pulled if it is not there. Docker chooses a free port of the loopback interface for
     the container's. The container has the label `dm-env-rpc-client`, whose value is the id of this
@@ -168,7 +168,7 @@ def _start_keeper(request: Mapping[str, Any], output: IO[bytes]) -> subprocess.P
 def _mapped_address(
     address: IO[bytes], launch: Launch, deadline: Deadline, timeout: float | None
 ) -> str:
-    """Waits until `container_process.py` writes where the server listens."""
+    """Wait until `container_process.py` writes where the server listens."""
     poll = select.poll()
     poll.register(address, select.POLLIN)
     while not (poll.poll(_LOOK_SECONDS * 1000) and (line := address.readline())):
@@ -179,7 +179,7 @@ def _mapped_address(
 
 
 def docker(*arguments: str) -> list[str]:
-    """Returns the command that runs `docker` with some arguments.
+    """Return the command that runs `docker` with some arguments.
 
     Raises:
       LaunchError: there is no such program.
@@ -192,7 +192,7 @@ def docker(*arguments: str) -> list[str]:
 
 
 def _have_image(image: str, progress: Progress | None) -> list[str]:
-    """Pulls an image if it is not there; returns the ports that it exposes, such as "80/tcp"."""
+    """Pull an image if it is not there; return the ports that it exposes, such as "80/tcp"."""
     code, printed, said = _ask(image, "image", "inspect", image)
     if code:
         code, _, said = _ask(image, "version", "--format={{.Server.Version}}")
@@ -229,7 +229,7 @@ def _pull(image: str, progress: Progress | None) -> None:
 
 
 def _follow(lines: Iterable[str], progress: Progress | None) -> str:
-    """Reports how many layers are there, by what Docker prints; returns its last line."""
+    """Report how many layers are there, by what Docker prints; return its last line."""
     layers: dict[str, bool] = {}
     line = ""
     for line in lines:

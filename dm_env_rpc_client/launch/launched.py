@@ -92,7 +92,7 @@ class Launch:
         return self._process.poll() is None
 
     def logs(self) -> str:
-        """Returns the end of what the server has printed: the last `LOG_BYTES`, 64 KiB."""
+        """Return the end of what the server has printed: the last `LOG_BYTES`, 64 KiB."""
         if self._output.closed:
             return self._last
         # Without `seek`: the server writes at the position that it shares with this file.
@@ -108,7 +108,7 @@ class Launch:
     def wait_until_ready(
         self, timeout: float | None, reported_timeout: float | None = None
     ) -> None:
-        """Waits until the server answers a request; one that only accepts connections is not ready.
+        """Wait until the server answers a request; one that only accepts connections is not ready.
 
         Args:
           timeout: seconds; 0 is for one attempt, None sets no limit.
@@ -153,13 +153,13 @@ class Launch:
         self._finalizer = self._finalize(None)
 
     def check_running(self, cause: Exception | None = None) -> None:
-        """Raises LaunchError if the server has ended."""
+        """Raise LaunchError if the server has ended."""
         code = self._process.poll()
         if code is not None:
             raise self.error(_how_ended(code)) from cause
 
     def end(self) -> LaunchError | None:
-        """Waits at most 2 s for the server to end by itself.
+        """Wait at most 2 s for the server to end by itself.
 
         Returns:
           How it ended; None if it runs, or if another process has launched it.
@@ -172,11 +172,11 @@ class Launch:
             return None
 
     def error(self, reason: str) -> LaunchError:
-        """Returns the error that says what happened to the server."""
+        """Return the error that says what happened to the server."""
         return LaunchError(reason, self.command, self._process.poll(), self.logs())
 
     def close(self) -> None:
-        """Ends the server and all processes of its group; a second call does nothing."""
+        """End the server and all processes of its group; a second call does nothing."""
         if self._finalizer.detach() is None:
             return
         server_ends.unwatch(self.address, self)
@@ -203,7 +203,7 @@ class Launch:
 
 
 def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> None:
-    """Checks what a program is to be given, before anything is started.
+    """Check what a program is to be given, before anything is started.
 
     Args:
       texts: parts of the command line, paths and addresses; None for what was left out.
@@ -238,7 +238,7 @@ def _how_ended(code: int) -> str:
 def _end_forgotten(
     process: subprocess.Popen[bytes], output: IO[bytes], owner: int, warning: str | None
 ) -> None:
-    """Ends a server that nobody closed; called at any moment, and at the exit."""
+    """End a server that nobody closed; called at any moment, and at the exit."""
     output.close()
     if os.getpid() != owner:
         return  # A forked child: the server is its parent's.

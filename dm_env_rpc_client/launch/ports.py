@@ -60,7 +60,7 @@ class Process(NamedTuple):
 
 
 def descendants(root: int) -> list[Process]:
-    """Returns a process, those below it, and those in the sessions of these."""
+    """Return a process, those below it, and those in the sessions of these."""
     there = list(_read())
     found = {root}
     while more := {each.pid for each in there if each.parent in found} - found:
@@ -70,7 +70,7 @@ def descendants(root: int) -> list[Process]:
 
 
 def doing(supervisor: int) -> str:
-    """Says what the processes of a supervised command do, which has a session of its own."""
+    """Say what the processes of a supervised command do, which has a session of its own."""
     own = [each for each in descendants(supervisor) if each.session != supervisor]
     shown = [
         f"{each.pid} {each.name!r} {_STATES.get(each.state, each.state)}, "
@@ -83,7 +83,7 @@ def doing(supervisor: int) -> str:
 
 
 def processes() -> list[int]:
-    """Returns the ids of all processes."""
+    """Return the ids of all processes."""
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return []
@@ -136,14 +136,14 @@ class Port:
             self.stop_holding()
 
     def close(self) -> None:
-        """Gives the port back; a second call does nothing."""
+        """Give the port back; a second call does nothing."""
         self.stop_holding()
         with _lock:
             _taken.discard(self.number)
         self.number = 0
 
     def stop_holding(self) -> None:
-        """Closes the socket that holds the port. This process does not give it away again yet."""
+        """Close the socket that holds the port. This process does not give it away again yet."""
         self._socket.close()
 
     def was_taken(self, logs: str) -> bool:
@@ -169,7 +169,7 @@ class Port:
 
 
 def _listening(port: int) -> set[str]:
-    """Returns the sockets that listen at a port, as the links in /proc name them."""
+    """Return the sockets that listen at a port, as the links in /proc name them."""
     sockets: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def _inodes(table: str, port: int) -> Iterator[str]:
 
 
 def _owners(sockets: set[str]) -> Iterator[int]:
-    """Yields the processes that have one of the sockets, of those that /proc shows."""
+    """Yield the processes that have one of the sockets, of those that /proc shows."""
     for pid in processes() if sockets else ():
         with contextlib.suppress(OSError):
             folder = f"/proc/{pid}/fd"

@@ -62,7 +62,7 @@ def from_process(
     address: str | None = None,
     **connecting: Unpack[LaunchedKeywords],
 ) -> Launch:
-    """Starts a command that serves, and waits until it answers.
+    """Start a command that serves, and wait until it answers.
 
     `{port}` in the command, the address and the values of `env` becomes a free port of the loopback
     interface, and `{socket}` the path of a unix socket in a new folder that only this user can
@@ -132,7 +132,7 @@ def from_python(
     timeout: float | None = START_SECONDS,
     thread: Literal["main"] | None = None,
 ) -> Launch:
-    """Serves an environment in a Python process of its own, at a unix socket.
+    """Serve an environment in a Python process of its own, at a unix socket.
 
     The process finds the modules that this one finds. Each world has an environment of its own; the
     settings of its creation are the arguments of what makes it, as with `server.serve`.
@@ -186,7 +186,7 @@ def from_python(
 
 
 def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch:
-    """Serves an environment of another package in a process of its own, by `dm-env-rpc serve`.
+    """Serve an environment of another package in a process of its own, by `dm-env-rpc serve`.
 
     Args:
       source: what the command takes, such as "gymnasium://CartPole-v1".
@@ -205,14 +205,14 @@ def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch
 
 
 def check_process(env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None = None) -> None:
-    """Raises SpecError if the variables or the folder of a process are of another type."""
+    """Raise SpecError if the variables or the folder of a process are of another type."""
     expected = "a mapping of names to texts"
     arguments.mapping("env", env, expected=expected, none="None for those of this process")
     arguments.path("cwd", cwd, none="None for that of this process")
 
 
 def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
-    """Returns a command; SpecError if it is one text, empty, or something else."""
+    """Return a command; SpecError if it is one text, empty, or something else."""
     expected = "a list of the program and its arguments"
     if isinstance(argv, str):
         raise SpecError(
@@ -225,13 +225,13 @@ def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _own_modules() -> dict[str, str]:
-    """Returns the variables with which a Python process finds the modules that this one finds."""
+    """Return the variables with which a Python process finds the modules that this one finds."""
     paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def server_variables(more: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of a server: `UNBUFFERED`, those of this process, and more.
+    """Return the variables of a server: `UNBUFFERED`, those of this process, and more.
 
     Args:
       more: variables that are added, or given in place of this process's.
@@ -247,7 +247,7 @@ def other_python(
     timeout: float | None = START_SECONDS,
     thread: str | None = None,
 ) -> list[str]:
-    """Returns the command that serves in another interpreter, without the address at its end.
+    """Return the command that serves in another interpreter, without the address at its end.
 
     Args:
       python: the interpreter.
@@ -278,7 +278,7 @@ def other_python(
 
 
 def _package_server(python: str, thread: str | None) -> list[str]:
-    """Returns the command of this package's server, without what it serves and where."""
+    """Return the command of this package's server, without what it serves and where."""
     chosen = [] if thread is None else ["--thread", thread]
     return [python, "-m", "dm_env_rpc_client.server", *chosen]
 
@@ -291,7 +291,7 @@ def asked(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> tuple[int, str, str]:
-    """Runs a command that ends by itself.
+    """Run a command that ends by itself.
 
     It may be a wrapper that starts the interpreter: all of its session ends if it is late.
 

@@ -33,7 +33,7 @@ def launcher_of(
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> Launcher:
-    """Returns what starts the server that a text names; a function as it is.
+    """Return what starts the server that a text names; a function as it is.
 
     Args:
       given: `process:COMMAND` with `{port}` or `{socket}` in it, split as a shell does;
@@ -80,7 +80,7 @@ def launcher_of(
 
 
 def _without_thread(text: str) -> tuple[str, bool]:
-    """Returns what `python:` names, and whether it is for the main thread."""
+    """Return what `python:` names, and whether it is for the main thread."""
     reference, found, option = text.partition(" ")
     if not found:
         return text, False
@@ -92,7 +92,7 @@ def _without_thread(text: str) -> tuple[str, bool]:
 
 
 def _check_launches(given: Any) -> None:
-    """Raises SpecError for what is often passed in the place of an address."""
+    """Raise SpecError for what is often passed in the place of an address."""
     expected = "a server address looks like 'localhost:50051'"
     if isinstance(given, int):
         raise SpecError(f"{expected}, got the number {given}; did you mean 'localhost:{given}'?")

@@ -47,14 +47,14 @@ class Control(abc.ABC):
 
     @abc.abstractmethod
     def value(self) -> Any:
-        """Returns the value, which conforms to the spec; SpecError if the input does not."""
+        """Return the value, which conforms to the spec; SpecError if the input does not."""
 
     @abc.abstractmethod
     def _show(self, value: Any) -> None:
-        """Shows a value."""
+        """Show a value."""
 
     def show(self, value: Any) -> None:
-        """Sets the value without calling the callbacks of `on_set`."""
+        """Set the value without calling the callbacks of `on_set`."""
         self._is_quiet = True
         try:
             self._show(value)
@@ -62,7 +62,7 @@ class Control(abc.ABC):
             self._is_quiet = False
 
     def on_set(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` each time the user sets a value."""
+        """Call `callback` each time the user sets a value."""
         self._callbacks.append(callback)
 
     def _was_set(self, _: object = None) -> None:
@@ -175,7 +175,7 @@ class Text(Control):
 def control_for(
     spec: specs.Array, where: str, labels: Sequence[str] | None = None
 ) -> Control | None:
-    """Returns a control for a spec; None if there is none, as for protobuf messages.
+    """Return a control for a spec; None if there is none, as for protobuf messages.
 
     Args:
       spec: the spec.

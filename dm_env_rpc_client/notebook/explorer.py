@@ -46,7 +46,7 @@ def explore(
     properties: PropertyAccess | None = None,
     rate: float = 5.0,
 ) -> Explorer:
-    """Returns a widget that shows and steps an environment; make it the last line of a cell.
+    """Return a widget that shows and steps an environment; make it the last line of a cell.
 
     It shows all observations (images as images, vectors as plots), a control for each action,
     made from its spec, buttons that step, run and reset, plots of the rewards and the
@@ -129,7 +129,7 @@ class Explorer(ipywidgets.VBox):
         stepper.reset()
 
     def close(self) -> None:
-        """Stops stepping and removes the widget from the page; the environment stays open."""
+        """Stop stepping and remove the widget from the page; the environment stays open."""
         # ipywidgets also calls `close` if `__init__` has failed.
         if hasattr(self, "_stepper"):
             self._stepper.close()
@@ -187,7 +187,7 @@ class Explorer(ipywidgets.VBox):
         )
 
     def _make_rows(self, env: OneRow) -> ipywidgets.Dropdown:
-        """Returns the list of the rows of a batched world."""
+        """Return the list of the rows of a batched world."""
         rows = ipywidgets.Dropdown(
             options=range(env.num_envs),
             description="row",
@@ -242,7 +242,7 @@ class Explorer(ipywidgets.VBox):
         return parts
 
     def _press(self, what: str, repeated: bool = False) -> None:
-        """Executes the command of a button or a key."""
+        """Execute the command of a button or a key."""
         stepper = self._stepper
         if what == "run" and not repeated:
             (stepper.stop if stepper.is_running else stepper.run)()
@@ -256,12 +256,12 @@ class Explorer(ipywidgets.VBox):
             stepper.step(lambda _: self._chosen(self._keyboard.keys.take()))
 
     def _was_set(self, control: Control) -> None:
-        """Takes a step if a button of an action was pressed, but not for sliders and texts."""
+        """Take a step if a button of an action was pressed, but not for sliders and texts."""
         if control.is_move:
             self._press("act")
 
     def _act(self, timestep: dm_env.TimeStep) -> Any:
-        """Returns the action of a step of a run."""
+        """Return the action of a step of a run."""
         pressed = self._keyboard.keys.take()
         self._is_led = not pressed and self._source.value != _BY_HAND
         if pressed:
@@ -269,7 +269,7 @@ class Explorer(ipywidgets.VBox):
         return self._policies[self._source.value](timestep)
 
     def _follow(self, action: Any) -> None:
-        """Shows an action that a policy has chosen in the controls."""
+        """Show an action that a policy has chosen in the controls."""
         for name, value in named_leaves(action, ROOT).items():
             if name in self._controls:
                 self._controls[name].show(value)
@@ -283,7 +283,7 @@ class Explorer(ipywidgets.VBox):
         return rebuild(self._action_spec, values, ROOT)
 
     def _show(self, progress: Progress) -> int:
-        """Shows the progress of the stepper; called in its thread."""
+        """Show the progress of the stepper; called in its thread."""
         sent, error = 0, progress.error
         if progress.timestep is not None:
             try:

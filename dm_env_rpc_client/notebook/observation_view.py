@@ -45,7 +45,7 @@ class ObservationView:
         self.widget = ipywidgets.VBox([self._gallery, self._values])
 
     def show(self, observation: Any, moves: bool = False) -> int:
-        """Shows an observation.
+        """Show an observation.
 
         Args:
           observation: as the specs say.

@@ -78,7 +78,7 @@ class PropertyPanel:
         )
 
     def refresh(self) -> None:
-        """Lists and reads all properties."""
+        """List and read all properties."""
         self._call(self._read_all)
 
     def _read_all(self) -> None:
@@ -117,7 +117,7 @@ class PropertyPanel:
         return ipywidgets.HBox([name, cell, description], layout=_CENTRED)
 
     def _control(self, entry: TreeEntry) -> Control | None:
-        """Returns a control with the current value for a writable property."""
+        """Return a control with the current value for a writable property."""
         spec = entry.spec
         if not spec.writable or spec.spec is None:
             return None
@@ -139,5 +139,5 @@ class PropertyPanel:
         self._note.value = f"{markup.escape(key, 200)} = {markup.escape(value, 80)} written"
 
     def control(self, key: str) -> Any:
-        """Returns the control of a writable property that is shown."""
+        """Return the control of a writable property that is shown."""
         return self._controls[key]

@@ -51,15 +51,15 @@ class Watch:
         self._attributes.update(self._placed)
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Steps the environment."""
+        """Step the environment."""
         return self._call("step", action, (action,), {})
 
     def reset(self, *args: Any, **kwargs: Any) -> dm_env.TimeStep:
-        """Resets the environment."""
+        """Reset the environment."""
         return self._call("reset", None, args, kwargs)
 
     def close(self) -> None:
-        """Gives the environment its methods back; calls back no more."""
+        """Give the environment its methods back; call back no more."""
         with self.lock:
             self._saw = None
         for name, placed in self._placed.items():
@@ -146,29 +146,29 @@ class Stepper:
         return not self._calls.empty()
 
     def reset(self) -> None:
-        """Requests a reset."""
+        """Request a reset."""
         self.call(self._watch.reset)
 
     def step(self, choose: Callable[[dm_env.TimeStep], Any]) -> None:
-        """Requests a step with the action that `choose` returns; a reset after an episode."""
+        """Request a step with the action that `choose` returns; a reset after an episode."""
         self.call(lambda: self._advance(choose))
 
     def run(self) -> None:
-        """Starts a run: steps until `stop`, an error or `close`."""
+        """Start a run: steps until `stop`, an error or `close`."""
         self._should_run = True
         self._calls.put(_CONTINUE)
 
     def stop(self) -> None:
-        """Stops a run; a step that is being executed is the last."""
+        """Stop a run; a step that is being executed is the last."""
         self._should_run = False
         self._calls.put(_CONTINUE)
 
     def call(self, action: Callable[[], object]) -> None:
-        """Requests another call in the thread; an exception is shown as an error."""
+        """Request another call in the thread; an exception is shown as an error."""
         self._calls.put(action)
 
     def show_other(self, timestep: dm_env.TimeStep) -> None:
-        """Goes on with another sequence that is running; called in a call of `call`.
+        """Go on with another sequence that is running; called in a call of `call`.
 
         Args:
           timestep: the last one of that sequence.
@@ -176,7 +176,7 @@ class Stepper:
         self._progress.begin(timestep)
 
     def close(self) -> None:
-        """Ends the thread; the environment stays open. A second call does nothing."""
+        """End the thread; the environment stays open. A second call does nothing."""
         self._should_run = False
         self._watch.close()
         self._calls.put(None)
@@ -221,7 +221,7 @@ class Stepper:
             self._watch.step(choose(self._progress.timestep))
 
     def _saw(self, action: Any, timestep: dm_env.TimeStep) -> None:
-        """Records a step or reset of any thread, which holds the lock of the watch."""
+        """Record a step or reset of any thread, which holds the lock of the watch."""
         if action is None:
             self._progress.begin(timestep)
         else:

@@ -14,7 +14,7 @@ MODES = {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled
 
 
 def next_kind(mode: str) -> dm_env.StepType | None:
-    """Returns the type of a row's next step after the one that has ended its sequence.
+    """Return the type of a row's next step after the one that has ended its sequence.
 
     Args:
       mode: the name of an autoreset mode.

@@ -84,7 +84,7 @@ _NUMBERS = frozenset(
 
 
 def num_rows(observations: Specs) -> int | None:
-    """Returns the number of rows of a batched world; None for a world that is not batched.
+    """Return the number of rows of a batched world; None for a world that is not batched.
 
     A world is batched if it has step types and rewards of as many rows.
 
@@ -118,7 +118,7 @@ def _wrong_spec(what: str, spec: dm_env_rpc_pb2.TensorSpec, expected: str) -> Sp
 
 
 def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
-    """Returns the rows of a reset as an array: the setting `reset_mask`, or the option.
+    """Return the rows of a reset as an array: the setting `reset_mask`, or the option.
 
     Args:
       mask: the setting.
@@ -137,7 +137,7 @@ def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
 
 
 def check_step(values: Mapping[str, Any], count: int) -> None:
-    """Checks a step of a batched world, for clients and for what reads their recordings.
+    """Check a step of a batched world, for clients and for what reads their recordings.
 
     A step without errors of rows takes about a microsecond, one in which rows end a few more.
     Errors take time in proportion to their size.
@@ -165,7 +165,7 @@ def check_step(values: Mapping[str, Any], count: int) -> None:
 
 
 def _check_discounts(discounts: Any, kinds: bytes) -> None:
-    """Raises ProtocolError if nobody can tell whether the sequence of a row has terminated."""
+    """Raise ProtocolError if nobody can tell whether the sequence of a row has terminated."""
     if discounts is None or discounts.dtype.kind != "f":
         return
     is_nan = np.isnan(discounts)
@@ -180,7 +180,7 @@ def _check_discounts(discounts: Any, kinds: bytes) -> None:
 
 
 def row_errors(text: Any, count: int) -> dict[int, str]:
-    """Returns what rows have raised, by row, of the observation `row_errors`.
+    """Return what rows have raised, by row, of the observation `row_errors`.
 
     It is read up to the first entry that breaks the rules: a parser of JSON would build all that a
     hostile server sends, and keep the last of two texts of one row.
@@ -215,12 +215,12 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
 
 
 def row_error(error: BaseException) -> str:
-    """Returns the text of what a row has raised."""
+    """Return the text of what a row has raised."""
     return sendable(described(error), ROW_ERROR_BYTES)
 
 
 def row_errors_text(failures: Mapping[int, BaseException | str]) -> str:
-    """Returns the observation `row_errors`: "" or the JSON of texts by index.
+    """Return the observation `row_errors`: "" or the JSON of texts by index.
 
     Args:
       failures: what rows have raised, or its text.
@@ -241,7 +241,7 @@ def _end_of_space(text: str, at: int) -> int:
 
 
 def _behind(text: str, at: int, mark: str, what: str) -> int:
-    """Returns where the text goes on after a mark with white space around it."""
+    """Return where the text goes on after a mark with white space around it."""
     at = _end_of_space(text, at)
     if text[at : at + 1] != mark:
         raise _invalid(f"expected {what} at character {at}, got {text[at : at + 20]!r}")
@@ -249,7 +249,7 @@ def _behind(text: str, at: int, mark: str, what: str) -> int:
 
 
 def _scanned(text: str, at: int, what: str) -> tuple[str, int]:
-    """Returns a string of JSON, and where it ends."""
+    """Return a string of JSON, and where it ends."""
     if text[at : at + 1] != '"':
         raise _invalid(f"{what} is no string: {text[at : at + 20]!r} at character {at}")
     try:
@@ -260,7 +260,7 @@ def _scanned(text: str, at: int, what: str) -> tuple[str, int]:
 
 
 def row_index(key: Any, count: int, where: str) -> int:
-    """Returns the index of a row that is the key of an object, such as "3".
+    """Return the index of a row that is the key of an object, such as "3".
 
     Args:
       key: the key.

@@ -89,7 +89,7 @@ Outgoing: TypeAlias = Request | EncodedRequest
 
 
 def encode_request(request: Request, limits: Limits = DEFAULT) -> EncodedRequest:
-    """Puts a request into its envelope and serializes it.
+    """Put a request into its envelope and serialize it.
 
     Args:
       request: the request.
@@ -120,7 +120,7 @@ def encode_request(request: Request, limits: Limits = DEFAULT) -> EncodedRequest
 
 
 def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Response:
-    """Returns the payload of the answer to a request.
+    """Return the payload of the answer to a request.
 
     Args:
       message: the serialized EnvironmentResponse.
@@ -158,7 +158,7 @@ def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Re
 
 
 def answer_field(payload: protobuf_message.Message) -> str:
-    """Returns the name of the field of an EnvironmentResponse for messages of this type.
+    """Return the name of the field of an EnvironmentResponse for messages of this type.
 
     Raises:
       SpecError: no field has this type.
@@ -172,7 +172,7 @@ def answer_field(payload: protobuf_message.Message) -> str:
 
 
 def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
-    """Returns the error for an answer that would take too much memory.
+    """Return the error for an answer that would take too much memory.
 
     Args:
       field: the payload field of the request.
@@ -185,7 +185,7 @@ def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
 
 
 def _large_error(message: Buffer, size: int) -> status_pb2.Status | None:
-    """Returns the error in a large answer, cut to `size` bytes; None for other answers.
+    """Return the error in a large answer, cut to `size` bytes; None for other answers.
 
     Parsed as a whole, it would be in memory several times.
     """

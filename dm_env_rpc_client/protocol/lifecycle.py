@@ -36,7 +36,7 @@ class State(enum.Enum):
 
     @classmethod
     def of_response(cls, state: int) -> State:
-        """Returns the state for the number in a StepResponse; ProtocolError if it is invalid."""
+        """Return the state for the number in a StepResponse; ProtocolError if it is invalid."""
         try:
             return _BY_NUMBER[state]
         except KeyError:
@@ -88,12 +88,12 @@ TRANSITIONS[State.NOT_JOINED, "reset_world"] = frozenset({State.NOT_JOINED})
 
 
 def next_states(state: State, request: str) -> frozenset[State]:
-    """Returns the possible states after `request`; empty if it is not allowed."""
+    """Return the possible states after `request`; empty if it is not allowed."""
     return TRANSITIONS.get((state, request), frozenset())
 
 
 def advance(state: State, request: str, answered: State) -> State:
-    """Returns `answered`, the state in an answer; ProtocolError if it is not a next state."""
+    """Return `answered`, the state in an answer; ProtocolError if it is not a next state."""
     if answered not in next_states(state, request):
         raise ProtocolError(
             f"the server went from {state.name} ({state.value}) to {answered.name} "
@@ -103,7 +103,7 @@ def advance(state: State, request: str, answered: State) -> State:
 
 
 def step_type(before: State, after: State) -> dm_env.StepType:
-    """Returns the type of the step that led from one state to the next."""
+    """Return the type of the step that led from one state to the next."""
     if before is not _RUNNING:
         return _FIRST
     return _MID if after is _RUNNING else _LAST
@@ -129,7 +129,7 @@ class Lifecycle:
         return bool(next_states(self.state, request))
 
     def answered(self, field: str, request: Any, answer: Any) -> None:
-        """Updates the state after a request was answered without an error.
+        """Update the state after a request was answered without an error.
 
         Args:
           field: the payload field of both.
@@ -158,7 +158,7 @@ class Lifecycle:
             self.state = State.INTERRUPTED
 
     def stepped(self, after: State) -> None:
-        """Updates the state after a step; errors are those of `answered`."""
+        """Update the state after a step; errors are those of `answered`."""
         before = self.previous = self.state
         self.state = after
         if before is not _RUNNING or after is not _RUNNING:

@@ -60,7 +60,7 @@ _has_failed = False
 
 
 def observe_requests(hook: RequestHook | None) -> None:
-    """Calls a function with each request of connections and streams that are opened from now on.
+    """Call a function with each request of connections and streams that are opened from now on.
 
     It is called by the thread that has read the answer, or that is about to send it, and delays
     that. Several threads may call it at once. What it raises is logged, the first time as a
@@ -80,12 +80,12 @@ def observe_requests(hook: RequestHook | None) -> None:
 
 
 def installed_hook() -> RequestHook | None:
-    """Returns what `observe_requests` was called with."""
+    """Return what `observe_requests` was called with."""
     return _hook
 
 
 def tell(hook: RequestHook, request: ObservedRequest) -> None:
-    """Calls a hook; logs what it raises."""
+    """Call a hook; log what it raises."""
     global _has_failed
     try:
         hook(request)
@@ -95,7 +95,7 @@ def tell(hook: RequestHook, request: ObservedRequest) -> None:
 
 
 def pipeline_to(address: str) -> Pipeline:
-    """Returns the pipeline of a new connection to the server at an address."""
+    """Return the pipeline of a new connection to the server at an address."""
     hook = _hook
     return Pipeline(address) if hook is None else ObservedPipeline(address, hook)
 

@@ -90,7 +90,7 @@ class Pending:
         deadline: float | None = None,
         limits: Limits | None = None,
     ) -> Pending:
-        """Makes a pending request whose answer updates `lifecycle` and is within `limits`."""
+        """Make a pending request whose answer updates `lifecycle` and is within `limits`."""
         if isinstance(request, envelopes.EncodedRequest):
             return cls(request, interpret, deadline, lifecycle)
         encoded = envelopes.encode_request(request, limits or DEFAULT)
@@ -98,13 +98,13 @@ class Pending:
 
     @classmethod
     def failed(cls, encoded: envelopes.EncodedRequest, error: BaseException) -> Pending:
-        """Makes the pending request of one that failed before it was sent."""
+        """Make the pending request of one that failed before it was sent."""
         pending = cls(encoded)
         pending.finish(None, error)
         return pending
 
     def finish(self, result: Any, error: BaseException | None) -> None:
-        """Sets the outcome; later calls are ignored."""
+        """Set the outcome; later calls are ignored."""
         if self.outcome is None:
             self.outcome = (result, error)
             # It may refer to the adaptor that sent the request, which may be unused by now.
@@ -116,7 +116,7 @@ class Pending:
         return None if self.outcome is None else self.outcome[1]
 
     def wake(self) -> None:
-        """Calls the waiters."""
+        """Call the waiters."""
         while self.waiters:
             try:
                 waiter = self.waiters.pop()
@@ -125,7 +125,7 @@ class Pending:
             waiter()
 
     def result(self) -> Any:
-        """Returns the outcome or raises it."""
+        """Return the outcome or raise it."""
         assert self.outcome is not None, "the request is still pending"
         result, error = self.outcome
         if error is not None:
@@ -174,12 +174,12 @@ class Pipeline:
         return self.fifo[0] if self.fifo else None
 
     def check_usable(self) -> None:
-        """Raises, with the first cause chained, if the pipeline is poisoned."""
+        """Raise, with the first cause chained, if the pipeline is poisoned."""
         if self.poisoned_by is not None:
             raise self._consequence() from self.poisoned_by
 
     def push(self, pendings: Iterable[Pending]) -> list[bytes]:
-        """Adds requests, as many as there is room for.
+        """Add requests, as many as there is room for.
 
         Returns:
           The messages of those that were added, which are to be written now.
@@ -216,7 +216,7 @@ class Pipeline:
         return True
 
     def answer(self, message: envelopes.Buffer) -> Pending:
-        """Gives an answer to the request that it belongs to.
+        """Give an answer to the request that it belongs to.
 
         The request is not pending any more before its answer is interpreted: what interprets it
         may send another request and wait for that.
@@ -268,7 +268,7 @@ class Pipeline:
         return pending
 
     def poison(self, cause: BaseException) -> list[Pending]:
-        """Makes the pipeline unusable for good; only the first cause is kept.
+        """Make the pipeline unusable for good; only the first cause is kept.
 
         Returns:
           The requests whose waiters the caller wakes: `answered`, since an interrupt may have come
@@ -283,7 +283,7 @@ class Pipeline:
         return woken
 
     def fail(self, pending: Pending) -> None:
-        """Fails a request of a poisoned pipeline; does nothing to one that is done."""
+        """Fail a request of a poisoned pipeline; do nothing to one that is done."""
         if pending.outcome is None:
             error = self._consequence(f"waiting for the answer to a {pending.field} request")
             error.__cause__ = self.poisoned_by
@@ -310,7 +310,7 @@ class Pipeline:
         )
 
     def late(self, pending: Pending) -> DeadlineExceededError:
-        """Returns the error for a request whose deadline has passed."""
+        """Return the error for a request whose deadline has passed."""
         return DeadlineExceededError(
             f"the server at {self.address} did not answer a {pending.field} request in time"
         )

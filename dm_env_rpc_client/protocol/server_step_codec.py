@@ -80,7 +80,7 @@ class _Form:
     def of(
         cls, writers: list[EntryWriter], values: Iterable[Any], parts: list[Buffer]
     ) -> _Form | None:
-        """Returns the form of an answer; None if one of its observations may change its size.
+        """Return the form of an answer; None if one of its observations may change its size.
 
         Args:
           writers: of the observations.
@@ -132,7 +132,7 @@ class ServerStepCodec:
         self._known_requested: dict[bytes, tuple[str, ...]] = {}
 
     def decode(self, message: bytes) -> StepAsked | None:
-        """Decodes a request.
+        """Decode a request.
 
         Args:
           message: the serialized EnvironmentRequest.
@@ -161,7 +161,7 @@ class ServerStepCodec:
         return asked
 
     def encode(self, state: State, observations: Mapping[str, Any]) -> bytes:
-        """Returns the serialized EnvironmentResponse of a step.
+        """Return the serialized EnvironmentResponse of a step.
 
         Args:
           state: the state after the step.
@@ -242,7 +242,7 @@ class ServerStepCodec:
         return StepAsked(actions, requested)
 
     def _read_requested(self, packed: bytes) -> tuple[str, ...] | None:
-        """Returns the names for a packed list of UIDs; None if one is unknown."""
+        """Return the names for a packed list of UIDs; None if one is unknown."""
         names = self._known_requested.get(packed)
         if names is not None:
             return names

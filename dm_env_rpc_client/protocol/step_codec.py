@@ -68,7 +68,7 @@ _MAX_KNOWN_REQUESTS = 1024
 
 
 def answer_memory(size: int) -> memoryview:
-    """Returns memory for a message, in which the elements of one large observation are aligned.
+    """Return memory for a message, in which the elements of one large observation are aligned.
 
     Args:
       size: bytes of the message.
@@ -126,7 +126,7 @@ class StepCodec:
         self._tail = _REQUESTED + varint(len(uids)) + uids if uids else b""
 
     def encode(self, action: Mapping[str, Any]) -> EncodedRequest:
-        """Returns the encoded request of a step.
+        """Return the encoded request of a step.
 
         Args:
           action: values by name, flat or nested; any of them may be left out.
@@ -165,7 +165,7 @@ class StepCodec:
         return request
 
     def decode(self, message: Buffer) -> UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse:
-        """Decodes an answer.
+        """Decode an answer.
 
         Args:
           message: the serialized EnvironmentResponse. Large arrays of the result are views of
@@ -197,7 +197,7 @@ class StepCodec:
     def interpret(
         self, answer: UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
     ) -> StepAnswer:
-        """Returns the StepAnswer for the result of `decode`.
+        """Return the StepAnswer for the result of `decode`.
 
         Raises:
           ProtocolError: a requested observation is missing or violates its spec.
@@ -220,7 +220,7 @@ class StepCodec:
             raise ProtocolError(f"the server violated its own specs: {error}") from error
 
     def _scan(self, message: Buffer) -> StepAnswer | None:
-        """Decodes an answer in the usual form; returns None for any other form."""
+        """Decode an answer in the usual form; return None for any other form."""
         total = len(message)
         i = self._begin(message)
         readers = self._readers.by_uid
@@ -282,7 +282,7 @@ class StepCodec:
         return StepAnswer(state, dict(zip(self._names, values, strict=True)))
 
     def _begin(self, message: Buffer) -> int:
-        """Begins to decode an answer; returns where its fields begin.
+        """Begin to decode an answer; return where its fields begin.
 
         Raises:
           IndexError: it is no StepResponse in the usual form.
@@ -297,6 +297,6 @@ class StepCodec:
         return i
 
     def _learn(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]) -> None:
-        """Remembers the layout of an answer, if answers of its size have one."""
+        """Remember the layout of an answer, if answers of its size have one."""
         if StepLayout.fits(entries):
             self._layouts[len(message)] = StepLayout(message, state_at, entries)

@@ -93,7 +93,7 @@ class EntryWriter:
         return self._around
 
     def elements(self, value: Any) -> Any:
-        """Returns what stands between the parts of `around`, for `bytes.join`.
+        """Return what stands between the parts of `around`, for `bytes.join`.
 
         Raises:
           SpecError: as `write`.
@@ -119,7 +119,7 @@ class EntryWriter:
         return field.shape == () and field.codec.dtype.kind in "iu"
 
     def write(self, value: Any) -> tuple[Buffer, ...]:
-        """Returns the parts of the entry; a large array is one of them as it is.
+        """Return the parts of the entry; a large array is one of them as it is.
 
         Raises:
           SpecError: the value does not conform to the spec.
@@ -165,7 +165,7 @@ class EntryWriter:
         return b"".join((self._tag, varint(size), self._uid, length)), tensor
 
     def _around_block(self, size: int, shape: bytes) -> tuple[bytes, bytes]:
-        """Returns what stands before and after elements of so many bytes."""
+        """Return what stands before and after elements of so many bytes."""
         elements = b"\x0a" + varint(size)
         payload = self._codec.tag + varint(len(elements) + size) + elements
         length = varint(len(payload) + size + len(shape))
@@ -174,7 +174,7 @@ class EntryWriter:
 
 
 def as_integer(value: Any) -> int | None:
-    """Returns an integer of Python or NumPy as the former; None for any other value."""
+    """Return an integer of Python or NumPy as the former; None for any other value."""
     if type(value) is int:
         return value
     if isinstance(value, _NUMPY) and value.ndim == 0 and value.dtype.kind in "iu":
@@ -218,7 +218,7 @@ class FieldReaders:
         }
 
     def begin(self, message: Buffer) -> None:
-        """Begins a message, whose strings, messages and open shapes share a budget.
+        """Begin a message, whose strings, messages and open shapes share a budget.
 
         Raises:
           SpecError: they would take too much memory.
@@ -248,7 +248,7 @@ class FieldReaders:
 
 
 def read_entry(message: Buffer, i: int, end: int) -> tuple[int, int, int]:
-    """Reads the beginning of an entry of a map from UIDs to Tensors.
+    """Read the beginning of an entry of a map from UIDs to Tensors.
 
     Args:
       message: holds it.
@@ -291,7 +291,7 @@ def _is_varint(field: TensorField) -> bool:
 
 
 def elements_in(field: TensorField, end: int) -> tuple[int, int]:
-    """Returns where the elements of a block are in a message in which its Tensor ends at `end`.
+    """Return where the elements of a block are in a message in which its Tensor ends at `end`.
 
     Args:
       field: of a fixed shape, with elements that are stored as in memory.
@@ -326,7 +326,7 @@ def _block_reader(field: TensorField) -> Reader:
 
 
 def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
-    """Returns what reads the elements of a block, given where they begin in a message."""
+    """Return what reads the elements of a block, given where they begin in a message."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     size = count * codec.dtype.itemsize
@@ -402,7 +402,7 @@ def _encode_shape(shape: Sequence[int]) -> bytes:
 
 
 def memory_of(field: TensorField) -> int:
-    """Returns about how many bytes a value takes."""
+    """Return about how many bytes a value takes."""
     return _product([max(length, 1) for length in field.shape]) * field.codec.dtype.itemsize
 
 

@@ -62,7 +62,7 @@ class UnreadStep:
         self.found = found
 
     def read(self) -> dict[str, Any]:
-        """Returns the observations."""
+        """Return the observations."""
         layout, message, found = self.layout, self.message, self.found
         values = layout.template.copy()
         for name, slot, scalar in layout.scalars:
@@ -153,7 +153,7 @@ class StepLayout:
         )
 
     def _holes_of(self, entry: FoundEntry) -> list[_Hole]:
-        """Takes note of how an observation is read; returns where it may differ."""
+        """Take note of how an observation is read; return where it may differ."""
         field, start, end = entry.field, entry.start, entry.end
         codec = field.codec
         if _is_string(entry):
@@ -170,7 +170,7 @@ class StepLayout:
         return [_Hole(start, end - start, f"{end - start}x", entry)] if end > start else []
 
     def _unpacker(self, holes: Sequence[_Hole]) -> tuple[Callable[[Buffer], Any], list[int]]:
-        """Returns what unpacks the answers, and the places of what is compared in its result."""
+        """Return what unpacks the answers, and the places of what is compared in its result."""
         parts, compared = ["<"], []
         position = slot = 0
         for offset, size, code, entry in holes:
@@ -204,7 +204,7 @@ class StepLayout:
         )
 
     def take(self, message: Buffer) -> UnreadStep | StepAnswer | None:
-        """Takes an answer of the same size.
+        """Take an answer of the same size.
 
         Returns:
           The answer; it is not read yet if nothing can be wrong with it. None if it differs from
@@ -219,7 +219,7 @@ class StepLayout:
         return UnreadStep(state, self, message, found)
 
     def _checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
-        """Reads an answer; None if one of its fields is in another form than in the first."""
+        """Read an answer; None if one of its fields is in another form than in the first."""
         values = UnreadStep(state, self, message, found).read()
         for name, read, start, end in self._others:
             value = values[name] = read(message, start, end)

@@ -49,7 +49,7 @@ class MidSteps:
         at: slice | list[int],
         stand_in: float | None = None,
     ) -> None:
-        """Copies the values of an observation into rows of an array.
+        """Copy the values of an observation into rows of an array.
 
         Args:
           name: of the observation, a flat name.
@@ -83,7 +83,7 @@ class MidSteps:
                 rows[place] = value
 
     def values(self, name: str) -> list[Any]:
-        """Returns the values of an observation, each in memory of its own, or a string."""
+        """Return the values of an observation, each in memory of its own, or a string."""
         layout = self._layout
         text = layout.constants.get(name)
         if text is not None:
@@ -114,7 +114,7 @@ def default_discount(step_type: dm_env.StepType, terminated: bool) -> float:
 
 
 def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm_env.TimeStep:
-    """Stacks TimeSteps along a new first axis, time.
+    """Stack TimeSteps along a new first axis, time.
 
     Args:
       timesteps: at least one, all of the same structure. Each is copied at once, so that
@@ -164,7 +164,7 @@ class Stack:
         return self._reward.is_allocated and self._discount.is_allocated
 
     def filled(self, steps: Iterable[dm_env.TimeStep | UnreadStep]) -> dm_env.TimeStep:
-        """Returns the stacked TimeStep of all steps; see `stack`."""
+        """Return the stacked TimeStep of all steps; see `stack`."""
         for index, step in enumerate(steps):
             try:
                 if isinstance(step, UnreadStep):
@@ -227,7 +227,7 @@ class _Column:
         return self._arrays is not None
 
     def put(self, index: int, value: Any) -> None:
-        """Copies the field of step `index`; a step without a `put` keeps the stand-in."""
+        """Copy the field of step `index`; a step without a `put` keeps the stand-in."""
         if self._leaf_type is type(value):
             self._put_leaf(index, 0, value)
             return
@@ -251,7 +251,7 @@ class _Column:
         array[index] = element if element.ndim else element[()]
 
     def stacked(self) -> Any:
-        """Returns the structure of a step, each leaf [T, ...]."""
+        """Return the structure of a step, each leaf [T, ...]."""
         if self._arrays is None:
             return np.full(self._length, self._stand_in, np.float64)
         return tree.unflatten_as(self._structure, self._arrays)

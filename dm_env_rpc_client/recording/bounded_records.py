@@ -67,13 +67,13 @@ class FileBudget:
         self._left = self._most_held = max(limits.chunk_bytes, _HELD * size)
 
     def check(self, kind: Literal["chunk", "message"], size: int) -> None:
-        """Raises RecordingError if a chunk (or another record), or a message, is too large."""
+        """Raise RecordingError if a chunk (or another record), or a message, is too large."""
         most = self._most_bytes[kind]
         if size > most:
             raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", kind)
 
     def take_record(self) -> None:
-        """Counts a record; RecordingError if there are too many for the size of the file."""
+        """Count a record; RecordingError if there are too many for the size of the file."""
         self._records -= 1
         if self._records < 0:
             raise RecordingError(
@@ -82,7 +82,7 @@ class FileBudget:
             )
 
     def hold(self, size: int) -> None:
-        """Charges for memory that is kept while the file is read; RecordingError if over."""
+        """Charge for memory that is kept while the file is read; RecordingError if over."""
         self._left -= size
         if self._left < 0:
             raise self._error(
@@ -92,7 +92,7 @@ class FileBudget:
             )
 
     def release(self, size: int) -> None:
-        """Gives back what was charged."""
+        """Give back what was charged."""
         self._left += size
 
     def _error(self, text: str, kind: str) -> RecordingError:
@@ -126,7 +126,7 @@ class _Source(ReadDataStream):
         return data
 
     def skip(self, length: int) -> None:
-        """Reads bytes that nobody needs, without much memory."""
+        """Read bytes that nobody needs, without much memory."""
         for left in range(length, 0, -_BLOCK):
             self.read(min(left, _BLOCK))
 
@@ -143,7 +143,7 @@ class IndexSize(NamedTuple):
 
     @classmethod
     def read(cls, source: _Source) -> IndexSize:
-        """Reads one."""
+        """Read one."""
         channel, size = source.read2(), source.read4()
         source.skip(size)
         return cls(channel, size / _TIME_AND_PLACE_BYTES)
@@ -172,7 +172,7 @@ _MOST_BYTES: Mapping[int, int] = {Opcode.CHANNEL: 1 << 16, Opcode.STATISTICS: 1 
 
 
 def _parsed(source: _Source, opcode: int, length: int) -> Any:
-    """Returns a record that has as many bytes.
+    """Return a record that has as many bytes.
 
     Raises:
       Damage: its fields have not, or it is larger than such a record is.
@@ -225,7 +225,7 @@ class RecordFile:
         return self._place + len(MCAP0_MAGIC)
 
     def next(self) -> McapRecord | IndexSize | None:
-        """Returns the next record; None if the file was not written whole.
+        """Return the next record; None if the file was not written whole.
 
         Raises:
           RecordingError: it is larger than the budget allows.
@@ -256,11 +256,11 @@ class RecordFile:
                 return None
 
     def begin_summary(self) -> None:
-        """Begins another checksum with the record after the last one."""
+        """Begin another checksum with the record after the last one."""
         self._source.checksum_so_far = 0
 
     def ends(self) -> bool:
-        """Returns whether the magic bytes follow, and nothing else; False if they are cut off.
+        """Return whether the magic bytes follow, and nothing else; False if they are cut off.
 
         Raises:
           Damage: other bytes follow.
@@ -273,7 +273,7 @@ class RecordFile:
 
 
 def records_of_chunk(chunk: records.Chunk, budget: FileBudget) -> Iterator[InChunk]:
-    """Yields the messages, schemas and channels of a chunk.
+    """Yield the messages, schemas and channels of a chunk.
 
     Memory that was read is given back when there is much of it, so that a large message and its
     chunk are not in memory together.

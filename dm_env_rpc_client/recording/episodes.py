@@ -160,7 +160,7 @@ class Recording:
 
 
 def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
-    """Reads a recording into memory; `episodes` reads it piece by piece.
+    """Read a recording into memory; `episodes` reads it piece by piece.
 
     Args:
       path: the file. If its recorder was killed, it is read up to the last whole chunk.
@@ -182,7 +182,7 @@ def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
 def episodes(
     recording: str | os.PathLike[str] | Scan, limits: Limits = DEFAULT
 ) -> Iterator[Episode]:
-    """Reads the episodes of a recording, one after the other.
+    """Read the episodes of a recording, one after the other.
 
     Args:
       recording: the file, or a `Scan` of it, whose `connections` and `is_complete` are those of the
@@ -204,7 +204,7 @@ def episodes(
 
 
 def all_episodes(scan: Scan) -> Iterator[Episode]:
-    """Yields as `episodes`, for a reader that keeps the episodes, within the limits of the scan."""
+    """Yield as `episodes`, for a reader that keeps the episodes, within the limits of the scan."""
     agents: dict[int, _Agent] = {}
     numbers = itertools.count(1)
     failed: set[int] = set()
@@ -276,7 +276,7 @@ class _Agent:
         return list(self._running.values())
 
     def take(self, entry: Entry) -> Sequence[Episode]:
-        """Takes a message; returns the episodes that it ends."""
+        """Take a message; return the episodes that it ends."""
         if entry.is_request:
             self._budget.hold(_REQUEST_BYTES + len(entry.message))
             self._requests.append(entry.message)
@@ -319,7 +319,7 @@ class _Agent:
         return self._end()
 
     def _set_specs(self, found: Any) -> list[Episode]:
-        """Adopts an ActionObservationSpecs, or none; returns the episodes that end with others."""
+        """Adopt an ActionObservationSpecs, or none; return the episodes that end with others."""
         if found is not None and found == self._found:
             return []
         ended = self._leave()
@@ -336,7 +336,7 @@ class _Agent:
         return ended
 
     def _step(self, request: Any, answer: Any, entry: Entry) -> list[Episode]:
-        """Takes a StepRequest and its StepResponse; returns the episodes that they end."""
+        """Take a StepRequest and its StepResponse; return the episodes that they end."""
         state = self._lifecycle.state
         step_type = lifecycle.step_type(self._lifecycle.previous, state)
         is_first = step_type is dm_env.StepType.FIRST
@@ -365,7 +365,7 @@ class _Agent:
         return ended if state is State.RUNNING else [*ended, *self._end()]
 
     def _add(self, step: RowStep, of: Specs, nanoseconds: int) -> list[Episode]:
-        """Adds a step to the episode of its row; returns the episodes that end."""
+        """Add a step to the episode of its row; return the episodes that end."""
         row, timestep = step.row, step.timestep
         ended: list[Episode] = []
         if timestep.first():
@@ -414,7 +414,7 @@ class _Agent:
         rows: Sequence[int | None] | None = None,
         end: Literal["terminated", "interrupted"] = "interrupted",
     ) -> list[Episode]:
-        """Ends the episodes of rows, or all, as far as they run, and returns them."""
+        """End the episodes of rows, or all, as far as they run, and return them."""
         ended = []
         for row in list(self._running) if rows is None else rows:
             episode = self._running.pop(row, None)
@@ -424,7 +424,7 @@ class _Agent:
         return ended
 
     def _release(self, *rows: int | None) -> None:
-        """Forgets what rows have observed with their LAST steps."""
+        """Forget what rows have observed with their LAST steps."""
         for row in rows:
             begun = self._begun.pop(row, None)
             if begun is not None:

@@ -131,7 +131,7 @@ class Container:
             raise RecordingError(f"cannot record to {path}: {error}") from error
 
     def add_channel(self, connection: int, direction: str, metadata: Mapping[str, str]) -> int:
-        """Adds a channel for one direction of a connection and returns its id."""
+        """Add a channel for one direction of a connection and return its id."""
         self._statistics.channel_count += 1
         channel = records.Channel(
             id=self._statistics.channel_count,
@@ -146,7 +146,7 @@ class Container:
         return channel.id
 
     def add(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> None:
-        """Adds a message to the current chunk."""
+        """Add a message to the current chunk."""
         places = self._places.get(channel)
         if places is None:
             places = self._places[channel] = []
@@ -168,7 +168,7 @@ class Container:
             self.flush()
 
     def flush(self) -> None:
-        """Ends the chunk, if it has anything, and hands it to the operating system."""
+        """End the chunk, if it has anything, and hand it to the operating system."""
         if not self._parts:
             return
         self.output.reopen()
@@ -215,7 +215,7 @@ class Container:
         self.output.write(builder.end())
 
     def finish(self) -> None:
-        """Writes the index and the end of the file, and closes it, until something is added."""
+        """Write the index and the end of the file, and close it, until something is added."""
         self.flush()
         if self.output.is_finished:
             return
@@ -262,14 +262,14 @@ class _Output:
         self.checksum = zlib.crc32(data, self.checksum)
 
     def finish(self, end: bytes) -> None:
-        """Writes the end of the file, which `reopen` cuts off again, and closes it."""
+        """Write the end of the file, which `reopen` cuts off again, and close it."""
         checksum = self.checksum
         self.write(end)
         self.close()
         self._end, self.checksum, self.is_finished = end, checksum, True
 
     def close(self) -> None:
-        """Closes the file as it is; a second call does nothing."""
+        """Close the file as it is; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -282,18 +282,18 @@ class _Output:
             return False
 
     def remove(self) -> None:
-        """Removes the file, if it is in its place."""
+        """Remove the file, if it is in its place."""
         if self.is_in_place():
             with contextlib.suppress(OSError):
                 os.remove(self._path)
 
     def check(self) -> None:
-        """Raises OSError if it is finished, and the path does not name it any more."""
+        """Raise OSError if it is finished, and the path does not name it any more."""
         if self.is_finished:
             os.close(self._opened())
 
     def reopen(self) -> None:
-        """Opens a finished file again and cuts off its end."""
+        """Open a finished file again and cut off its end."""
         if not self.is_finished:
             return
         descriptor = self._opened()
@@ -304,7 +304,7 @@ class _Output:
         self.is_finished = False
 
     def _opened(self) -> int:
-        """Returns a descriptor of the finished file.
+        """Return a descriptor of the finished file.
 
         The inode of a file that was removed may be that of another one later, so that the end is
         compared as well, which has the checksum of all the rest.
@@ -334,7 +334,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def built(*given: McapRecord) -> bytes:
-    """Returns the bytes of records."""
+    """Return the bytes of records."""
     builder = RecordBuilder()
     for record in given:
         record.write(builder)
@@ -342,7 +342,7 @@ def built(*given: McapRecord) -> bytes:
 
 
 def _file_descriptors(message: type[Message]) -> bytes:
-    """Returns a FileDescriptorSet with the file of a message and all that it imports."""
+    """Return a FileDescriptorSet with the file of a message and all that it imports."""
     found = descriptor_pb2.FileDescriptorSet()
     seen: set[str] = set()
 

@@ -42,7 +42,7 @@ def proxy(
     transport: Transport = "auto",
     compression: str = "zstd",
 ) -> Proxy:
-    """Forwards what clients send to a server, and its answers, and records both.
+    """Forward what clients send to a server, and its answers, and record both.
 
     Args:
       upstream: the address of the server, as for `connect`.

@@ -76,7 +76,7 @@ class Entry(NamedTuple):
 
 
 def check_reading(path: str | os.PathLike[str], limits: Limits) -> None:
-    """Raises SpecError if what is to be read, or its limits, are of another type."""
+    """Raise SpecError if what is to be read, or its limits, are of another type."""
     arguments.path("path", path)
     arguments.instance("limits", limits, Limits, "a Limits")
 
@@ -106,7 +106,7 @@ class Scan:
         self._begin(0)
 
     def __iter__(self) -> Iterator[Entry]:
-        """Reads the file.
+        """Read the file.
 
         Yields:
           Each message.
@@ -145,7 +145,7 @@ class Scan:
         self.connections = self._contents.connections
 
     def _read_data(self, reading: RecordFile) -> Generator[Entry, None, bool]:
-        """Yields the messages; returns whether the end of the data was read."""
+        """Yield the messages; return whether the end of the data was read."""
         contents = self._contents
         header = reading.next()
         if header is not None and not isinstance(header, records.Header):
@@ -189,7 +189,7 @@ class Scan:
         return False
 
     def _read_summary(self, reading: RecordFile) -> None:
-        """Compares the end of the file with what was read."""
+        """Compare the end of the file with what was read."""
         start: int | None = None
         statistics: records.Statistics | None = None
         while (record := reading.next()) is not None:
@@ -245,7 +245,7 @@ class _Contents:
         self._last: dict[int, int] = {}
 
     def entry(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> Entry | None:
-        """Counts a message, and returns it; None for one of another program."""
+        """Count a message, and return it; None for one of another program."""
         self._of_chunk[channel] += 1
         try:
             found = self._channels[channel]
@@ -268,7 +268,7 @@ class _Contents:
         return Entry(connection, is_request, sequence, nanoseconds, message)
 
     def check_index(self, index: IndexSize) -> None:
-        """Compares an index with the chunk before it."""
+        """Compare an index with the chunk before it."""
         count = self._of_chunk[index.channel_id]
         if index.messages != count:
             raise Damage(
@@ -282,7 +282,7 @@ class _Contents:
         self._of_chunk.clear()
 
     def check_statistics(self, found: records.Statistics) -> None:
-        """Compares the numbers that were written at the end."""
+        """Compare the numbers that were written at the end."""
         counts = {channel: n for channel, n in found.channel_message_counts.items() if n}
         read = self._messages.total()
         if (found.message_count, found.chunk_count) != (read, self.chunks) or (
@@ -303,7 +303,7 @@ class _Contents:
         return is_known
 
     def define(self, record: records.Schema | records.Channel) -> None:
-        """Takes a schema or a channel."""
+        """Take a schema or a channel."""
         if self.is_known(record):
             return
         if isinstance(record, records.Schema):

@@ -118,7 +118,7 @@ class Recorder:
         self._finalizer = weakref.finalize(self, self._writer.stop)
 
     def connection(self, address: str, settings: Mapping[str, str]) -> ConnectionRecording:
-        """Begins to record a connection.
+        """Begin to record a connection.
 
         Args:
           address: of its server.
@@ -156,11 +156,11 @@ class Recorder:
         return ConnectionRecording(self, self._writer, number, metadata)
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
-        """Returns a stream that records what passes `stream`; see `transports.endpoint.Tap`."""
+        """Return a stream that records what passes `stream`; see `transports.endpoint.Tap`."""
         return RecordedStream(stream, self._recording_of(endpoint))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """Returns a stream to `endpoint` that records what passes `stream`, for an event loop."""
+        """Return a stream to `endpoint` that records what passes `stream`, for an event loop."""
         return AsyncRecordedStream(stream, self._recording_of(endpoint))
 
     def _recording_of(self, endpoint: Endpoint) -> ConnectionRecording:
@@ -173,19 +173,19 @@ class Recorder:
         return self.connection(endpoint.address, settings)
 
     def settle(self) -> None:
-        """Returns when the file has all that was recorded so far; what fails is logged."""
+        """Return when the file has all that was recorded so far; what fails is logged."""
         if os.getpid() == self._pid:
             self._writer.settle()
 
     def close(self) -> None:
-        """Completes the file; a second call does nothing. What fails is logged.
+        """Complete the file; a second call does nothing. What fails is logged.
 
         Connections that still record to it fail, since their recording would have a hole.
         """
         self._finalizer()
 
     def discard(self) -> None:
-        """Closes it, and removes the file if no connection was recorded."""
+        """Close it, and remove the file if no connection was recorded."""
         self._writer.leaves_unused = False
         self.close()
 
@@ -197,7 +197,7 @@ class Recorder:
 
 
 def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
-    """Returns the recorder for the argument `record` of `connect` and `make`.
+    """Return the recorder for the argument `record` of `connect` and `make`.
 
     Connections to the same path share a recorder while one of them is open, and the file is there.
 
@@ -243,7 +243,7 @@ class ConnectionRecording:
         writer.queue.put(functools.partial(writer.begin, number))
 
     def request(self, message: bytes, may_block: bool = True) -> None:
-        """Records a request that is about to be sent. Errors are raised by `answer`.
+        """Record a request that is about to be sent. Errors are raised by `answer`.
 
         Args:
           message: its bytes.
@@ -254,7 +254,7 @@ class ConnectionRecording:
         self._writer.put((self, REQUESTS, self._requests, now, message), may_block)
 
     def answer(self, message: Buffer, may_block: bool = True) -> None:
-        """Records a received answer.
+        """Record a received answer.
 
         Args:
           message: its bytes, of which it keeps a copy.
@@ -278,7 +278,7 @@ class ConnectionRecording:
         return self._writer.must_wait(since)
 
     def end(self) -> None:
-        """Ends the recording of the connection; a second call does nothing.
+        """End the recording of the connection; a second call does nothing.
 
         The garbage collector may call it anywhere, so it takes no lock.
         """
@@ -287,7 +287,7 @@ class ConnectionRecording:
             self._writer.queue.put(functools.partial(self._writer.end, self.number))
 
     def abandon(self) -> None:
-        """Forgets the recording in a forked child: it is the parent's."""
+        """Forget the recording in a forked child: it is the parent's."""
         self._recorder = None
 
 
@@ -336,7 +336,7 @@ class FileWriter:
         return is_open and self._container.output.is_in_place()
 
     def check(self) -> None:
-        """Raises RecordingError if the finished file is another one by now."""
+        """Raise RecordingError if the finished file is another one by now."""
         try:
             self._container.output.check()
         except OSError as error:
@@ -360,7 +360,7 @@ class FileWriter:
         return True
 
     def put(self, message: _Message, may_block: bool) -> None:
-        """Puts a message into the queue; with `may_block` it waits until there is room."""
+        """Put a message into the queue; with `may_block` it waits until there is room."""
         self.queue.put(message)
         with self._mutex:
             self._waiting_bytes += len(message[-1]) + _MESSAGE_BYTES
@@ -370,7 +370,7 @@ class FileWriter:
                 time.sleep(_TAKE_SECONDS)
 
     def settle(self) -> None:
-        """Returns when the file has what was put into the queue; an error is logged."""
+        """Return when the file has what was put into the queue; an error is logged."""
         # Not an Event: a signal at the wrong point of its `wait` raises RuntimeError.
         unsettled = make_lock()
         unsettled.acquire()
@@ -386,7 +386,7 @@ class FileWriter:
                 break
 
     def stop(self) -> None:
-        """Completes the file and ends the thread; what fails is logged."""
+        """Complete the file and end the thread; what fails is logged."""
         self.queue.put(None)
         if os.getpid() == self._pid and self._thread is not threading.current_thread():
             self._thread.join(_TAKE_SECONDS if self.failure is not None else _SETTLE_SECONDS)
@@ -482,7 +482,7 @@ class FileWriter:
         self._has_finished = True
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Does something with the file, unless something has failed before."""
+        """Do something with the file, unless something has failed before."""
         if self.failure is None:
             try:
                 action()
@@ -490,7 +490,7 @@ class FileWriter:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Gives the file up; it is readable up to its last whole chunk."""
+        """Give the file up; it is readable up to its last whole chunk."""
         self._unflushed_since = None
         self._container.output.close()
         self._note(error)
@@ -515,12 +515,12 @@ class _Recorded:
         self._abort = stream.abort
 
     def abandon(self) -> None:
-        """Abandons the stream and the recording, in a forked child."""
+        """Abandon the stream and the recording, in a forked child."""
         self._recording.abandon()
         self._abandon()
 
     def abort(self) -> None:
-        """Ends the stream and its recording at once."""
+        """End the stream and its recording at once."""
         try:
             self._abort()
         finally:
@@ -546,14 +546,14 @@ class RecordedStream(_Recorded):
         self.finish = stream.finish
 
     def write(self, *messages: bytes) -> bool:
-        """Records messages and sends them together."""
+        """Record messages and send them together."""
         for message in messages:
             self._recording.request(message)
         return self._stream.write(*messages)
 
     @property
     def exchange(self) -> Exchange | None:
-        """Sends and receives as the other stream does, and records both; None if it cannot."""
+        """Send and receive as the other stream does, and record both; None if it cannot."""
         return None if self._stream.exchange is None else self._exchange
 
     def _exchange(
@@ -581,14 +581,14 @@ class RecordedStream(_Recorded):
         return answer
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """Returns the next message, recorded; None if none came in time."""
+        """Return the next message, recorded; None if none came in time."""
         message = self._stream.read(timeout, until_sent)
         if message is not None:
             self._recording.answer(message)
         return message
 
     def close(self, timeout: float) -> None:
-        """Closes the stream and ends its recording."""
+        """Close the stream and end its recording."""
         try:
             self._stream.close(timeout)
         finally:
@@ -617,23 +617,23 @@ class AsyncRecordedStream(_Recorded):
         self.closed = stream.closed
 
     def events(self) -> int:
-        """Returns what to watch the descriptor for, nothing while the disk is behind."""
+        """Return what to watch the descriptor for, nothing while the disk is behind."""
         return 0 if self._is_behind() else self._stream.events()
 
     def write(self, message: bytes, /) -> object:
-        """Records a message and sends it."""
+        """Record a message and send it."""
         self._recording.request(message, may_block=False)
         return self._stream.write(message)
 
     def take(self) -> Buffer | None:
-        """Returns the next message, recorded; None if there is none, or the disk is behind."""
+        """Return the next message, recorded; None if there is none, or the disk is behind."""
         message = None if self._is_behind() else self._stream.take()
         if message is not None:
             self._recording.answer(message, may_block=False)
         return message
 
     def look(self) -> None:
-        """Looks at the silence of the server, unless it is this end that takes nothing."""
+        """Look at the silence of the server, unless it is this end that takes nothing."""
         if not self._is_behind():
             self._stream.look()
 

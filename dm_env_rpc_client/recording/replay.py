@@ -58,7 +58,7 @@ def replay(
     limits: Limits = DEFAULT,
     lenient: bool = False,
 ) -> Serving:
-    """Serves a recording.
+    """Serve a recording.
 
     A connection gets the answers of the first recorded connection that begins with the same
     request and was not served yet; if all were served, of the one that was served the longest time
@@ -128,7 +128,7 @@ class Serving:
         self._finish = finish
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops.
+        """Wait until the server stops.
 
         Args:
           timeout: seconds; 0 looks once, None sets no limit.
@@ -143,7 +143,7 @@ class Serving:
         return self._listener.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self) -> None:
-        """Stops serving, and completes the file that is recorded to."""
+        """Stop serving, and complete the file that is recorded to."""
         self._listener.stop(0.0)
         self._finish()
 
@@ -217,7 +217,7 @@ class _Shelf:
         self._order = list(self._firsts)
 
     def take(self, request: _Request) -> int | None:
-        """Returns the recorded connection for a client's first request; None if there is none."""
+        """Return the recorded connection for a client's first request; None if there is none."""
         with self._mutex:
             same = (each for each in self._order if _Request(self._firsts[each]).is_same(request))
             number = next(same, None)
@@ -230,7 +230,7 @@ class _Shelf:
             return number
 
     def first_requests(self) -> str:
-        """Describes the first requests of the connections, the same ones once."""
+        """Describe the first requests of the connections, the same ones once."""
         return " or ".join(dict.fromkeys(str(_Request(each)) for each in self._firsts.values()))
 
 
@@ -319,7 +319,7 @@ class _ReplayedStream(ServerStream):
 
 
 def _exchanges(shelf: _Shelf, number: int) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yields each request of a connection with its answer; those without one at the end."""
+    """Yield each request of a connection with its answer; those without one at the end."""
     requests: collections.deque[bytes] = collections.deque()
     scan = Scan(shelf.path, shelf.limits)
     for entry in scan:

@@ -76,7 +76,7 @@ class Rows:
 
     @classmethod
     def of(cls, actions: SpecManager, observations: SpecManager, budget: FileBudget) -> Rows | None:
-        """Returns those of a world with these specs; None if it is not batched.
+        """Return those of a world with these specs; None if it is not batched.
 
         Raises:
           SpecError: the specs break the rules for batches.
@@ -114,7 +114,7 @@ class Rows:
         self._has_reset = False
 
     def reset(self, mask: Any) -> list[int] | None:
-        """Takes a Reset; returns the rows whose sequences it ends, None for all.
+        """Take a Reset; return the rows whose sequences it ends, None for all.
 
         Args:
           mask: the rows in which the next step begins a sequence, bool [N]; None for all.
@@ -136,7 +136,7 @@ class Rows:
     def steps(
         self, is_first: bool, action: Mapping[str, Any], values: Mapping[str, Any]
     ) -> Iterator[RowStep]:
-        """Yields the steps of the rows that have stepped, with arrays of their own.
+        """Yield the steps of the rows that have stepped, with arrays of their own.
 
         Args:
           is_first: whether it is the first step of the stream, or after a Reset.
@@ -171,7 +171,7 @@ class Rows:
     def _taken(
         self, is_first: bool, seen: npt.NDArray[np.bool_], kinds: Any, action: Mapping[str, Any]
     ) -> npt.NDArray[np.bool_]:
-        """Returns the rows that were to step, bool [N]; the others have their last values."""
+        """Return the rows that were to step, bool [N]; the others have their last values."""
         if not is_first:
             # Of a client from before all rows stepped together.
             mask = action.get(batches.STEP_MASK)
@@ -191,12 +191,12 @@ def _timestep(arrays: Mapping[str, Any], row: int, kind: dm_env.StepType) -> dm_
 
 
 def copied(value: Any) -> Any:
-    """Returns a value that shares no memory."""
+    """Return a value that shares no memory."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def size_of(value: Any) -> int:
-    """Returns what a value takes: that of an array of texts or messages is an upper bound."""
+    """Return what a value takes: that of an array of texts or messages is an upper bound."""
     array = np.asarray(value)
     return (
         _VALUE_BYTES + array.nbytes + (_OBJECT_BYTES * array.size if array.dtype == object else 0)
@@ -204,5 +204,5 @@ def size_of(value: Any) -> int:
 
 
 def size_of_step(*values: Any) -> int:
-    """Returns what a TimeStep of these values takes."""
+    """Return what a TimeStep of these values takes."""
     return _TIMESTEP_BYTES + sum(map(size_of, values))

@@ -79,7 +79,7 @@ class Counts:
         self.lock = make_lock()
 
     def add(self, name: str) -> None:
-        """Adds 1 to one of them."""
+        """Add 1 to one of them."""
         with self.lock:
             self.numbers[_PLACES[name]] += 1
 
@@ -133,7 +133,7 @@ class Activity:
     def stats(
         self, worlds: int, agents: int, errors: int, workers: Iterable[Iterable[int]] = ()
     ) -> ServerStats:
-        """Returns what was counted, and the numbers that something else knows.
+        """Return what was counted, and the numbers that something else knows.
 
         Args:
           worlds: those that exist.

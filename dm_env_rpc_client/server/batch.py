@@ -44,7 +44,7 @@ MAX_BYTES = DEFAULT.message_bytes
 
 
 def properties_of_batches() -> Properties:
-    """Returns what every client of a server may read, so that it knows that there are batches."""
+    """Return what every client of a server may read, so that it knows that there are batches."""
     return Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 
 
@@ -94,14 +94,14 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Adds properties with which clients call and set what is allowed, if rows have any."""
+        """Add properties with which clients call and set what is allowed, if rows have any."""
         offers = self._rows.kind.offers
         if offers is not None:
             offers.offer_calls(properties, self.environments, callable_names, settable_names)
 
     @abc.abstractmethod
     def configure(self, settings: Settings) -> None:
-        """Applies settings of a Reset to the rows in which it begins a sequence.
+        """Apply settings of a Reset to the rows in which it begins a sequence.
 
         Before the next `reset` it may be called several times, for other rows each.
 
@@ -117,32 +117,32 @@ class AnyBatch(dm_env.Environment, abc.ABC):
 
     @abc.abstractmethod
     def close_replaced(self) -> None:
-        """Closes the environments that `configure` has replaced.
+        """Close the environments that `configure` has replaced.
 
         It is called when the settings are in force. Raises the first error after all have been
         closed.
         """
 
     def action_spec(self) -> Any:
-        """Returns the specs of the actions, [N, ...] each."""
+        """Return the specs of the actions, [N, ...] each."""
         return self._rows.action_spec
 
     def observation_spec(self) -> Any:
-        """Returns the specs of the observations, [N, ...] each, with those of the rows."""
+        """Return the specs of the observations, [N, ...] each, with those of the rows."""
         return self._rows.observation_spec
 
     def reward_spec(self) -> Any:
-        """Returns the spec of the reward, [N, ...]."""
+        """Return the spec of the reward, [N, ...]."""
         return self._rows.reward_spec
 
     def discount_spec(self) -> Any:
-        """Returns the spec of the discount, [N, ...]."""
+        """Return the spec of the discount, [N, ...]."""
         return self._rows.discount_spec
 
     def _timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str], request: str
     ) -> dm_env.TimeStep:
-        """Returns the TimeStep of all rows, and reports what they have raised."""
+        """Return the TimeStep of all rows, and report what they have raised."""
         timestep = self._rows.timestep(kind, failures)
         self.report_rows(failures, request)
         return timestep
@@ -150,7 +150,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def report_rows(
         self, failures: Mapping[int, Exception | str], request: str, first: int = 0
     ) -> None:
-        """Reports what rows have raised, but for what was reported where it was raised.
+        """Report what rows have raised, but for what was reported where it was raised.
 
         Args:
           failures: by row.
@@ -319,14 +319,14 @@ class Batch(AnyBatch):
         self._mask = None
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins a sequence in all rows, or in those that `configure` has named since the last one.
+        """Begin a sequence in all rows, or in those that `configure` has named since the last one.
 
         Rows in which it begins none are as they were.
         """
         return self._timestep(dm_env.StepType.FIRST, self.begin_rows(), "reset")
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Steps every row, or begins a sequence where none is running.
+        """Step every row, or begin a sequence where none is running.
 
         Args:
           action: arrays [N, ...] in the structure of `action_spec`.
@@ -334,7 +334,7 @@ class Batch(AnyBatch):
         return self._timestep(dm_env.StepType.MID, self.step_rows(action), "step")
 
     def begin_rows(self) -> dict[int, Exception | str]:
-        """Does what `reset` does, and returns what rows have raised."""
+        """Do what `reset` does, and return what rows have raised."""
         if self._replaced:
             self.close_replaced()
         mask, self._mask = self._mask, None
@@ -348,13 +348,13 @@ class Batch(AnyBatch):
         )
 
     def step_rows(self, action: Any) -> dict[int, Exception | str]:
-        """Does what `step` does, and returns what rows have raised."""
+        """Do what `step` does, and return what rows have raised."""
         rows = self._rows
         actions = rows.actions(action)
         return self._turns.take(range(self.num_envs), rows.step, self._environments, actions)
 
     def close(self) -> None:
-        """Closes every environment; raises the first error after all have been closed."""
+        """Close every environment; raise the first error after all have been closed."""
         self._replaced += self._environments
         self._environments = []
         try:
@@ -367,7 +367,7 @@ class Batch(AnyBatch):
         self._close_all(environments, raises=True)
 
     def _close_all(self, environments: Iterable[dm_env.Environment], raises: bool = False) -> None:
-        """Closes environments, each once; `raises` the first error after that, or reports it."""
+        """Close environments, each once; `raises` the first error after that, or report it."""
         failures: list[Exception] = []
         for environment in environments:
             try:
@@ -380,7 +380,7 @@ class Batch(AnyBatch):
             raise failures[0]
 
     def _made(self, index: int, settings: Settings) -> dm_env.Environment:
-        """Makes the environment of a row again; what it cannot be is no fault of a setting."""
+        """Make the environment of a row again; what it cannot be is no fault of a setting."""
         try:
             return self._turns.make(index, self._make, settings)
         except ValueError as error:
@@ -402,7 +402,7 @@ class Batch(AnyBatch):
     def _specs_and_rows_after(
         self, changed: Mapping[int, dm_env.Environment]
     ) -> tuple[Specs, Rows]:
-        """Returns the specs of a row that are in force now, and rows for them.
+        """Return the specs of a row that are in force now, and rows for them.
 
         Args:
           changed: the environments whose specs may be others now, by row.
@@ -428,7 +428,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> None:
-    """Raises an error if a row has other specs than those expected.
+    """Raise an error if a row has other specs than those expected.
 
     Args:
       own: those of the row.
@@ -446,7 +446,7 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
 
 
 def other_form(index: int) -> RequestError:
-    """Returns the error of a row that would send its infos in another form than the others."""
+    """Return the error of a row that would send its infos in another form than the others."""
     return RequestError.invalid(
         f"row {index} of the batch would send its infos in another form than the other rows; a "
         "Reset with the setting 'infos' is for all rows"
@@ -458,12 +458,12 @@ def _defaults(environment: Any) -> Mapping[str, Any]:
 
 
 def _called(environment: Any, function: Callable[[], object]) -> None:
-    """Calls a function; see `in_thread_of`."""
+    """Call a function; see `in_thread_of`."""
     function()
 
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
-    """Raises an error if the rows of specs would be too large, before they are made."""
+    """Raise an error if the rows of specs would be too large, before they are made."""
     # What only the length of a str adds is not known.
     size = count * sum(
         math.prod(map(int, spec.shape)) * spec.dtype.itemsize

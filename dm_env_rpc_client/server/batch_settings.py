@@ -42,7 +42,7 @@ class AskedRows:
 
     @classmethod
     def of(cls, settings: Settings) -> AskedRows:
-        """Returns all rows of a batch.
+        """Return all rows of a batch.
 
         Args:
           settings: those of a world, by flat name, with `num_envs`.
@@ -62,12 +62,12 @@ class AskedRows:
         return cls(_settings_of_rows(own, count), mode, has_row_settings, 0, count)
 
     def part(self, start: int, stop: int) -> AskedRows:
-        """Returns some of the rows, which are next to each other."""
+        """Return some of the rows, which are next to each other."""
         return dataclasses.replace(self, settings=self.settings[start:stop], first=start)
 
 
 def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
-    """Returns the settings of each row that a Reset names, by row.
+    """Return the settings of each row that a Reset names, by row.
 
     Args:
       settings: those of the Reset, nested or not.
@@ -88,12 +88,12 @@ def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
 
 
 def indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
-    """Returns the rows of a mask; all if there is none."""
+    """Return the rows of a mask; all if there is none."""
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
 
 
 def check_num_envs(count: Any) -> int:
-    """Returns the number of rows that a client asks for; RequestError if it cannot be had."""
+    """Return the number of rows that a client asks for; RequestError if it cannot be had."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise RequestError.invalid(
             f"setting {batches.NUM_ENVS!r}: expected an integer, got {count!r}"
@@ -106,7 +106,7 @@ def check_num_envs(count: Any) -> int:
 
 
 def _settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
-    """Returns the settings of each row.
+    """Return the settings of each row.
 
     Args:
       settings: by flat name; those that begin with `rows.` have a value for each row.

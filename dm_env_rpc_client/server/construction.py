@@ -44,7 +44,7 @@ class BatchMaker(abc.ABC):
 
     @abc.abstractmethod
     def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
-        """Returns a batch.
+        """Return a batch.
 
         Args:
           settings: values by flat name.
@@ -62,7 +62,7 @@ def construct(
     waits: Waits | None = None,
     report: Report = unreported,
 ) -> Any:
-    """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
+    """Make what a factory makes, or a batch of it if the settings have `num_envs`.
 
     A factory that has an argument `num_envs` gets it, and makes the batch itself. What one without
     it makes may be a batch already, which is served if it has as many rows as asked for.
@@ -109,7 +109,7 @@ def construct_rows(
     waits: Waits,
     report: Report,
 ) -> Batch:
-    """Makes rows of what a factory makes one by one; for the arguments see `construct`.
+    """Make rows of what a factory makes one by one; for the arguments see `construct`.
 
     Raises:
       HasRowsError: what it makes is a batch itself. Otherwise as `construct_one` and `Batch`.
@@ -133,7 +133,7 @@ class HasRowsError(Exception):
 
 
 def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
-    """Returns a batch that a factory made unasked; RequestError if it is not the one asked for."""
+    """Return a batch that a factory made unasked; RequestError if it is not the one asked for."""
     asked = check_num_envs(settings[NUM_ENVS])
     of_rows = [name for name in settings if name.startswith(ROWS + nesting.SEPARATOR)]
     if asked == made.num_envs and not of_rows:
@@ -154,7 +154,7 @@ def _construct_row(
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
-    """Makes a row of a world that belongs to the thread of this number."""
+    """Make a row of a world that belongs to the thread of this number."""
     made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
@@ -175,7 +175,7 @@ def _construct_row(
 def construct_one(
     factory: Callable[..., Any], settings: Mapping[str, Any], conversion: Conversion = AS_DECLARED
 ) -> Any:
-    """Calls `factory` with settings as keyword arguments.
+    """Call `factory` with settings as keyword arguments.
 
     Args:
       factory: returns an environment, a game or a world.
@@ -213,7 +213,7 @@ def construct_one(
 
 
 def check_made(made: Any, found: str) -> None:
-    """Raises TypeError if something is no environment, game or world.
+    """Raise TypeError if something is no environment, game or world.
 
     Args:
       made: a thing.

@@ -39,7 +39,7 @@ class RequestError(Exception):
 
     @classmethod
     def invalid(cls, message: str) -> RequestError:
-        """Makes the error for a request that is invalid in every state of the server.
+        """Make the error for a request that is invalid in every state of the server.
 
         Args:
           message: as for the class.
@@ -51,7 +51,7 @@ class RequestError(Exception):
 
     @classmethod
     def not_now(cls, message: str) -> RequestError:
-        """Makes the error for a request that is invalid in the current state of the server.
+        """Make the error for a request that is invalid in the current state of the server.
 
         Args:
           message: as for the class.
@@ -63,7 +63,7 @@ class RequestError(Exception):
 
 
 def refusal_of(error: BaseException) -> RequestError | None:
-    """Returns the refusal of a request that an exception is; None if the environment has failed.
+    """Return the refusal of a request that an exception is; None if the environment has failed.
 
     All that answers, counts or logs what a request has raised asks here.
 
@@ -75,7 +75,7 @@ def refusal_of(error: BaseException) -> RequestError | None:
 
 @contextlib.contextmanager
 def in_request() -> Iterator[None]:
-    """Makes RequestErrors of the errors of converting what a client has sent.
+    """Make RequestErrors of the errors of converting what a client has sent.
 
     Yields:
       Nothing.
@@ -90,7 +90,7 @@ def in_request() -> Iterator[None]:
 
 
 def environments_own(error: Exception) -> RuntimeError:
-    """Returns an error of an environment in a form that nobody takes for that of an argument.
+    """Return an error of an environment in a form that nobody takes for that of an argument.
 
     Args:
       error: a ValueError, which also says that a setting or an action is invalid.
@@ -99,7 +99,7 @@ def environments_own(error: Exception) -> RuntimeError:
 
 
 def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
-    """Returns the error for a value of an environment that does not conform.
+    """Return the error for a value of an environment that does not conform.
 
     Args:
       error: says which value, and what is wrong.
@@ -115,7 +115,7 @@ Report: TypeAlias = Callable[[Exception, str], None]
 
 
 def unreported(error: Exception, text: str) -> None:
-    """Takes no notice: a `Report` where no server runs."""
+    """Take no notice: a `Report` where no server runs."""
 
 
 KEPT_ERRORS = 100
@@ -139,7 +139,7 @@ class Allowance:
     def log(
         self, log: logging.Logger, level: int, text: str, error: BaseException | None = None
     ) -> None:
-        """Logs a line, with the traceback of `error`, unless there were many just now."""
+        """Log a line, with the traceback of `error`, unless there were many just now."""
         if not log.isEnabledFor(level):
             return
         with self._lock:
@@ -176,7 +176,7 @@ class ErrorLog:
             return list(self._kept)
 
     def add(self, error: BaseException, text: str) -> None:
-        """Keeps an exception, and logs it with its traceback unless there were many just now.
+        """Keep an exception, and log it with its traceback unless there were many just now.
 
         Args:
           error: the exception.

@@ -20,13 +20,13 @@ class AnyEnvironment(Protocol):
     """An environment of dm_env, Gymnasium or PettingZoo, whose packages need not be installed."""
 
     def reset(self) -> Any:
-        """Begins an episode."""
+        """Begin an episode."""
 
     def step(self, action: Any, /) -> Any:
-        """Takes a step."""
+        """Take a step."""
 
     def close(self) -> Any:
-        """Frees its resources."""
+        """Free its resources."""
 
 
 Hosted: TypeAlias = Callable[..., Any] | AnyEnvironment | str
@@ -39,7 +39,7 @@ Factory: TypeAlias = Callable[..., Any] | Instance
 def factories_of(
     named: Mapping[str, Hosted], insecure: bool, conversion: Conversion
 ) -> dict[str, Factory]:
-    """Returns what worlds are made of, by name.
+    """Return what worlds are made of, by name.
 
     Args:
       named: what is served.
@@ -113,7 +113,7 @@ def _check_callable(factory: Any, what: str) -> None:
 
 
 def _check_class(kind: type, what: str) -> None:
-    """Raises SpecError if no instance of a class is an environment."""
+    """Raise SpecError if no instance of a class is an environment."""
     if inspect.isabstract(kind):
         lacks = ", ".join(sorted(kind.__abstractmethods__))  # type: ignore[attr-defined]
         raise SpecError(f"{what}: {kind.__name__} is abstract; it lacks {lacks}")

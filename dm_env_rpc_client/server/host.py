@@ -80,7 +80,7 @@ class Host:
 def listener_options(
     options: ServeOptions, activity: Activity, open_stream: OpenStream
 ) -> ListenerOptions:
-    """Returns what a listener serves; streams without the token are counted and refused.
+    """Return what a listener serves; stream without the token are counted and refused.
 
     Args:
       options: how to serve.
@@ -112,7 +112,7 @@ def _admitting(token: str, activity: Activity, open_stream: OpenStream) -> OpenS
 
 
 def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str) -> None:
-    """Takes what a row of a batch has raised, as a session takes what its requests raise."""
+    """Take what a row of a batch has raised, as a session takes what its requests raise."""
     if refusal_of(error) is None:
         error_log.add(error, text)
     else:

@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 
 def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session:
-    """Returns the session of a stream, which tells the hook of its requests if there is one.
+    """Return the session of a stream, which tells the hook of its requests if there is one.
 
     Args:
       host: what it reaches.

@@ -185,7 +185,7 @@ class ServeOptions:
             raise SpecError(f"a server with processes takes {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
-        """Returns what worlds are made of, by name; none if there is only one; see `hosted`."""
+        """Return what worlds are made of, by name; none if there is only one; see `hosted`."""
         from dm_env_rpc_client.server.factories import factories_of
 
         return factories_of(self.hosted, self.insecure, self.conversion)
@@ -214,7 +214,7 @@ class ServeOptions:
 
 
 def checked(option: str, value: Any) -> Any:
-    """Returns the value of an option as Python's own type; for one that needs no other to check it.
+    """Return the value of an option as Python's own type; for one that needs no other to check it.
 
     Raises:
       SpecError: it is of another type or out of range.
@@ -230,7 +230,7 @@ def _names(option: str, value: Any) -> Any:
 
 
 def _mode(option: str, value: Any) -> str | None:
-    """Returns the name of a mode of Gymnasium's `AutoresetMode`; SpecError if there is none."""
+    """Return the name of a mode of Gymnasium's `AutoresetMode`; SpecError if there is none."""
     from dm_env_rpc_client.protocol.autoreset import MODES
 
     if value is None:

@@ -55,7 +55,7 @@ class Properties:
         spec: dm_env_specs.Array | None = None,
         description: str = "",
     ) -> None:
-        """Adds a property.
+        """Add a property.
 
         Args:
           key: a name, with periods between levels.
@@ -82,7 +82,7 @@ class Properties:
 
     @classmethod
     def of_getters(cls, getters: Mapping[str, Callable[[], Any]]) -> Properties:
-        """Returns properties that can only be read.
+        """Return properties that can only be read.
 
         Args:
           getters: functions that return the values, by key.
@@ -96,7 +96,7 @@ class Properties:
         return properties
 
     def expose(self, owner: Any, *names: str, prefix: str = "") -> None:
-        """Adds Python attributes and properties of an object.
+        """Add Python attributes and properties of an object.
 
         An attribute is writable unless it is a Python property without a setter. The
         docstring of a Python property becomes the description.
@@ -127,14 +127,14 @@ class Properties:
             )
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """Returns the packed value of a key; RequestError if it is unknown or not readable."""
+        """Return the packed value of a key; RequestError if it is unknown or not readable."""
         declared = self._find(key)
         if declared.getter is None:
             raise _denied(key, "readable")
         return self._pack(key, declared, declared.getter())
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Sets the value of a key to a tensor; RequestError if one of them does not allow it."""
+        """Set the value of a key to a tensor; RequestError if one of them does not allow it."""
         declared = self._find(key)
         if declared.setter is None:
             raise _denied(key, "writable")
@@ -149,7 +149,7 @@ class Properties:
             raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from error
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
-        """Returns the specs of a key's children; RequestError if it has none or is unknown."""
+        """Return the specs of a key's children; RequestError if it has none or is unknown."""
         prefix = key + nesting.SEPARATOR if key else ""
         children = {
             prefix + name[len(prefix) :].split(nesting.SEPARATOR)[0]
@@ -162,7 +162,7 @@ class Properties:
         return [self._describe(child) for child in sorted(children)]
 
     def _keys(self) -> Sequence[str]:
-        """Returns the keys of all properties, for errors."""
+        """Return the keys of all properties, for errors."""
         return [*self._properties]
 
     def knows(self, key: str) -> bool:
@@ -222,7 +222,7 @@ class Properties:
 def answer_property_request(
     layers: list[Properties], request: properties_pb2.PropertyRequest
 ) -> properties_pb2.PropertyResponse:
-    """Executes a request on several registries; earlier ones take precedence.
+    """Execute a request on several registries; earlier ones take precedence.
 
     Args:
       layers: the properties of the world, if any, then those of the server.
@@ -283,13 +283,13 @@ class HasStringProperties(Protocol):
     """An environment with methods for its properties; they raise PropertyError to refuse."""
 
     def read_property(self, key: str) -> str:
-        """Returns the value of a property."""
+        """Return the value of a property."""
 
     def write_property(self, key: str, value: str) -> None:
-        """Sets the value of a property."""
+        """Set the value of a property."""
 
     def list_properties(self, key: str = "") -> Mapping[str, PropertyAttributes]:
-        """Returns the attributes of the children of a property, by key; "" is the root."""
+        """Return the attributes of the children of a property, by key; "" is the root."""
 
 
 def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
@@ -311,12 +311,12 @@ class StringProperties(Properties):
         self._environment = environment
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """Returns the value of a property, a string."""
+        """Return the value of a property, a string."""
         with _refusals():
             return packing.pack_tensor(self._environment.read_property(key))
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Changes a property; numbers and bools are converted to strings."""
+        """Change a property; numbers and bools are converted to strings."""
         with in_request():
             value = packing.unpack_tensor(tensor)
         if np.ndim(value):
@@ -366,7 +366,7 @@ def _spec(key: str, attributes: PropertyAttributes) -> dm_env_rpc_pb2.TensorSpec
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Answers with the code and the text of a refusal."""
+    """Answer with the code and the text of a refusal."""
     try:
         yield
     except PropertyError as error:
@@ -376,7 +376,7 @@ def _refusals() -> Iterator[None]:
 def properties_of(
     environment: Any, allowed: tuple[Sequence[str], Sequence[str]]
 ) -> Properties | None:
-    """Returns the properties of an environment; None if it has none.
+    """Return the properties of an environment; None if it has none.
 
     Args:
       environment: the environment.

@@ -36,7 +36,7 @@ _COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
 
 
 def _switches() -> int:
-    """Returns how often this thread has given up the processor to wait; 0 where unknown."""
+    """Return how often this thread has given up the processor to wait; 0 where unknown."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if _COUNTS_SWITCHES else 0
 
 
@@ -56,7 +56,7 @@ class Waits:
         self._may_have = may_have
 
     def found(self) -> None:
-        """Takes note that rows wait."""
+        """Take note that rows wait."""
         self.has_threads = self._may_have
 
 
@@ -79,7 +79,7 @@ class Turns:
         self._waited = 0
 
     def make(self, row: int, make: Callable[[Any], dm_env.Environment], settings: Any) -> Any:
-        """Makes the environment of a row in its thread.
+        """Make the environment of a row in its thread.
 
         Args:
           row: its index.
@@ -170,6 +170,6 @@ class Turns:
         return failures
 
     def close(self) -> None:
-        """Ends the threads, after the environments were closed."""
+        """End the threads, after the environments were closed."""
         for owner in self._owners:
             owner.end()

@@ -36,23 +36,23 @@ class Infos(Protocol):
     name: str
 
     def of(self, count: int) -> Infos:
-        """Returns the infos of so many rows, in the same form, which have said nothing yet."""
+        """Return the infos of so many rows, in the same form, which have said nothing yet."""
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Returns the text, and the errors of rows whose infos cannot be sent; begins anew.
+        """Return the text, and the errors of rows whose infos cannot be sent; begin anew.
 
         Args:
           both: the rows whose sequence was terminated and truncated.
         """
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Returns what rows have said, each with its index, and their errors; begins anew.
+        """Return what rows have said, each with its index, and their errors; begin anew.
 
         It is for `put_taken` of others in this form, which may be in another process.
         """
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Takes what a row has said, in the order in which that was taken."""
+        """Take what a row has said, in the order in which that was taken."""
 
 
 class Offers(Protocol):
@@ -61,7 +61,7 @@ class Offers(Protocol):
     def properties(
         self, environments: Sequence[dm_env.Environment]
     ) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions of their values, by key.
+        """Return functions of their values, by key.
 
         Args:
           environments: those of all rows, or what stands for them; see `in_thread_of`.
@@ -74,7 +74,7 @@ class Offers(Protocol):
         callable_names: Sequence[str],
         settable_names: Sequence[str],
     ) -> None:
-        """Adds properties with which clients call and set what is allowed in the rows."""
+        """Add properties with which clients call and set what is allowed in the rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,21 +181,21 @@ class Rows:
         return True
 
     def actions(self, action: Any) -> Any:
-        """Returns actions [N, ...] in the form in which `step` takes them."""
+        """Return actions [N, ...] in the form in which `step` takes them."""
         raise NotImplementedError
 
     def begin(self, index: int, environment: Any) -> None:
-        """Begins a sequence. What this raises leaves the row as it was."""
+        """Begin a sequence. What this raises leaves the row as it was."""
         raise NotImplementedError
 
     def step(self, index: int, environment: Any, actions: Any) -> None:
-        """Takes a step, or begins a sequence if none is running; as `begin`."""
+        """Take a step, or begin a sequence if none is running; as `begin`."""
         raise NotImplementedError
 
     def timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str]
     ) -> dm_env.TimeStep:
-        """Returns the TimeStep of all rows, whose arrays may be overwritten by the next one.
+        """Return the TimeStep of all rows, whose arrays may be overwritten by the next one.
 
         Args:
           kind: its type.
@@ -238,7 +238,7 @@ class EnvironmentRows(Rows):
         ]
 
     def actions(self, action: Any) -> list[Any]:
-        """Returns the arrays [N, ...] of actions, in the order of their names.
+        """Return the arrays [N, ...] of actions, in the order of their names.
 
         A default action is the same for all rows, and has no rows itself.
         """
@@ -249,7 +249,7 @@ class EnvironmentRows(Rows):
         ]
 
     def begin(self, index: int, environment: dm_env.Environment) -> None:
-        """Begins a sequence; what this raises leaves the row as it was."""
+        """Begin a sequence; what this raises leaves the row as it was."""
         self._kinds[index] = _LAST  # If this fails, the next step begins a sequence.
         timestep = environment.reset()
         try:
@@ -260,7 +260,7 @@ class EnvironmentRows(Rows):
         self.has_begun[index] = True
 
     def step(self, index: int, environment: dm_env.Environment, actions: list[Any]) -> None:
-        """Takes a step, or begins a sequence if none is running; as `begin`."""
+        """Take a step, or begin a sequence if none is running; as `begin`."""
         if self._kinds[index] is _LAST:
             self.begin(index, environment)
             return
@@ -275,7 +275,7 @@ class EnvironmentRows(Rows):
             raise
 
     def _put(self, index: int, timestep: dm_env.TimeStep, kind: dm_env.StepType) -> None:
-        """Puts the TimeStep of an environment into its row.
+        """Put the TimeStep of an environment into its row.
 
         Raises:
           RuntimeError: a value does not conform to its spec; the row is as it was.
@@ -310,7 +310,7 @@ class EnvironmentRows(Rows):
 
 
 def batched(structure: Any, count: int) -> Any:
-    """Returns a structure of the specs of one row as that of `count` rows.
+    """Return a structure of the specs of one row as that of `count` rows.
 
     Raises:
       SpecError: a spec is of variable length.
@@ -333,7 +333,7 @@ def batched(structure: Any, count: int) -> Any:
 
 
 def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]) -> Any:
-    """Makes the rows of a structure of specs.
+    """Make the rows of a structure of specs.
 
     Args:
       structure: the specs of one row; None for none.
@@ -358,7 +358,7 @@ def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]
 def observation_specs(
     observation: Any, count: int, infos: str | None, has_row_errors: bool = True
 ) -> dict[str, Any]:
-    """Returns the specs of the observations of a batch.
+    """Return the specs of the observations of a batch.
 
     Args:
       observation: those of the rows, [N, ...] each.
@@ -380,7 +380,7 @@ def observation_specs(
 
 
 def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, Any]:
-    """Returns a structure as a mapping, in which other names find a place.
+    """Return a structure as a mapping, in which other names find a place.
 
     Args:
       structure: of specs or values.

@@ -123,11 +123,11 @@ class Server:
         return self.stats().agents
 
     def stats(self) -> ServerStats:
-        """Returns what the server has done, and what there is now."""
+        """Return what the server has done, and what there is now."""
         return self._serving.stats()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops.
+        """Wait until the server stops.
 
         With `thread="main"`, all calls of environments are made in the thread that waits, and only
         while it does.
@@ -147,7 +147,7 @@ class Server:
         return self._serving.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
-        """Stops serving and closes the worlds; a second call does nothing.
+        """Stop serving and close the worlds; a second call does nothing.
 
         Args:
           grace: seconds after which streams that are still open are cancelled.
@@ -192,7 +192,7 @@ def serve(
     properties: Properties | None = None,
     **keywords: Unpack[HostKeywords],
 ) -> Server:
-    """Serves environments to dm_env_rpc clients.
+    """Serve environments to dm_env_rpc clients.
 
     Each CreateWorld creates a new world: a dm_env.Environment, for one agent at a time, or a
     `Game`, for several agents.
@@ -246,7 +246,7 @@ def serve(
 def try_out(
     environment: Hosted, settings: Mapping[str, Any], conversion: Conversion = AS_DECLARED
 ) -> None:
-    """Makes a world as for a client, and closes it.
+    """Make a world as for a client, and close it.
 
     Args:
       environment: as for `serve`.

@@ -80,7 +80,7 @@ class Session(ServerStream):
         self._world_name = ""
 
     def answer(self, message: bytes) -> bytes:
-        """Returns the answer to a request; the stream ends if it cannot be parsed."""
+        """Return the answer to a request; the stream ends if it cannot be parsed."""
         codec = self._codec
         if codec is not None:
             asked = codec.known.get(message) or codec.decode(message)
@@ -107,7 +107,7 @@ class Session(ServerStream):
             return self.handle(request).SerializeToString()
 
     def _require_thread(self, request: dm_env_rpc_pb2.EnvironmentRequest) -> None:
-        """Checks, before anything is done, that this owner may execute a request.
+        """Check, before anything is done, that this owner may execute a request.
 
         Raises:
           ElsewhereError: it may have to wait, or the request is about a world of another owner.
@@ -127,7 +127,7 @@ class Session(ServerStream):
             owner_threads.require_no_owner()
 
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
-        """Executes a step that needs no messages; the same as `_step` in all other respects.
+        """Execute a step that needs no messages; the same as `_step` in all other respects.
 
         There is a codec while an agent is joined, and then a step is always allowed.
         """
@@ -164,7 +164,7 @@ class Session(ServerStream):
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
     ) -> dm_env_rpc_pb2.EnvironmentResponse:
-        """Executes a request and returns its answer; an exception becomes an error Status."""
+        """Execute a request and return its answer; an exception becomes an error Status."""
         response = dm_env_rpc_pb2.EnvironmentResponse()
         field = request.WhichOneof("payload")
         try:
@@ -195,7 +195,7 @@ class Session(ServerStream):
         return dm_env_rpc_pb2.EnvironmentResponse(error=self._failed(field, error))
 
     def _failed(self, field: str, error: Exception) -> status_pb2.Status:
-        """Returns the Status for an exception."""
+        """Return the Status for an exception."""
         # What is refused may be a part of the text, and may be large.
         size = self._limits.error_bytes
         refusal = refusal_of(error)
@@ -219,7 +219,7 @@ class Session(ServerStream):
         return status
 
     def close(self) -> None:
-        """Ends the session: if an agent is joined, it leaves its world; its worlds become idle."""
+        """End the session: if an agent is joined, it leaves its world; its worlds become idle."""
         if self._agent is not None:
             try:
                 self._leave()
@@ -328,7 +328,7 @@ class Session(ServerStream):
         return answer
 
     def _world_named(self, request: Any) -> str:
-        """Returns the name of a world in a request; RequestError if it is too long."""
+        """Return the name of a world in a request; RequestError if it is too long."""
         name: str = request.world_name
         with in_request():
             self._limits.check_name(name, "the world name")
@@ -360,7 +360,7 @@ class Session(ServerStream):
             self._worlds.left(self._world_name)
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpacks settings; RequestError if one is invalid, or they would take too much memory."""
+        """Unpack settings; RequestError if one is invalid, or they would take too much memory."""
         budget = Budget(self._limits)
         unpacked = {}
         with in_request():

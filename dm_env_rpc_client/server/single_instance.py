@@ -54,7 +54,7 @@ class Instance:
         self._is_lent = self._is_ending = False
 
     def take(self, conversion: Conversion) -> None:
-        """Takes how the environment is converted.
+        """Take how the environment is converted.
 
         Raises:
           SpecError: it is a batch, and something is missing.
@@ -68,7 +68,7 @@ class Instance:
         owner.hold()
 
     def construct(self, settings: Mapping[str, Any], report: Report = unreported) -> Any:
-        """Returns what a world is made of, as `construction.construct` does for a factory.
+        """Return what a world is made of, as `construction.construct` does for a factory.
 
         Called in the thread of the owner.
 
@@ -98,7 +98,7 @@ class Instance:
             raise
 
     def refuse(self, settings: Mapping[str, Any]) -> Any:
-        """Raises RequestError for settings: there is no other environment to make with them."""
+        """Raise RequestError for settings: there is no other environment to make with them."""
         own = ", ".join(map(repr, self._reset_settings))
         name = next((name for name in settings if name != NUM_ENVS), NUM_ENVS)
         raise RequestError.invalid(
@@ -108,7 +108,7 @@ class Instance:
         )
 
     def close(self) -> bool:
-        """Closes the environment; returns whether it did.
+        """Close the environment; return whether it did.
 
         If a world still has it, since a step has not ended, it is closed when that gives it back.
 
@@ -123,7 +123,7 @@ class Instance:
         return True
 
     def abandon(self) -> None:
-        """Ends the thread, and leaves the environment open."""
+        """End the thread, and leave the environment open."""
         self.owner.end()
 
     # The owner's thread does what follows.

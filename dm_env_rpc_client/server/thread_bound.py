@@ -21,7 +21,7 @@ from dm_env_rpc_client.system.owner_threads import Owner
 
 
 def _forwarded(name: str) -> Callable[..., Any]:
-    """Returns a method that has the owner call the method of this name."""
+    """Return a method that has the owner call the method of this name."""
 
     def method(self: Any, *arguments: Any) -> Any:
         return self._owner.call(methodcaller(name, *arguments), self._owned)
@@ -78,7 +78,7 @@ class OwnedEnvironment(dm_env.Environment, StandIn):
         return self._owner.call(function, self._owned, *arguments)
 
     def owned_properties(self, allowed: tuple[Sequence[str], Sequence[str]]) -> Properties | None:
-        """Returns the properties of the environment; see `properties_of`."""
+        """Return the properties of the environment; see `properties_of`."""
         found = self._owner.call(properties_of, self._owned, allowed)
         return None if found is None else OwnedProperties(found, self._owner)
 
@@ -144,7 +144,7 @@ class OwnedGame(Game):
     def advance(
         self, actions: Mapping[Player, Any] | None, players: Sequence[Player]
     ) -> list[dm_env.TimeStep | None]:
-        """Takes a step, or begins a sequence if there are no actions at all, in one call.
+        """Take a step, or begin a sequence if there are no actions at all, in one call.
 
         Args:
           actions: as of `Game.step`; empty to leave the game as it is; None to begin a sequence.

@@ -42,7 +42,7 @@ class Caller:
             threading.Thread(target=_notify, args=(condition,), daemon=True).start()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Waits as the function `wait`, in the thread of this client's request."""
+        """Wait as the function `wait`, in the thread of this client's request."""
         with self._lock:
             if self._is_gone:
                 raise CallerGoneError

@@ -61,7 +61,7 @@ def variables(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a child whose standard input is its lifeline.
+    """Start a child whose standard input is its lifeline.
 
     Args:
       command: a program that calls `Parent.from_start`; gets this process's id as its last
@@ -74,7 +74,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 def start_supervised(
     command: Sequence[str], folder: str = "", **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Starts a supervisor of any command, in a session of its own.
+    """Start a supervisor of any command, in a session of its own.
 
     When the command ends, or the parent does, the supervisor ends everything in the process
     group of the command, removes the folder, and ends as the command did: with its exit code or
@@ -132,7 +132,7 @@ def let_go(process: subprocess.Popen[bytes]) -> bool:
 
 
 def how_it_ended(code: int) -> str:
-    """Returns how a process ended, for a message.
+    """Return how a process ended, for a message.
 
     Args:
       code: its exit code; negative if a signal ended it.
@@ -166,7 +166,7 @@ class Parent:
 
     @classmethod
     def from_start(cls) -> Parent:
-        """Returns the process that called `start`.
+        """Return the process that called `start`.
 
         Call it once: it takes the process id from `sys.argv`, and the lifeline from standard
         input, which is empty from then on.
@@ -179,14 +179,14 @@ class Parent:
 
     @classmethod
     def from_multiprocessing(cls) -> Parent:
-        """Returns the process that started this one by `multiprocessing`, with "spawn"."""
+        """Return the process that started this one by `multiprocessing`, with "spawn"."""
         parent = multiprocessing.parent_process()
         assert parent is not None
         assert parent.pid is not None
         return cls(parent.pid, parent.sentinel)
 
     def wait(self) -> None:
-        """Blocks until the parent has ended or has let this child go."""
+        """Block until the parent has ended or has let this child go."""
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
         while os.getppid() == self.pid and not poll.poll(CHECK_SECONDS * 1000):
@@ -194,7 +194,7 @@ class Parent:
 
 
 def exit_with(parent: Parent, grace: float = 0.0, end: Callable[[], object] = lambda: None) -> None:
-    """Makes this process exit, with code 1, after its parent has ended.
+    """Make this process exit, with code 1, after its parent has ended.
 
     Args:
       parent: the parent.
@@ -267,12 +267,12 @@ class Guard:
         os.close(reading)
 
     def tell(self, what: bytes) -> None:
-        """Tells the guard what it has to know; also from a child, between fork and exec."""
+        """Tell the guard what it has to know; also from a child, between fork and exec."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
 
     def dismiss(self) -> None:
-        """Ends the guard: there is nothing left to clean up."""
+        """End the guard: there is nothing left to clean up."""
         self.tell(_DISMISSED)
         os.close(self._pipe)
         os.waitpid(self._pid, 0)
@@ -301,7 +301,7 @@ def _guard(reading: int, clean_up: Callable[[bytes], object]) -> NoReturn:
 def supervise(
     command: Sequence[str], parent: Parent, grace: float = GRACE_SECONDS, folder: str = ""
 ) -> int:
-    """Runs a command until it or the parent ends, and ends its whole process group.
+    """Run a command until it or the parent ends, and end its whole process group.
 
     Args:
       command: the program and its arguments.
@@ -351,7 +351,7 @@ def supervise(
 
 
 def bound_output() -> None:
-    """Frees the disk space of all but the end of the file that standard output is, for ever.
+    """Free the disk space of all but the end of the file that standard output is, for ever.
 
     The file keeps its size, with a hole at the beginning: fallocate(2). It returns at once if
     standard output is no file, or where there are no holes.
@@ -372,7 +372,7 @@ def bound_output() -> None:
 
 
 def _end_orphans(group: int, grace: float) -> None:
-    """Ends a process group whose supervisor was killed."""
+    """End a process group whose supervisor was killed."""
     _ask_to_end(group)
     deadline = time.monotonic() + grace
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -46,7 +46,7 @@ AS_DECLARED = Conversion()
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
-    """Returns an environment of Gymnasium or PettingZoo in the form in which it is served.
+    """Return an environment of Gymnasium or PettingZoo in the form in which it is served.
 
     Args:
       made: what a factory returned.
@@ -68,7 +68,7 @@ def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
 
 
 def check(made: Any, conversion: Conversion) -> None:
-    """Raises SpecError or TypeError if an environment is a batch, and something is missing.
+    """Raise SpecError or TypeError if an environment is a batch, and something is missing.
 
     Args:
       made: any environment.
@@ -113,7 +113,7 @@ def _converter(made: Any) -> str | None:
 
 
 def row_count(made: Any) -> int | None:
-    """Returns the number of rows that an environment says it has; None if it says nothing."""
+    """Return the number of rows that an environment says it has; None if it says nothing."""
     for owner, name in ((made, "num_envs"), (getattr(made, "unwrapped", made), "_num_envs")):
         count = getattr(owner, name, None)
         if isinstance(count, int | np.integer):
@@ -130,7 +130,7 @@ def _is_vector(made: Any) -> bool:
 
 
 def _first_axes(space: Any) -> list[int | None]:
-    """Returns the sizes of the first axis of each array of a space; None where it has none."""
+    """Return the sizes of the first axis of each array of a space; None where it has none."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         own = parts.values() if isinstance(parts, Mapping) else parts
@@ -177,7 +177,7 @@ _RETURN = {
 
 
 def check_time_step(environment: Any, method: str, returned: Any) -> None:
-    """Raises TypeError if a value is no TimeStep.
+    """Raise TypeError if a value is no TimeStep.
 
     Args:
       environment: what returned it, an environment or a game.
@@ -200,7 +200,7 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
 def explain_unpacking(
     error: Exception, environment: Any, method: str, expected: str, library: str
 ) -> None:
-    """Raises TypeError if an error is that of unpacking what a method returned.
+    """Raise TypeError if an error is that of unpacking what a method returned.
 
     Args:
       error: what calling the method and unpacking raised, here or in a wrapper of a library.
@@ -218,7 +218,7 @@ def explain_unpacking(
 
 
 def class_name(environment: Any) -> str:
-    """Returns the name of the class that the author of an environment has written.
+    """Return the name of the class that the author of an environment has written.
 
     Args:
       environment: an environment or a game. One that stands for another has that name as its
@@ -228,7 +228,7 @@ def class_name(environment: Any) -> str:
 
 
 def described(value: Any) -> str:
-    """Returns what a value is, in a few words: "None", "a tuple of 5 values", "a float"."""
+    """Return what a value is, in a few words: "None", "a tuple of 5 values", "a float"."""
     if value is None:
         return "None"
     if isinstance(value, type):

@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Function]:
-    """Returns a decorator that shows the fields of a dataclass as keyword arguments.
+    """Return a decorator that shows the fields of a dataclass as keyword arguments.
 
     The decorator sets `__signature__` and returns the function itself. Arguments that the function
     spells out stay in its signature, keywords behind those of the dataclass. In the docstring,
@@ -46,7 +46,7 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
 
 
 def attribute_texts(documented: type) -> dict[str, str]:
-    """Returns what the docstring of a class says about its attributes, by name, each in a line."""
+    """Return what the docstring of a class says about its attributes, by name, each in a line."""
     return {name: " ".join(entry.split()[1:]) for name, entry in _entries(documented).items()}
 
 
@@ -67,7 +67,7 @@ def _with_fields(function: Callable[..., Any], options: type, own: Collection[st
 
 
 def check_keywords(function: Callable[..., Any], given: Iterable[str]) -> None:
-    """Raises TypeError, as Python does, if a function has no such keyword, with a hint.
+    """Raise TypeError, as Python does, if a function has no such keyword, with a hint.
 
     Args:
       function: one that `takes` has decorated.

@@ -47,12 +47,12 @@ class Kept:
 
 
 def make_lock() -> threading.Lock:
-    """Returns a lock, as `threading.Lock`."""
+    """Return a lock, as `threading.Lock`."""
     return cast("threading.Lock", _kept(threading.Lock()))
 
 
 def make_rlock() -> threading.RLock:
-    """Returns a lock that its thread may take again, as `threading.RLock`."""
+    """Return a lock that its thread may take again, as `threading.RLock`."""
     return cast("threading.RLock", _kept(threading.RLock()))
 
 
@@ -61,7 +61,7 @@ def _kept(lock: Any) -> Any:
 
 
 def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
-    """Takes a lock if it is free, so that a KeyboardInterrupt cannot leave it locked.
+    """Take a lock if it is free, so that a KeyboardInterrupt cannot leave it locked.
 
     `with` does that for a lock that is waited for without a limit. Otherwise an interrupt can come
     between the call of `acquire` and the `try` behind it. Here the taking and the note of it are
@@ -85,7 +85,7 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
 
 
 def run(lock: threading.Lock, action: Callable[[], object], seconds: float = 0.0) -> None:
-    """Calls a function with a lock, unless the lock is not free in time.
+    """Call a function with a lock, unless the lock is not free in time.
 
     Args:
       lock: the lock, which an interrupt does not leave locked.

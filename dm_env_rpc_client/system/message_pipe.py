@@ -44,21 +44,21 @@ class MessagePipe:
 
     @classmethod
     def pair(cls) -> tuple[MessagePipe, MessagePipe]:
-        """Returns both ends of a new pipe."""
+        """Return both ends of a new pipe."""
         mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(mine), cls(other)
 
     @classmethod
     def of(cls, descriptor: int) -> MessagePipe:
-        """Returns the end that a descriptor belongs to."""
+        """Return the end that a descriptor belongs to."""
         return cls(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:
-        """Returns the descriptor; -1 if it is closed."""
+        """Return the descriptor; -1 if it is closed."""
         return self._socket.fileno()
 
     def send(self, *parts: bytes, descriptor: int | None = None) -> None:
-        """Sends a message; waits until the socket takes it.
+        """Send a message; wait until the socket takes it.
 
         Args:
           *parts: what the message consists of.
@@ -79,7 +79,7 @@ class MessagePipe:
                 self._socket.sendall(memoryview(b"".join(buffers))[sent:])
 
     def receive(self) -> Received:
-        """Waits for a message.
+        """Wait for a message.
 
         Raises:
           EOFError: the other end is closed.
@@ -112,7 +112,7 @@ class MessagePipe:
         return Received(message, descriptors[0] if descriptors else None)
 
     def wait(self, seconds: float) -> bool:
-        """Waits until there is something to receive; returns whether there is."""
+        """Wait until there is something to receive; return whether there is."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
@@ -126,14 +126,14 @@ class MessagePipe:
         return bool(poll.poll(0))
 
     def shut_down(self) -> None:
-        """Ends the pipe for both; who sends or receives at the moment gets an error."""
+        """End the pipe for both; who sends or receive at the moment gets an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes this end; a second call does nothing."""
+        """Close this end; a second call does nothing."""
         self._socket.close()
 
     def after_fork_in_child(self) -> None:
-        """Closes the copy of a forked child."""
+        """Close the copy of a forked child."""
         self.close()

@@ -132,15 +132,15 @@ class Owner:
         self._put(Call(function, arguments))
 
     def hold(self) -> None:
-        """Counts an object that belongs to it."""
+        """Count an object that belongs to it."""
         self.holds += 1
 
     def release(self) -> None:
-        """Counts one less. Called in its thread."""
+        """Count one less. Called in its thread."""
         self.holds -= 1
 
     def end(self) -> None:
-        """Ends the thread after the calls that wait; returns at once."""
+        """End the thread after the calls that wait; return at once."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
@@ -171,7 +171,7 @@ class Owner:
             self.release()
 
     def run_waiting(self, run: Callable[[Callable[[], None]], None]) -> None:
-        """Does the calls that wait, while the thread is `listening`.
+        """Do the calls that wait, while the thread is `listening`.
 
         Args:
           run: called with each call; what it raises leaves the others where they are.
@@ -187,7 +187,7 @@ class Owner:
             run(call.run)
 
     def after_fork_in_child(self) -> None:
-        """Takes note that there is no such thread; called in a forked child."""
+        """Take note that there is no such thread; called in a forked child."""
         self._lock = make_rlock()
         self._ident, self._is_over, self._bell = None, True, None
         _local.owner = None
@@ -266,7 +266,7 @@ class MainOwner(Owner):
     may_lead = False
 
     def claim(self) -> None:
-        """Makes this thread the owner.
+        """Make this thread the owner.
 
         Raises:
           RuntimeError: something belongs to another thread.
@@ -289,7 +289,7 @@ class MainOwner(Owner):
             self._ident = former
 
     def work_until(self, is_over: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Does calls in this thread, which becomes the owner.
+        """Do calls in this thread, which becomes the owner.
 
         A signal that comes during a call is taken note of, and handled after it; a second one
         at once.
@@ -332,7 +332,7 @@ class MainOwner(Owner):
             self.put(_nothing)
 
     def aside(self, function: Callable[[], _T]) -> _T:
-        """Calls a function that needs this owner, and is no part of it.
+        """Call a function that needs this owner, and is no part of it.
 
         If this thread is the owner, or there is none yet, another thread calls the function, and
         this one does meanwhile what it asks.
@@ -379,7 +379,7 @@ class Call:
         self._is_done.acquire()
 
     def run(self) -> None:
-        """Makes the call, and keeps what came of it."""
+        """Make the call, and keep what came of it."""
         if self._has_begun is not None and self._is_taken is not None:
             if not self._is_taken.acquire(blocking=False):
                 return
@@ -396,7 +396,7 @@ class Call:
         return not self._is_done.locked()
 
     def wait_begun(self, seconds: float) -> bool:
-        """Waits until the thread has come to a call of `Owner.begin`; returns whether it has."""
+        """Wait until the thread has come to a call of `Owner.begin`; return whether it has."""
         assert self._has_begun is not None, "made by `begin`"
         return self._has_begun.wait(seconds)
 
@@ -406,7 +406,7 @@ class Call:
         return self._is_taken.acquire(blocking=False)
 
     def result(self) -> Any:
-        """Waits for the end of the call, and returns or raises what came of it; called once."""
+        """Wait for the end of the call, and return or raise what came of it; called once."""
         self._is_done.acquire()
         # The traceback of the error refers to the call, and to this frame.
         error, self._error = self._error, None
@@ -426,12 +426,12 @@ _local = _Local()
 
 
 def current() -> Owner | None:
-    """Returns the owner whose thread this is; None if it is no owner's."""
+    """Return the owner whose thread this is; None if it is no owner's."""
     return _local.owner
 
 
 def require_no_owner() -> None:
-    """Raises ElsewhereError if this is the thread of an owner, before that would have to wait."""
+    """Raise ElsewhereError if this is the thread of an owner, before that would have to wait."""
     if _local.owner is not None:
         raise ElsewhereError
 

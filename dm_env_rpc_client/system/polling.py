@@ -53,7 +53,7 @@ class SelfPipe:
         self._is_closed = False
 
     def fileno(self) -> int:
-        """Returns the descriptor, readable from the first `notify` to the next `drain`.
+        """Return the descriptor, readable from the first `notify` to the next `drain`.
 
         A new descriptor is readable at once, because `notify` may have been called before it
         was opened. -1 if the pipe is closed.
@@ -69,7 +69,7 @@ class SelfPipe:
             return self._ends[0]
 
     def notify(self) -> None:
-        """Makes the descriptor readable."""
+        """Make the descriptor readable."""
         if self._ends is None:
             return
         with self._lock:
@@ -80,7 +80,7 @@ class SelfPipe:
                     pass  # The pipe is full, so it is readable already.
 
     def drain(self) -> None:
-        """Makes the descriptor unreadable; call it before checking the queue."""
+        """Make the descriptor unreadable; call it before checking the queue."""
         if self._ends is None:
             return
         with self._lock:
@@ -91,12 +91,12 @@ class SelfPipe:
                     pass  # The pipe is empty already.
 
     def abandon(self) -> None:
-        """Closes a forked child's copy of the descriptors."""
+        """Close a forked child's copy of the descriptors."""
         self._lock = make_lock()
         self.close()
 
     def close(self) -> None:
-        """Closes the descriptor; a second call does nothing."""
+        """Close the descriptor; a second call does nothing."""
         with self._lock:
             ends, self._ends = self._ends, None
             self._is_closed = True
@@ -105,7 +105,7 @@ class SelfPipe:
 
 
 def why_no_epoll() -> str:
-    """Returns what is needed for epoll, after the word "takes"."""
+    """Return what is needed for epoll, after the word "takes"."""
     if not sys.platform.startswith("linux"):
         return "Linux"
     return (
@@ -161,7 +161,7 @@ class BusyWait:
     def spin(
         self, look: Callable[[_Argument], _Found | None], argument: _Argument
     ) -> _Found | None:
-        """Calls `look` until it returns something, for up to `SPIN_SECONDS`, or not at all.
+        """Call `look` until it returns something, for up to `SPIN_SECONDS`, or not at all.
 
         Args:
           look: looks once, without waiting.
@@ -239,7 +239,7 @@ def at_work() -> Iterator[None]:
 
 
 def processors() -> int:
-    """Returns how many processors this process may use."""
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -44,7 +44,7 @@ def look_in_current_folder() -> None:
 
 
 def load_object(reference: str, what: str) -> Any:
-    """Imports the object that MODULE:NAME names.
+    """Import the object that MODULE:NAME names.
 
     Args:
       reference: MODULE:NAME.
@@ -73,7 +73,7 @@ def load_object(reference: str, what: str) -> Any:
 
 
 def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """Returns a function of the user's own whose errors name it as their cause.
+    """Return a function of the user's own whose errors name it as their cause.
 
     Args:
       function: a function that `load_object` returned.
@@ -97,7 +97,7 @@ def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def raised_by(error: BaseException) -> str:
-    """Describes an error and the place that raised it in one line, unlike a traceback."""
+    """Describe an error and the place that raised it in one line, unlike a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -125,7 +125,7 @@ class Source(NamedTuple):
 
 
 def find_source(reference: str, insecure: bool) -> Source:
-    """Finds the source that a text names.
+    """Find the source that a text names.
 
     Args:
       reference: catch, race, MODULE:FACTORY, gymnasium://ID, pettingzoo://FAMILY/NAME,
@@ -176,12 +176,12 @@ def _is_address(reference: str) -> SpecError:
 
 
 def _call(function: str, *arguments: Any, **settings: Any) -> Any:
-    """Calls a function that has a name, with settings; its module is imported by the first call."""
+    """Call a function that has a name, with settings; its module is imported by the first call."""
     return pkgutil.resolve_name(function)(*arguments, **settings)
 
 
 def _of_library(library: str, rest: str) -> Source:
-    """Returns an environment of a library; SpecError if that is not installed."""
+    """Return an environment of a library; SpecError if that is not installed."""
     _check_installed(library, library)
     names = rest.split("/", 1) if library == "dm_control" else [rest]
     if library == "dm_control" and not (len(names) == 2 and all(names)):

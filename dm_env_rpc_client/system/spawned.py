@@ -52,11 +52,11 @@ class SpawnedChild:
         return self._process.is_alive()
 
     def kill(self) -> None:
-        """Kills the process, if it still runs."""
+        """Kill the process, if it still runs."""
         self._process.kill()
 
     def wait(self, seconds: float | None = None) -> int:
-        """Waits until the process has ended, and returns its exit code, as `subprocess` does.
+        """Wait until the process has ended, and return its exit code, as `subprocess` does.
 
         Args:
           seconds: how long it may take, before it is killed; None for no limit.
@@ -70,7 +70,7 @@ class SpawnedChild:
         return code
 
     def close(self) -> None:
-        """Closes the pipe and frees the process, which has ended; it has no other use then."""
+        """Close the pipe and free the process, which has ended; it has no other use then."""
         self.pipe.close()
         self._process.close()
 

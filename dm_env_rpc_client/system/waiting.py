@@ -48,7 +48,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """Returns the deadline this many seconds from now; one that never passes for None."""
+        """Return the deadline this many seconds from now; one that never passes for None."""
         return cls(math.inf if seconds is None else time.monotonic() + seconds)
 
     @property
@@ -73,7 +73,7 @@ PART_SECONDS = 0.5
 
 
 def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
-    """Waits until `wait` returns True or the timeout has passed; returns which.
+    """Wait until `wait` returns True or the timeout has passed; return which.
 
     Args:
       wait: waits for at most the seconds that it is called with; returns whether it is over.
@@ -108,7 +108,7 @@ class InterruptibleCondition:
                 self._sleepers.pop().release()
 
     def wait_for(self, is_met: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Waits until `is_met`, which may be called again and again.
+        """Wait until `is_met`, which may be called again and again.
 
         Args:
           is_met: returns what is waited for.
@@ -146,12 +146,12 @@ class InterruptibleEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Sets it, and wakes all that wait; a second call does nothing."""
+        """Set it, and wake all that wait; a second call does nothing."""
         self._is_set = True
         self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is set, or `timeout` seconds; returns whether it is set."""
+        """Wait until it is set, or `timeout` seconds; return whether it is set."""
         return self._changed.wait_for(self.is_set, timeout)
 
 
@@ -204,7 +204,7 @@ MOST_THREADS = 64
 
 
 def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
-    """Does something for each item, for several at the same time, and waits for all.
+    """Do something for each item, for several at the same time, and wait for all.
 
     After an error, or an interrupt of the wait, no further item is begun. What `action` raises is
     raised here, the error of the first item if there are several.
@@ -248,7 +248,7 @@ def can_start_threads() -> bool:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-    """Calls a function in a thread of its own and waits for it, as `asyncio.to_thread` does."""
+    """Call a function in a thread of its own and wait for it, as `asyncio.to_thread` does."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
     call = functools.partial(contextvars.copy_context().run, function, *arguments, **named)
@@ -280,7 +280,7 @@ class _Work(Generic[Item]):
         self._action = action
 
     def run(self) -> None:
-        """Takes one item after the other."""
+        """Take one item after the other."""
         while True:
             try:
                 index, item = self.left.popleft()

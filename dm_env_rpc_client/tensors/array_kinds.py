@@ -62,7 +62,7 @@ NUMPY = ArrayKind("numpy")
 
 
 def check_names(arrays: Any, device: Any = None, more: Iterable[str] = ()) -> None:
-    """Raises SpecError if these cannot be arguments of `named`, or one of `more`."""
+    """Raise SpecError if these cannot be arguments of `named`, or one of `more`."""
     known = (*more, *NAMES)
     if arrays not in known:
         texts = ", ".join(map(repr, known))
@@ -72,7 +72,7 @@ def check_names(arrays: Any, device: Any = None, more: Iterable[str] = ()) -> No
 
 
 def named(arrays: str, device: Any = None) -> ArrayKind:
-    """Returns the kind that a caller asks for, and imports its library.
+    """Return the kind that a caller asks for, and import its library.
 
     Args:
       arrays: one of `NAMES`.
@@ -105,7 +105,7 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
 
 
 def kind_of(structure: Any) -> ArrayKind:
-    """Returns the kind of the first array of another library in a structure; NUMPY for none."""
+    """Return the kind of the first array of another library in a structure; NUMPY for none."""
     found = _found(structure, _library_of)
     if not found:
         return NUMPY
@@ -119,7 +119,7 @@ def kind_of(structure: Any) -> ArrayKind:
 
 
 def to_numpy(structure: Any, where: str) -> Any:
-    """Returns a structure with NumPy arrays in place of those of other libraries.
+    """Return a structure with NumPy arrays in place of those of other libraries.
 
     Args:
       structure: mappings, lists, tuples, named tuples and dataclasses; what else is in it stays.
@@ -151,7 +151,7 @@ def to_numpy(structure: Any, where: str) -> Any:
 
 
 def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
-    """Returns a structure with arrays of a kind in place of NumPy's arrays and scalars of numbers.
+    """Return a structure with arrays of a kind in place of NumPy's arrays and scalars of numbers.
 
     Args:
       structure: as for `to_numpy`. Arrays of texts stay as they are.
@@ -174,7 +174,7 @@ def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
 
 
 def _library_of(value: Any) -> str | None:
-    """Returns the library of an array; None for one of NumPy, and what is no array."""
+    """Return the library of an array; None for one of NumPy, and what is no array."""
     if type(value) in _PLAIN:
         return None
     for library, name in _ARRAYS:
@@ -192,7 +192,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _found(structure: Any, is_wanted: Callable[[Any], Any]) -> _Found:
-    """Returns the arrays of a structure, each with the keys and indices that lead to it."""
+    """Return the arrays of a structure, each with the keys and indices that lead to it."""
     found: _Found = []
 
     def collect(value: Any, path: tuple[Any, ...]) -> None:
@@ -209,7 +209,7 @@ def _found(structure: Any, is_wanted: Callable[[Any], Any]) -> _Found:
 def _rebuilt(
     value: Any, is_wanted: Callable[[Any], Any], arrays: Iterator[Any], level: int = 0
 ) -> Any:
-    """Returns a structure with the next arrays in the places where `_found` has found them."""
+    """Return a structure with the next arrays in the places where `_found` has found them."""
     if is_wanted(value):
         return next(arrays)
     parts = (structures.parts_of(value) if level < _MOST_LEVELS else None) or []
@@ -242,7 +242,7 @@ def _no_dtype(name: str, library: str, dtype: Any) -> SpecError:
 
 
 def _moved(arrays: Sequence[Any], move: Callable[[Iterator[Any]], Any]) -> list[Any]:
-    """Returns arrays that were moved as one block.
+    """Return arrays that were moved as one block.
 
     Args:
       arrays: of one library.

@@ -48,7 +48,7 @@ _WIDER = {
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Converts a value to an array without changing an element.
+    """Convert a value to an array without changing an element.
 
     Args:
       value: a number, bool, string, protobuf message, NumPy scalar or array, or nested
@@ -79,7 +79,7 @@ def as_array(value: Any, where: str) -> Array:
 
 
 def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
-    """Casts the result of `as_array` to `dtype`.
+    """Cast the result of `as_array` to `dtype`.
 
     Args:
       array: what `as_array` returned.
@@ -128,7 +128,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
-    """Returns the index of the first element that does not fit, and its name in errors.
+    """Return the index of the first element that does not fit, and its name in errors.
 
     Args:
       fits: whether each element fits, a bool or an array of bools; at least one does not.
@@ -164,7 +164,7 @@ def _unchanged(array: Array, cast: Array) -> Any:
 
 
 def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
-    """Returns the narrowest dtype of the protocol that represents every value of `dtype`.
+    """Return the narrowest dtype of the protocol that represents every value of `dtype`.
 
     Args:
       dtype: a bool, integer or float dtype of any byte order.
@@ -243,7 +243,7 @@ def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str
 
 
 def _from_elements(elements: list[Any], where: str) -> Array:
-    """Finds the kind that all elements have in common and returns a flat array of it."""
+    """Find the kind that all elements have in common and return a flat array of it."""
     if not elements:
         return np.empty(0, np.float64)
     types = set(map(type, elements))
@@ -285,7 +285,7 @@ def _integers(elements: list[Any], where: str) -> Array:
 
 
 def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:
-    """Converts floats, or floats and integers, to float64."""
+    """Convert floats, or floats and integers, to float64."""
     try:
         array: Array = np.array(elements, np.float64)
     except OverflowError as error:

@@ -34,7 +34,7 @@ VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
 
 
 def batch_spec(spec: specs.Array, count: int) -> specs.Array:
-    """Returns the spec of `count` values of a spec, as `Rows` holds them."""
+    """Return the spec of `count` values of a spec, as `Rows` holds them."""
     shape = (count, *spec.shape)
     if isinstance(spec, VARIABLE):
         return specs.Array((count,), object, spec.name)
@@ -48,7 +48,7 @@ def batch_spec(spec: specs.Array, count: int) -> specs.Array:
 def row_tensor_spec(
     tensor_spec: dm_env_rpc_pb2.TensorSpec, count: int
 ) -> dm_env_rpc_pb2.TensorSpec:
-    """Returns the spec of one row of values that are stacked along a first axis.
+    """Return the spec of one row of values that are stacked along a first axis.
 
     Args:
       tensor_spec: of all rows, [count, ...].
@@ -119,7 +119,7 @@ class Column:
             self.type = float if self.dtype == np.float64 else self.dtype.type
 
     def taken(self, value: Any) -> Any:
-        """Returns a value that an assignment puts into a row as it is, or rounded.
+        """Return a value that an assignment puts into a row as it is, or rounded.
 
         It is found out at once for most values; others are `fitted`, or refused as there.
         """
@@ -134,7 +134,7 @@ class Column:
         return self.fitted(value)
 
     def fitted(self, value: Any) -> Any:
-        """Returns a value in the dtype and shape of a row.
+        """Return a value in the dtype and shape of a row.
 
         Args:
           value: what an environment has returned.

@@ -68,7 +68,7 @@ class Change(NamedTuple):
 
 
 def few_values(spec: specs.Array, most: int) -> list[Any]:
-    """Returns the values of a scalar that has at most `most`; nothing for any other spec."""
+    """Return the values of a scalar that has at most `most`; nothing for any other spec."""
     if spec.shape:
         return []
     if spec.dtype.kind == "b":
@@ -81,7 +81,7 @@ def few_values(spec: specs.Array, most: int) -> list[Any]:
 
 
 def elements(spec: specs.Array, most: int) -> list[Element]:
-    """Returns the numbers of a bounded scalar, or of a vector of at most `most` of them."""
+    """Return the numbers of a bounded scalar, or of a vector of at most `most` of them."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
         return []
     if len(spec.shape) > 1 or (spec.shape and not 0 < spec.shape[0] <= most):
@@ -93,7 +93,7 @@ def elements(spec: specs.Array, most: int) -> list[Element]:
 
 
 def idle(spec: specs.Array) -> Any:
-    """Returns the value of an action that nobody changes: the middle one of three, or nearest to 0.
+    """Return the value of an action that nobody changes: the middle one of three, or nearest to 0.
 
     Three values are taken as back, stay and forth.
     """
@@ -110,7 +110,7 @@ def idle(spec: specs.Array) -> Any:
 
 
 def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
-    """Returns a function that checks values against a spec and converts them to its dtype.
+    """Return a function that checks values against a spec and converts them to its dtype.
 
     Args:
       spec: the spec.
@@ -145,7 +145,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
 def checked_action(
     action: Any, action_specs: Mapping[str, specs.Array], where: str = ""
 ) -> dict[str, Any]:
-    """Returns the values of an action, or of a part of one, by flat name.
+    """Return the values of an action, or of a part of one, by flat name.
 
     Args:
       action: values, nested or by flat name.
@@ -172,7 +172,7 @@ _NAMED = re.compile(r"(?P<name>.*?)(?P<index>(\[\d+\])*)", re.S)
 def checked_change(
     named: str, value: Any, action_specs: Mapping[str, specs.Array], where: str
 ) -> Change:
-    """Returns the change that sets one value of an action.
+    """Return the change that sets one value of an action.
 
     Args:
       named: the flat name, perhaps with the index of an element, such as "arm.torque[0]"; "" for
@@ -214,7 +214,7 @@ def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> spec
 
 
 def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-    """Returns values by flat name after changes, a later one of which overrides an earlier one."""
+    """Return values by flat name after changes, a later one of which overrides an earlier one."""
     arrays = dict(values)
     for change in changes:
         if change.at is ...:
@@ -227,7 +227,7 @@ def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, A
 
 
 def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, list[Change]]:
-    """Returns keys for actions, derived from their specs.
+    """Return keys for actions, derived from their specs.
 
     The arrows, then a and d, s and w set the two ends of numbers: of bounded floats, and of
     integers with two or three values. Four or five values are directions if the arrows are free.
@@ -291,23 +291,23 @@ class Keys:
         self._tapped: collections.deque[str] = collections.deque()
 
     def press(self, key: str, repeated: bool = False) -> None:
-        """Notes that a key is down; `repeated` if it was down before."""
+        """Note that a key is down; `repeated` if it was down before."""
         if not repeated:
             self._tapped.append(key)
             self._held.pop(key, None)
         self._held[key] = None
 
     def release(self, key: str) -> None:
-        """Notes that a key is up."""
+        """Note that a key is up."""
         self._held.pop(key, None)
 
     def take(self) -> list[Change]:
-        """Returns the changes of the next step."""
+        """Return the changes of the next step."""
         down = [self._tapped.popleft() for _ in range(len(self._tapped))]
         return [change for key in (*down, *self._held) for change in self.changes[key]]
 
     def legend(self) -> list[tuple[str, str]]:
-        """Returns the keys, and the text of what each sets."""
+        """Return the keys, and the text of what each sets."""
         return [
             (key, shorten(", ".join(map(str, changes)), 60))
             for key, changes in self.changes.items()

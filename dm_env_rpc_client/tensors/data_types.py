@@ -13,7 +13,7 @@ from dm_env_rpc_client.tensors.codecs import Codec, PayloadMessage, codec_for, c
 
 
 def data_type_to_np_type(dm_env_rpc_dtype: dm_env_rpc_pb2.DataType | int) -> np.dtype[Any]:
-    """Returns the NumPy dtype of a DataType.
+    """Return the NumPy dtype of a DataType.
 
     Args:
       dm_env_rpc_dtype: a DataType of the protocol, such as `dm_env_rpc_pb2.FLOAT`.
@@ -31,7 +31,7 @@ def data_type_to_np_type(dm_env_rpc_dtype: dm_env_rpc_pb2.DataType | int) -> np.
 
 
 def np_type_to_data_type(np_type: npt.DTypeLike) -> dm_env_rpc_pb2.DataType:
-    """Returns the DataType of a NumPy dtype; the reverse of `data_type_to_np_type`.
+    """Return the DataType of a NumPy dtype; the reverse of `data_type_to_np_type`.
 
     Args:
       np_type: what `np.dtype` takes, such as `np.float32`.
@@ -45,7 +45,7 @@ def np_type_to_data_type(np_type: npt.DTypeLike) -> dm_env_rpc_pb2.DataType:
 
 
 def get_tensor_type(tensor_proto: PayloadMessage) -> np.dtype[Any]:
-    """Returns the NumPy dtype of a Tensor message.
+    """Return the NumPy dtype of a Tensor message.
 
     Args:
       tensor_proto: the message.

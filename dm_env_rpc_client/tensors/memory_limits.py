@@ -87,7 +87,7 @@ class Limits:
             )
 
     def check_name(self, name: str, where: str) -> None:
-        """Raises SpecError if a received name is too long.
+        """Raise SpecError if a received name is too long.
 
         Args:
           name: the name.
@@ -126,7 +126,7 @@ class Budget:
         self._fields = 2 * limits.messages + 8 * limits.specs
 
     def check_name_size(self, size: int, where: str) -> None:
-        """Raises SpecError if a name of `size` bytes is too long."""
+        """Raise SpecError if a name of `size` bytes is too long."""
         if size > self._limits.name_bytes:
             raise SpecError(
                 f"{where}: the message holds a name of {size} bytes; at most "
@@ -134,7 +134,7 @@ class Budget:
             )
 
     def expand(self, size: int, where: str) -> None:
-        """Charges `size` bytes of memory beyond those of the message; SpecError if over."""
+        """Charge `size` bytes of memory beyond those of the message; SpecError if over."""
         self._expanded -= size
         if self._expanded < 0:
             limit = self._limits.expanded_bytes
@@ -144,38 +144,38 @@ class Budget:
             )
 
     def take_strings(self, count: int, where: str) -> None:
-        """Charges strings; SpecError if there are too many."""
+        """Charge strings; SpecError if there are too many."""
         self._strings -= count
         if self._strings < 0:
             raise _too_many(where, self._limits.strings, "strings", "strings")
 
     def take_messages(self, count: int, where: str) -> None:
-        """Charges messages in tensors and in details of errors; SpecError if over."""
+        """Charge messages in tensors and in details of errors; SpecError if over."""
         self._messages -= count
         if self._messages < 0:
             raise _too_many(where, self._limits.messages, "protobuf messages", "messages")
 
     def take_entries(self, count: int, where: str) -> None:
-        """Charges actions, observations or settings; SpecError if there are too many."""
+        """Charge actions, observations or settings; SpecError if there are too many."""
         self._entries -= count
         if self._entries < 0:
             what = "actions, observations or settings"
             raise _too_many(where, self._limits.specs, what, "specs")
 
     def take_fields(self, count: int, where: str) -> None:
-        """Charges fields of any kind; SpecError if there are too many."""
+        """Charge fields of any kind; SpecError if there are too many."""
         self._fields -= count
         if self._fields < 0:
             raise SpecError(f"{where}: the message has too many fields for its limits (Limits)")
 
 
 def largest_array(limits: Limits) -> int:
-    """Returns the size in bytes of the largest array that any message may have."""
+    """Return the size in bytes of the largest array that any message may have."""
     return limits.message_bytes + limits.expanded_bytes
 
 
 def listed(known: Iterable[object]) -> str:
-    """Returns the first names or UIDs of many, for an error message; "none" for none."""
+    """Return the first names or UIDs of many, for an error message; "none" for none."""
     shown = [repr(one) for one in itertools.islice(known, _LISTED + 1)]
     if len(shown) > _LISTED:
         shown[_LISTED] = "..."
@@ -183,7 +183,7 @@ def listed(known: Iterable[object]) -> str:
 
 
 def shortened(text: str, size: int) -> str:
-    """Returns text of at most about `size` bytes: its beginning, and how long it was.
+    """Return text of at most about `size` bytes: its beginning, and how long it was.
 
     Args:
       text: the text.
@@ -198,7 +198,7 @@ def shortened(text: str, size: int) -> str:
 
 
 def sendable(text: str, size: int) -> str:
-    """Returns text that a message can have: `shortened`, and without surrogates.
+    """Return text that a message can have: `shortened`, and without surrogates.
 
     Args:
       text: the text.
@@ -209,7 +209,7 @@ def sendable(text: str, size: int) -> str:
 
 
 def described(error: BaseException, text_of: Callable[[BaseException], str] = str) -> str:
-    """Returns the name and the text of an error of foreign code, whose text may raise one, too.
+    """Return the name and the text of an error of foreign code, whose text may raise one, too.
 
     Args:
       error: the error.

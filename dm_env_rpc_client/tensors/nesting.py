@@ -45,7 +45,7 @@ def contains_itself(value: Any) -> bool:
 
 
 def too_deep(value: Any, where: str, most: int) -> SpecError:
-    """Returns the error for a value of more levels than are packed.
+    """Return the error for a value of more levels than are packed.
 
     Args:
       value: the value.
@@ -58,7 +58,7 @@ def too_deep(value: Any, where: str, most: int) -> SpecError:
 
 
 def text_of_deep(value: Any) -> str:
-    """Returns the text of a value that is below the last level that is packed.
+    """Return the text of a value that is below the last level that is packed.
 
     Raises:
       SpecError: it contains itself.
@@ -69,7 +69,7 @@ def text_of_deep(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Returns `repr(value)`, or a shorter text for a value that is too deep for it."""
+    """Return `repr(value)`, or a shorter text for a value that is too deep for it."""
     try:
         return repr(value)
     except RecursionError:
@@ -99,7 +99,7 @@ MAX_NESTING = memory_limits.DEFAULT.nesting
 def flatten_dict(
     input_dict: Mapping[str, Any], separator: str, *, strict: bool = True
 ) -> dict[str, Any]:
-    """Joins the keys of nested mappings into flat names.
+    """Join the keys of nested mappings into flat names.
 
     Args:
       input_dict: the mapping. Values that are mappings, other than empty ones and
@@ -150,7 +150,7 @@ def _flatten_into(
 
 
 def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """Rebuilds nested dictionaries from flat names; the inverse of `flatten_dict`.
+    """Rebuild nested dictionaries from flat names; the inverse of `flatten_dict`.
 
     Args:
       input_dict: a mapping from flat name to leaf.
@@ -182,7 +182,7 @@ def nest(flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
 def check_unambiguous(
     names: Iterable[str], separator: str = SEPARATOR, max_nesting: int = MAX_NESTING
 ) -> None:
-    """Raises SpecError if a name is a leaf and also the parent of another name."""
+    """Raise SpecError if a name is a leaf and also the parent of another name."""
     if not separator:
         raise SpecError("the separator is empty")
     leaves = set(names)

@@ -36,7 +36,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, MAX_MESSAGE_BYTES, 
 def pack_tensor(
     value: Any, dtype: DTypeLike | None = None, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
-    """Packs a value into a Tensor message.
+    """Pack a value into a Tensor message.
 
     Args:
       value: a number, bool, string, protobuf message (packed into an Any, unless it is
@@ -78,14 +78,14 @@ def pack_value(
 
 
 def as_tensor(value: Any, where: str) -> dm_env_rpc_pb2.Tensor:
-    """Packs a value by its own type; a Tensor stays as it is."""
+    """Pack a value by its own type; a Tensor stays as it is."""
     if isinstance(value, dm_env_rpc_pb2.Tensor):
         return value
     return pack_value(value, None, where)
 
 
 def to_dtype(array: Array, codec: Codec, where: str) -> Array:
-    """Casts the result of `casting.as_array` to the dtype of `codec`."""
+    """Cast the result of `casting.as_array` to the dtype of `codec`."""
     array = casting.exact_cast(array, codec.dtype, where)
     if codec.dtype.kind == "O" and array.size:
         is_string = isinstance(array.flat[0], str)
@@ -98,7 +98,7 @@ def to_dtype(array: Array, codec: Codec, where: str) -> Array:
 def pack_array(
     array: Array, codec: Codec, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
-    """Packs an array that already has the dtype of `codec`."""
+    """Pack an array that already has the dtype of `codec`."""
     shape = array.shape
     if try_compress and array.size > 1 and _is_uniform(array):
         array = array[(slice(1),) * array.ndim]
@@ -113,13 +113,13 @@ def pack_array(
 
 
 def check_packable(array: Array, where: str) -> None:
-    """Raises SpecError if an array is too large for a message."""
+    """Raise SpecError if an array is too large for a message."""
     if array.nbytes > MAX_MESSAGE_BYTES:
         raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_MESSAGE_BYTES}")
 
 
 def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> Any:
-    """Unpacks a Tensor message.
+    """Unpack a Tensor message.
 
     Args:
       tensor: the message.
@@ -141,7 +141,7 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> An
 def unpack_payload(
     message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str, budget: Budget
 ) -> Any:
-    """Unpacks the payload of `message`, which is of the type of `codec`, into `shape`."""
+    """Unpack the payload of `message`, which is of the type of `codec`, into `shape`."""
     if not shape:
         element = codec.unpack_one(message)
         if element is None:
@@ -158,7 +158,7 @@ def unpack_payload(
 
 
 def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
-    """Raises SpecError for shapes that are too large for a message.
+    """Raise SpecError for shapes that are too large for a message.
 
     NumPy cannot make arrays of such shapes either, not even empty ones.
     """
@@ -170,7 +170,7 @@ def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
 
 
 def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
-    """Returns the full shape of a tensor of `size` elements.
+    """Return the full shape of a tensor of `size` elements.
 
     Args:
       shape: the shape in the message; one dimension may be negative.

@@ -14,7 +14,7 @@ from dm_env_rpc_client.tensors import nesting, packing
 def pack_settings(
     settings: Mapping[str, Any], name: str = "settings"
 ) -> dict[str, dm_env_rpc_pb2.Tensor]:
-    """Packs settings for a request.
+    """Pack settings for a request.
 
     Args:
       settings: values by name, nested or with periods in the names. A value is of any

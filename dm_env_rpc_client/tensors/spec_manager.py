@@ -77,11 +77,11 @@ class TensorField:
         self._finite_bounds: tuple[list[float], list[float]] | None = None
 
     def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
-        """Packs a value that conforms to the spec; see `SpecManager.pack`."""
+        """Pack a value that conforms to the spec; see `SpecManager.pack`."""
         return packing.pack_array(self.conform(value, check_range), self.codec, self.label)
 
     def conform(self, value: Any, check_range: bool = True) -> codecs.Array:
-        """Returns `value` as an array with the dtype, shape and range of the spec."""
+        """Return `value` as an array with the dtype, shape and range of the spec."""
         if type(value) is np.ndarray and value.dtype == self.codec.dtype and value.dtype != object:
             array = value
         else:
@@ -135,7 +135,7 @@ class TensorField:
         return lows, highs
 
     def _raise_out_of_range(self, array: codecs.Array) -> None:
-        """Raises for the first element out of range; infinity is, unless a bound is infinite."""
+        """Raise for the first element out of range; infinity is, unless a bound is infinite."""
         minimum, maximum = self.bounds
         low = -np.inf if minimum is None else minimum
         high = np.inf if maximum is None else maximum
@@ -158,7 +158,7 @@ class TensorField:
         )
 
     def unpack(self, tensor: dm_env_rpc_pb2.Tensor, budget: Budget | None = None) -> Any:
-        """Unpacks a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
+        """Unpack a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
         budget = budget or Budget()
         if tensor.WhichOneof("payload") != self.codec.field:
             found = codecs.codec_of_payload(tensor, self.label).name
@@ -231,7 +231,7 @@ class SpecManager:
         return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
 
     def check_sizes(self, names: Iterable[str]) -> None:
-        """Raises SpecError if no message can have one of some values, whatever it contains.
+        """Raise SpecError if no message can have one of some values, whatever it contains.
 
         Args:
           names: of the values.
@@ -271,23 +271,23 @@ class SpecManager:
         return self._fields.keys()
 
     def name_to_uid(self, name: str) -> int:
-        """Returns the UID of a name; UnknownNameError if the name is unknown."""
+        """Return the UID of a name; UnknownNameError if the name is unknown."""
         return self.field(name).uid
 
     def uid_to_name(self, uid: int) -> str:
-        """Returns the name of a UID; UnknownNameError if the UID is unknown."""
+        """Return the name of a UID; UnknownNameError if the UID is unknown."""
         return self._field_of_uid(uid).name
 
     def name_to_spec(self, name: str) -> dm_env_rpc_pb2.TensorSpec:
-        """Returns the TensorSpec of a name; UnknownNameError if it is unknown."""
+        """Return the TensorSpec of a name; UnknownNameError if it is unknown."""
         return self.field(name).spec
 
     def uid_to_spec(self, uid: int) -> dm_env_rpc_pb2.TensorSpec:
-        """Returns the TensorSpec of a UID; UnknownNameError if it is unknown."""
+        """Return the TensorSpec of a UID; UnknownNameError if it is unknown."""
         return self._field_of_uid(uid).spec
 
     def field(self, name: str) -> TensorField:
-        """Returns the field of a name; UnknownNameError, with a similar name, if it is unknown."""
+        """Return the field of a name; UnknownNameError, with a similar name, if it is unknown."""
         field = self._by_name.get(name)
         if field is None:
             near = difflib.get_close_matches(str(name)[:_COMPARED], self._by_name, n=1)
@@ -306,7 +306,7 @@ class SpecManager:
         return field
 
     def pack(self, tensors: Mapping[str, Any]) -> dict[int, dm_env_rpc_pb2.Tensor]:
-        """Packs values by name into Tensor messages by UID.
+        """Pack values by name into Tensor messages by UID.
 
         Args:
           tensors: values by name; any of the names may be left out. A value is of any type
@@ -330,7 +330,7 @@ class SpecManager:
     def unpack(
         self, tensors: Mapping[int, dm_env_rpc_pb2.Tensor], budget: Budget | None = None
     ) -> dict[str, Any]:
-        """Unpacks Tensor messages by UID into values by name.
+        """Unpack Tensor messages by UID into values by name.
 
         Args:
           tensors: the messages by UID.
@@ -353,7 +353,7 @@ class SpecManager:
 
 
 def dm_env_spec(spec_manager: SpecManager) -> dict[str, dm_env_specs.Array]:
-    """Returns the dm_env specs of all actions or observations.
+    """Return the dm_env specs of all actions or observations.
 
     Args:
       spec_manager: their SpecManager.

@@ -26,7 +26,7 @@ from dm_env_rpc_client.tensors.memory_limits import Budget
 
 
 def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
-    """Gives a shape to a new spec that was made with shape () and scalar bounds.
+    """Give a shape to a new spec that was made with shape () and scalar bounds.
 
     Given the shape, dm_env would refuse -1, and would compare the two bounds in arrays of that
     shape, which a server may have made gigabytes. It has no public way to avoid that.
@@ -37,7 +37,7 @@ def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
 def bounded_array(
     shape: tuple[int, ...], dtype: npt.DTypeLike, minimum: Any, maximum: Any, name: str | None
 ) -> specs.BoundedArray:
-    """Returns `dm_env.specs.BoundedArray`; scalar bounds take no arrays of the shape."""
+    """Return `dm_env.specs.BoundedArray`; scalar bounds take no arrays of the shape."""
     if np.ndim(minimum) or np.ndim(maximum):
         return specs.BoundedArray(shape, dtype, minimum, maximum, name)
     bounded = specs.BoundedArray((), dtype, minimum, maximum, name)
@@ -46,7 +46,7 @@ def bounded_array(
 
 
 def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
-    """Returns the bounds of a spec of numbers or bools; without any, those of its dtype."""
+    """Return the bounds of a spec of numbers or bools; without any, those of its dtype."""
     if spec.dtype.kind == "b":
         return 0, 1
     if isinstance(spec, specs.BoundedArray):
@@ -69,7 +69,7 @@ class _VariableShape(specs.Array):
         return fixed(**kwargs)
 
     def validate(self, value: Any) -> npt.NDArray[Any]:
-        """Returns `value` as an array; ValueError if it does not conform."""
+        """Return `value` as an array; ValueError if it does not conform."""
         array = np.asarray(value)
         axis = next(axis for axis, size in enumerate(self.shape) if size < 0)
         length = array.shape[axis] if array.ndim == len(self.shape) else 1
@@ -77,7 +77,7 @@ class _VariableShape(specs.Array):
         return conforming
 
     def generate_value(self) -> Any:
-        """Returns a conforming value with length 1 along the variable axis."""
+        """Return a conforming value with length 1 along the variable axis."""
         return self._with_length(1).generate_value()
 
 
@@ -123,7 +123,7 @@ _LINE_1_0_DATA_TYPES = {
 
 
 def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
-    """Returns the inclusive bounds of a numeric tensor.
+    """Return the inclusive bounds of a numeric tensor.
 
     Args:
       tensor_spec: the spec. For a bound that it leaves out, the limit of its dtype is used.
@@ -145,7 +145,7 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
 def set_bounds(
     tensor_spec: dm_env_rpc_pb2.TensorSpec, minimum: Any | None, maximum: Any | None
 ) -> None:
-    """Sets the inclusive bounds of `tensor_spec`, in place.
+    """Set the inclusive bounds of `tensor_spec`, in place.
 
     Args:
       tensor_spec: a numeric spec with name, dtype and shape.
@@ -182,7 +182,7 @@ def set_bounds(
 
 
 def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.Array:
-    """Returns the dm_env spec that is equivalent to `tensor_spec`.
+    """Return the dm_env spec that is equivalent to `tensor_spec`.
 
     Returns:
       `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other
@@ -218,7 +218,7 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
 
 
 def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
-    """Returns the TensorSpec that is equivalent to a dm_env spec.
+    """Return the TensorSpec that is equivalent to a dm_env spec.
 
     A 16-bit dtype becomes the next wider one, which can represent all its values; an `Array`
     of dtype object becomes PROTO; bounds of a bool array are left out, because they do not
@@ -252,7 +252,7 @@ def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.Ten
 
 
 def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
-    """Returns the codec of the values of a dm_env spec.
+    """Return the codec of the values of a dm_env spec.
 
     Args:
       spec: the spec.
@@ -282,7 +282,7 @@ class CheckedSpec(NamedTuple):
 def check_spec(
     tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str, budget: Budget | None = None
 ) -> CheckedSpec:
-    """Validates a TensorSpec and returns its contents.
+    """Validate a TensorSpec and return its contents.
 
     Args:
       tensor_spec: the spec.
@@ -318,7 +318,7 @@ def _read_bound(
     where: str,
     budget: Budget | None,
 ) -> Any | None:
-    """Returns one bound as a NumPy scalar or an array; None if it is not set."""
+    """Return one bound as a NumPy scalar or an array; None if it is not set."""
     if value.WhichOneof("payload") is None:
         return _read_line_1_0_bound(codec, value, where)
     found = codecs.codec_of_payload(value, where)
@@ -362,7 +362,7 @@ def _check_bound(bound: Any, where: str) -> None:
 
 
 def _with_limits(given: Bounds, codec: codecs.Codec) -> Bounds:
-    """Replaces bounds that are None by the limits of a numeric dtype."""
+    """Replace bounds that are None by the limits of a numeric dtype."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
     # `codec.dtype.type` is needed because the limits of iinfo are Python integers.
     return Bounds(
@@ -387,7 +387,7 @@ _WIDEST = 2**31 - 1
 
 
 def sample(spec: specs.Array, random: np.random.Generator) -> Any:
-    """Draws a value that conforms to `spec`.
+    """Draw a value that conforms to `spec`.
 
     Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are
     normally distributed, integers without bounds are uniform over 32 bits. For other dtypes it

@@ -29,17 +29,17 @@ def is_nested(structure: Any) -> bool:
 
 
 def leaves(structure: Any) -> list[Any]:
-    """Returns the leaves of a structure; none if it is None."""
+    """Return the leaves of a structure; none if it is None."""
     return [leaf for _, leaf in leaves_with_path(structure)]
 
 
 def leaves_with_path(structure: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """Returns the leaves of a structure, each with the keys and indices that lead to it."""
+    """Return the leaves of a structure, each with the keys and indices that lead to it."""
     return [] if structure is None else list(_walk(structure, ()))
 
 
 def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
-    """Returns a structure whose parts have names as a mapping; None for any other."""
+    """Return a structure whose parts have names as a mapping; None for any other."""
     if isinstance(structure, Mapping):
         return structure
     names = _names(structure)
@@ -47,7 +47,7 @@ def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
 
 
 def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
-    """Finds the only array of a structure.
+    """Find the only array of a structure.
 
     Args:
       structure: of specs.
@@ -67,7 +67,7 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
-    """Returns what flattens values of a structure, in the order of `leaves`.
+    """Return what flattens values of a structure, in the order of `leaves`.
 
     A part with names may be a mapping, a named tuple, a dataclass or an instance of a class of
     attrs, whichever of them the structure is; its parts are found by their names.
@@ -109,7 +109,7 @@ def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
 
 
 def nester(structure: Any) -> Callable[[Iterator[Any]], Any]:
-    """Returns what puts values, in the order of `leaves`, into a structure of the same types."""
+    """Return what puts values, in the order of `leaves`, into a structure of the same types."""
     parts = parts_of(structure)
     if parts is None:
         return next
@@ -145,13 +145,13 @@ def _walk(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ..
 
 
 def _check_depth(structure: Any, path: Sequence[Any]) -> None:
-    """Raises SpecError for a structure that contains itself, or has too many levels for names."""
+    """Raise SpecError for a structure that contains itself, or has too many levels for names."""
     if len(path) >= nesting.MAX_NESTING:
         raise nesting.too_deep(structure, "specs", nesting.MAX_NESTING)
 
 
 def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
-    """Returns keys or indices and parts of a structure; None for a leaf."""
+    """Return keys or indices and parts of a structure; None for a leaf."""
     if hasattr(structure, "shape") and hasattr(structure, "dtype"):
         return None
     named = parts_by_name(structure)
@@ -161,7 +161,7 @@ def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _names(structure: Any) -> list[str] | None:
-    """Returns the names of the fields of an object; None for a mapping or an object without."""
+    """Return the names of the fields of an object; None for a mapping or an object without."""
     if isinstance(structure, tuple):
         names = getattr(structure, "_fields", None)
         return None if names is None else list(names)
@@ -176,7 +176,7 @@ def _names(structure: Any) -> list[str] | None:
 
 
 def _leaf_keys(structure: Any) -> list[Any] | None:
-    """Returns the keys of a mapping without levels; None for other structures."""
+    """Return the keys of a mapping without levels; None for other structures."""
     if isinstance(structure, Mapping) and not any(map(is_nested, structure.values())):
         return list(structure)
     return None
@@ -213,7 +213,7 @@ def _taker(structure: Any, where: str, path: tuple[Any, ...]) -> _Take:
 
 
 def _mismatch(structure: Any, value: Any, where: str, path: Sequence[Any]) -> RuntimeError:
-    """Returns the error for a value that has not the parts of its spec."""
+    """Return the error for a value that has not the parts of its spec."""
     place = ".".join(map(str, path))
     label = f"{where} {place!r}" if place else f"the {where}"
     expected, found = parts_by_name(structure), parts_by_name(value)

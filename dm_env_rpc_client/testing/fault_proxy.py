@@ -137,11 +137,11 @@ class FaultProxy:
         return sum(map(bool, tuple(self._links.values())))
 
     def reset(self) -> None:
-        """Resets all open connections at both ends (RST); new ones are accepted as before."""
+        """Reset all open connections at both ends (RST); new ones are accepted as before."""
         self._call(self._reset)
 
     def blackhole(self, direction: Direction = "both") -> None:
-        """Lets nothing pass, as when a cable is pulled, until `resume`.
+        """Let nothing pass, as when a cable is pulled, until `resume`.
 
         Both ends can still send until buffers are full, and see neither bytes nor the end of the
         other. Connections that clients open are accepted, as kernels do it.
@@ -158,7 +158,7 @@ class FaultProxy:
         self._call(hold)
 
     def resume(self) -> None:
-        """Ends `blackhole`: what was sent meanwhile arrives now, and nothing is lost."""
+        """End `blackhole`: what was sent meanwhile arrives now, and nothing is lost."""
 
         async def release() -> None:
             for passable in self._passable.values():
@@ -167,7 +167,7 @@ class FaultProxy:
         self._call(release)
 
     def half_close(self, direction: Direction) -> None:
-        """Ends one direction of all open connections (FIN); the other one goes on.
+        """End one direction of all open connections (FIN); the other one goes on.
 
         Args:
           direction: "to_client" is seen as a server that has shut its side down. What the other
@@ -185,7 +185,7 @@ class FaultProxy:
         self._call(shut_down)
 
     def corrupt(self, direction: Direction, count: int = 1, after: int = 0) -> None:
-        """Changes bytes that arrive from now on, of whichever connection they are.
+        """Change bytes that arrive from now on, of whichever connection they are.
 
         Args:
           direction: which bytes. "both": this number in each direction.
@@ -206,7 +206,7 @@ class FaultProxy:
         self._call(add)
 
     def close(self) -> None:
-        """Resets all connections and stops; a second call does nothing."""
+        """Reset all connections and stop; a second call does nothing."""
         with self._lock:
             if self._thread.is_alive():
                 self._loop.call_soon_threadsafe(self._accepting.cancel)
@@ -256,7 +256,7 @@ class FaultProxy:
             self._newest = self._loop.create_task(self._forward(client))
 
     async def _forward(self, client: socket.socket) -> None:
-        """Connects a client with the server until both directions have ended, or one is reset."""
+        """Connect a client with the server until both directions have ended, or one is reset."""
         link = asyncio.current_task()
         assert link is not None
         # Not before it runs: a task that is cancelled before would close nothing.
@@ -292,7 +292,7 @@ class FaultProxy:
                 del self._links[link]
 
     async def _connected(self) -> socket.socket:
-        """Returns a connection to the first of the addresses that takes one."""
+        """Return a connection to the first of the addresses that takes one."""
         for family, where in self._addresses:
             server = socket.socket(family, socket.SOCK_STREAM)
             server.setblocking(False)
@@ -309,7 +309,7 @@ class FaultProxy:
         raise ConnectionRefusedError
 
     async def _receive(self, flow: _Flow) -> None:
-        """Reads one direction to its end."""
+        """Read one direction to its end."""
         contents: _Piece = b""
         while True:
             try:
@@ -353,7 +353,7 @@ class FaultProxy:
         return bytes(changed)
 
     async def _send(self, flow: _Flow) -> None:
-        """Sends one direction until its end, or until `half_close`."""
+        """Send one direction until its end, or until `half_close`."""
         passable = self._passable[flow.name]
         piece: _Piece = b""
         try:
@@ -392,7 +392,7 @@ class FaultProxy:
 
 
 def _resolve(address: str) -> Sequence[Any]:
-    """Returns what to connect to, in order of preference, as pairs of family and address."""
+    """Return what to connect to, in order of preference, as pairs of family and address."""
     target = Target.parse(address)
     if target.path:
         return [(socket.AF_UNIX, target.path)]

@@ -32,7 +32,7 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options, each as --dm-env-rpc-NAME."""
+    """Add the options, each as --dm-env-rpc-NAME."""
     group = parser.getgroup("dm_env_rpc", "environments over dm_env_rpc")
     group.addoption(
         "--dm-env-rpc-address",
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Lists what the compliance suite found, each finding once.
+    """List what the compliance suite found, each finding once.
 
     In pytest's own lines the path of this package may leave no room for it.
     """
@@ -102,7 +102,7 @@ def dm_env_rpc_address(
 
 @pytest.fixture
 def dm_env_rpc_server() -> Iterator[Callable[..., Server]]:
-    """Hosts environments in the test: call it with the arguments of `server.serve`.
+    """Host environments in the test: call it with the arguments of `server.serve`.
 
     All servers stop at the end of the test, which fails with the first error in one of them.
     """
@@ -154,7 +154,7 @@ def dm_env_rpc_env(
 
 
 def _connecting(options: Options) -> dict[str, Any]:
-    """Returns the arguments of `connect` and `make` that the options give."""
+    """Return the arguments of `connect` and `make` that the options give."""
     return {"timeout": options.timeout, "request_timeout": options.timeout, **options.security()}
 
 

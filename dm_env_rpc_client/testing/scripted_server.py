@@ -75,7 +75,7 @@ class ScriptedServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Ends open streams and stops; a second call does nothing."""
+        """End open streams and stop; a second call does nothing."""
         self._server.stop(_STOP_SECONDS).wait()
         self._executor.shutdown()
 
@@ -107,7 +107,7 @@ class ScriptedServer:
 
 
 def answering(*answers: Answer) -> Script:
-    """Returns a script that answers the first request with the first answer, and so on.
+    """Return a script that answers the first request with the first answer, and so on.
 
     Args:
       *answers: for each request in turn a payload such as `StepResponse`, a whole

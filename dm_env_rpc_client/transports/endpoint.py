@@ -27,13 +27,13 @@ class Tap(Protocol):
     """Sees the messages of every stream to an endpoint, to record them."""
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
-        """Returns a stream that does what `stream` does, and records its messages."""
+        """Return a stream that does what `stream` does, and records its messages."""
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
         """`recorded` for an event loop."""
 
     def settle(self) -> None:
-        """Returns when all that was recorded is in the file. Never raises."""
+        """Return when all that was recorded is in the file. Never raises."""
 
 
 class ReachKeywords(TypedDict, total=False):
@@ -77,7 +77,7 @@ class ReachOptions:
         self.sent_metadata()  # Which checks the token.
 
     def sent_metadata(self) -> Metadata | None:
-        """Returns the metadata of a call, which carries the token."""
+        """Return the metadata of a call, which carries the token."""
         if self.token is None:
             return self.metadata
         added = bearer(self.token)
@@ -126,7 +126,7 @@ class Endpoint(ReachOptions):
         object.__setattr__(self, "token", None)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
-        """Returns the same with further metadata. What is there already under a key is kept."""
+        """Return the same with further metadata. What is there already under a key is kept."""
         own = self.metadata or ()
         keys = {key for key, _ in own}
         new = [pair for pair in added if pair[0] not in keys]
@@ -140,7 +140,7 @@ class Endpoint(ReachOptions):
 
 
 def check_transport(transport: str) -> None:
-    """Raises SpecError if there is no such transport."""
+    """Raise SpecError if there is no such transport."""
     arguments.one_of("transport", transport, get_args(Transport))
 
 

@@ -36,7 +36,7 @@ class Answered(NamedTuple):
 
 
 def check_health(endpoint: Endpoint, service: str, timeout: float) -> Answered:
-    """Asks a server for the health of one of its services.
+    """Ask a server for the health of one of its services.
 
     Args:
       endpoint: the server and how to connect to it.

@@ -19,7 +19,7 @@ def open_listener(
     credentials: ServerCredentials | None,
     transport: Transport,
 ) -> Listener:
-    """Opens a listener.
+    """Open a listener.
 
     Args:
       options: what is served.
@@ -51,7 +51,7 @@ def open_listener(
 
 
 def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:
-    """Returns why a server cannot have the transport "http2"; "" if it can."""
+    """Return why a server cannot have the transport "http2"; "" if it can."""
     if not hasattr(select, "epoll"):
         return f"takes {why_no_epoll()}"
     if not (credentials is None or isinstance(credentials, ssl.SSLContext | Tls)):

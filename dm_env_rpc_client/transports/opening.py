@@ -27,7 +27,7 @@ def open_stream(
     allocate: Allocate = plain_memory,
     first: bytes | None = None,
 ) -> Stream:
-    """Opens a stream for threads.
+    """Open a stream for threads.
 
     Args:
       endpoint: the server and how to connect to it.
@@ -113,7 +113,7 @@ class StreamGroup:
         return _uses_http2(self._endpoint)
 
     def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
-        """Opens another stream, if that is possible.
+        """Open another stream, if that is possible.
 
         Arguments and errors are those of `open_stream`.
         """
@@ -132,18 +132,18 @@ class StreamGroup:
         return Http2Stream(connection, None, self._again, first)
 
     def cork(self) -> None:
-        """Begins to hold back what one thread writes on several streams, until `uncork`."""
+        """Begin to hold back what one thread writes on several streams, until `uncork`."""
         for connection in self._connections:
             connection.cork()
 
     def uncork(self) -> None:
-        """Sends what is held back."""
+        """Send what is held back."""
         for connection in self._connections:
             connection.uncork()
 
 
 def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
-    """Returns what opens another connection for a stream that the server has not processed."""
+    """Return what opens another connection for a stream that the server has not processed."""
 
     async def reopen(waits: Waits) -> ClientConnection:
         return await opened_connection(waits, endpoint, _AGAIN_SECONDS, allocate)
@@ -152,14 +152,14 @@ def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
 
 
 def _written(stream: Stream, first: bytes | None) -> Stream:
-    """Returns the stream, on which a message was written."""
+    """Return the stream, on which a message was written."""
     if first is not None:
         stream.write(first)
     return stream
 
 
 def _tapped(stream: Stream, endpoint: Endpoint) -> Stream:
-    """Returns the stream, or what records it."""
+    """Return the stream, or what records it."""
     if endpoint.tap is None:
         return stream
     try:
@@ -176,7 +176,7 @@ def _uses_http2(endpoint: Endpoint) -> bool:
 
 
 def grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
-    """Returns the credentials of an endpoint as grpcio takes them; SpecError if it cannot."""
+    """Return the credentials of an endpoint as grpcio takes them; SpecError if it cannot."""
     if isinstance(endpoint.credentials, Tls):
         return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):

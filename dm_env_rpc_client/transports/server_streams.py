@@ -34,7 +34,7 @@ class StreamStatusError(Exception):
 
 
 def full_error(max_streams: int) -> StreamStatusError:
-    """Returns the status of a stream for which there is no room."""
+    """Return the status of a stream for which there is no room."""
     return StreamStatusError(
         "RESOURCE_EXHAUSTED", f"the server has reached its limit of {max_streams} streams"
     )
@@ -65,7 +65,7 @@ class ServerStream(Protocol):
     change it."""
 
     def answer(self, message: bytes) -> bytes:
-        """Returns the answer to a request. There is exactly one for each, in the same order.
+        """Return the answer to a request. There is exactly one for each, in the same order.
 
         It may block, for instance in a step that waits for other agents. A listener must not
         let other streams wait meanwhile.
@@ -77,7 +77,7 @@ class ServerStream(Protocol):
         """
 
     def paced(self, is_slow: bool) -> None:
-        """Takes note that answers take long, or no longer do. Called by `owner`."""
+        """Take note that answers take long, or no longer do. Called by `owner`."""
         del is_slow  # Most have no owner.
 
     def abandon(self) -> None:
@@ -88,7 +88,7 @@ class ServerStream(Protocol):
         """
 
     def close(self) -> None:
-        """Frees what the stream holds.
+        """Free what the stream holds.
 
         The listener calls it once, after the last `answer` has returned or raised, whether the
         client ended the stream, disconnected, or the server stops.
@@ -128,7 +128,7 @@ If it raises StreamStatusError, the stream ends at once with that status.
 
 
 def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
-    """Returns what opens streams for clients that send a token, and refuses all others.
+    """Return what opens streams for clients that send a token, and refuses all others.
 
     Raises:
       SpecError: `token` is not a token.
@@ -187,7 +187,7 @@ class Room:
         self._lock = make_lock()
 
     def enter(self, client: str) -> None:
-        """Counts a stream of a client; StreamStatusError if there are too many."""
+        """Count a stream of a client; StreamStatusError if there are too many."""
         with self._lock:
             is_full = self.count >= self._options.max_streams
             self.count += not is_full
@@ -209,10 +209,10 @@ class Listener(Protocol):
     """Where it listens, with the port that it got, such as "localhost:40123"."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it has stopped, or `timeout` seconds; returns whether it has stopped."""
+        """Wait until it has stopped, or `timeout` seconds; return whether it has stopped."""
 
     def stop(self, grace: float) -> None:
-        """Takes no more streams, and returns when no stream is open.
+        """Take no more streams, and return when no stream is open.
 
         Streams that are open may go on for `grace` seconds and are cancelled then. An `answer`
         that blocks is not interrupted: `close` of its stream follows when it returns, which may
@@ -220,11 +220,11 @@ class Listener(Protocol):
         """
 
     def abort(self) -> None:
-        """Cancels all streams and stops, without waiting."""
+        """Cancel all streams and stop, without waiting."""
 
 
 def check_may_listen(address: str, credentials: object | None, insecure: bool) -> None:
-    """Checks where and how a server is to listen.
+    """Check where and how a server is to listen.
 
     Args:
       address: `host:port` or `unix:path`.

@@ -112,7 +112,7 @@ class OwnCall(NamedTuple):
 
 
 def open_own(path: str) -> OwnCall | None:
-    """Returns what answers a method of these services; None for other methods."""
+    """Return what answers a method of these services; None for other methods."""
     if path in (CHECK, LIST):
         return OwnCall(HealthStream(path), is_unary=True)
     if path == WATCH:
@@ -130,7 +130,7 @@ class HealthStream(ServerStream):
         self._method = method
 
     def answer(self, message: bytes) -> bytes:
-        """Returns a HealthListResponse, or a HealthCheckResponse for a HealthCheckRequest."""
+        """Return a HealthListResponse, or a HealthCheckResponse for a HealthCheckRequest."""
         if self._method == LIST:
             return b"".join(map(_listed, _HEALTHY_SERVICES))
         # Field 1 is the name of the service; none is the whole server.
@@ -149,14 +149,14 @@ class HealthStream(ServerStream):
 
 
 def _listed(name: str) -> bytes:
-    """Returns an entry of the map from names of services to their responses."""
+    """Return an entry of the map from names of services to their responses."""
     key = name.encode()
     entry = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(_SERVING)]) + _SERVING
     return b"\x0a" + bytes([len(entry)]) + entry
 
 
 def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
-    """Yields a file after all that it imports."""
+    """Yield a file after all that it imports."""
     seen = set() if seen is None else seen
     if file.name not in seen:
         seen.add(file.name)
@@ -166,7 +166,7 @@ def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
 
 
 def _pool(own: Any) -> descriptor_pool.DescriptorPool:
-    """Returns all files that are told.
+    """Return all files that are told.
 
     Args:
       own: the file of the reflection service, v1alpha.
@@ -186,7 +186,7 @@ def _pool(own: Any) -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def _servicer() -> tuple[Any, Any] | None:
-    """Returns what answers, and the class of its requests; None without grpcio-reflection."""
+    """Return what answers, and the class of its requests; None without grpcio-reflection."""
     try:
         from grpc_reflection.v1alpha import reflection, reflection_pb2
     except ImportError:
@@ -196,7 +196,7 @@ def _servicer() -> tuple[Any, Any] | None:
 
 
 def open_reflection() -> ServerStream | None:
-    """Returns a stream of the reflection service; None without grpcio-reflection."""
+    """Return a stream of the reflection service; None without grpcio-reflection."""
     found = _servicer()
     return None if found is None else Reflection(*found)
 
@@ -217,7 +217,7 @@ class Reflection(ServerStream):
         self._requests = 0
 
     def answer(self, contents: bytes) -> bytes:
-        """Returns a ServerReflectionResponse for a ServerReflectionRequest."""
+        """Return a ServerReflectionResponse for a ServerReflectionRequest."""
         self._requests += 1
         if self._requests > _MAX_REQUESTS:
             raise StreamStatusError(

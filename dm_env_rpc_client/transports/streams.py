@@ -26,7 +26,7 @@ Exchange: TypeAlias = Callable[
 
 
 def plain_memory(size: int) -> memoryview:
-    """Returns memory of no particular alignment."""
+    """Return memory of no particular alignment."""
     return memoryview(bytearray(size))
 
 
@@ -34,7 +34,7 @@ class SharedSocket(Protocol):
     """A socket that several streams share. Whoever waits for many of them asks it, not each."""
 
     def take_unread(self) -> Iterable[int]:
-        """Receives what has arrived, without waiting.
+        """Receive what has arrived, without waiting.
 
         Returns:
           The numbers of the streams that have received a message, or have ended, since the last
@@ -68,7 +68,7 @@ class Stream(Protocol):
         return None
 
     def write(self, *messages: bytes) -> bool:
-        """Sends messages together. `read` raises the error if this fails.
+        """Send messages together. `read` raises the error if this fails.
 
         Returns:
           What `has_unsent` returns then.
@@ -81,13 +81,13 @@ class Stream(Protocol):
         """
 
     def send_rest(self, timeout: float) -> None:
-        """Sends unsent bytes, as many as possible within `timeout` seconds.
+        """Send unsent bytes, as many as possible within `timeout` seconds.
 
         For a thread that writes while another one reads.
         """
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """Returns the next message, in memory that belongs to the caller.
+        """Return the next message, in memory that belongs to the caller.
 
         Args:
           timeout: seconds to wait; None for no limit, 0 to not wait.
@@ -108,7 +108,7 @@ class Stream(Protocol):
         """The socket that it shares, and its number there; None if it has one of its own."""
 
     def fileno(self) -> int:
-        """Returns a descriptor that is readable when `has_unread` may have become true.
+        """Return a descriptor that is readable when `has_unread` may have become true.
 
         Call `has_unread` or `read(0)` first and select only if there is nothing to read: the
         descriptor does not show messages that were received already. -1 if the stream was
@@ -116,23 +116,23 @@ class Stream(Protocol):
         """
 
     def finish(self) -> None:
-        """Tells the server that no more requests follow, without waiting; may be repeated."""
+        """Tell the server that no more requests follow, without waiting; may be repeated."""
 
     def close(self, timeout: float) -> None:
-        """Finishes the stream, waits for its end, and releases all resources.
+        """Finish the stream, wait for its end, and release all resources.
 
         Takes up to about `timeout` seconds, then cancels the stream. Never raises.
         """
 
     def abandon(self) -> None:
-        """Frees this process's copy of everything, in a forked child; the peer sees nothing.
+        """Free this process's copy of everything, in a forked child; the peer sees nothing.
 
         After it `has_unread` is true and `fileno` is -1. Locks may be locked by threads that do
         not exist here.
         """
 
     def abort(self) -> None:
-        """Ends the stream at once, without waiting. A blocked `read` raises."""
+        """End the stream at once, without waiting. A blocked `read` raises."""
 
 
 class AsyncStream(Protocol):
@@ -142,16 +142,16 @@ class AsyncStream(Protocol):
     """How error messages name the server."""
 
     def fileno(self) -> int:
-        """Returns the descriptor; another one after `opening_again`."""
+        """Return the descriptor; another one after `opening_again`."""
 
     def events(self) -> int:
-        """Returns what to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
+        """Return what to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
 
         0 if it waits for something else, so that it is asked again in a moment.
         """
 
     def receive(self) -> bool:
-        """Sends and receives what is possible now, a part of a large message.
+        """Send and receive what is possible now, a part of a large message.
 
         Returns:
           Whether there is more that the descriptor does not show.
@@ -161,17 +161,17 @@ class AsyncStream(Protocol):
         """Whether `receive` and `take` would bring a message, or the end of the stream."""
 
     def take(self) -> Buffer | None:
-        """Returns the next message that was received, None if there is none.
+        """Return the next message that was received, None if there is none.
 
         Raises:
           As `Stream.read`.
         """
 
     def write(self, message: bytes, /) -> object:
-        """Sends a message, as much as possible now. `take` raises the error if this fails."""
+        """Send a message, as much as possible now. `take` raises the error if this fails."""
 
     def look(self) -> None:
-        """Looks at the silence of the server, once a second while an answer is awaited.
+        """Look at the silence of the server, once a second while an answer is awaited.
 
         Does nothing if the transport does so by itself.
 
@@ -181,7 +181,7 @@ class AsyncStream(Protocol):
         return
 
     def opening_again(self) -> Callable[[], Awaitable[None]] | None:
-        """Returns what has the stream go on, on another connection, now that `take` has raised.
+        """Return what has the stream go on, on another connection, now that `take` has raised.
 
         It raises as `take` if there is no other connection. None if nothing helps.
         """
@@ -197,5 +197,5 @@ class AsyncStream(Protocol):
         """As `Stream.abort`."""
 
     async def closed(self) -> None:
-        """Returns when all resources are released, after `abort`."""
+        """Return when all resources are released, after `abort`."""
         return

@@ -29,7 +29,7 @@ _TIME_OUTS = ("time_outs", "TimeLimit.truncated", "truncation")
 
 
 def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
-    """Returns the kind of the arrays that an environment takes.
+    """Return the kind of the arrays that an environment takes.
 
     Args:
       env: the environment.
@@ -50,7 +50,7 @@ def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
 
 
 def given(value: Any, kind: ArrayKind, what: str) -> Any:
-    """Returns what a client has sent as the environment takes it; RequestError if it cannot."""
+    """Return what a client has sent as the environment takes it; RequestError if it cannot."""
     try:
         return array_kinds.from_numpy(value, kind, what)
     except SpecError as error:
@@ -58,7 +58,7 @@ def given(value: Any, kind: ArrayKind, what: str) -> Any:
 
 
 def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
-    """Returns what an environment has returned with NumPy arrays; RuntimeError if it cannot."""
+    """Return what an environment has returned with NumPy arrays; RuntimeError if it cannot."""
     # What is no tuple of so many is wrong, which is said elsewhere.
     is_tuple = isinstance(returned, tuple) and len(returned) == len(names)
     named = dict(zip(names, returned, strict=True)) if is_tuple else returned
@@ -112,7 +112,7 @@ class BatchForm:
         return f"{type(inner(self._env)).__name__}: arrays {own}{values}"
 
     def reset(self, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns the observation and the infos; for the arguments see Gymnasium."""
+        """Return the observation and the infos; for the arguments see Gymnasium."""
         own = dict(arguments)
         if "seed" in own and not self._takes_seed:
             self._env.seed(own.pop("seed"))
@@ -128,7 +128,7 @@ class BatchForm:
         return begin
 
     def step(self, actions: Any, wants_infos: bool) -> Any:
-        """Returns the five values of a step; without infos unless they are wanted."""
+        """Return the five values of a step; without infos unless they are wanted."""
         if self.kind is not None and self.kind is not NUMPY:
             actions = given(actions, self.kind, "action")
         returned = self._env.step(actions)
@@ -144,7 +144,7 @@ class BatchForm:
 
 
 def single_space(env: Any, name: str) -> Any:
-    """Returns the space of one row of a batch.
+    """Return the space of one row of a batch.
 
     Args:
       env: the batch.

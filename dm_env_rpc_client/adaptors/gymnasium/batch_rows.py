@@ -42,16 +42,16 @@ class Row(Protocol):
     infos: bool | str
 
     def action_spec(self) -> Any:
-        """Returns the spec of actions."""
+        """Return the spec of actions."""
 
     def reward_spec(self) -> Any:
-        """Returns the spec of the reward."""
+        """Return the spec of the reward."""
 
     def discount_spec(self) -> Any:
-        """Returns the spec of the discount."""
+        """Return the spec of the discount."""
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode with the seed and options that it was configured with."""
+        """Begin an episode with the seed and options that it was configured with."""
 
 
 _OBSERVATION = "observation"
@@ -173,7 +173,7 @@ class GymnasiumRows(Rows):
         return bool(self.kind.form == environment.infos)
 
     def actions(self, action: Any) -> Any:
-        """Returns what has the action of each row: a list, or arrays in the structure of one."""
+        """Return what has the action of each row: a list, or arrays in the structure of one."""
         space = self._action_space
         if isinstance(space, elements.ARRAYS):
             array = np.asarray(action, space.dtype)
@@ -183,7 +183,7 @@ class GymnasiumRows(Rows):
         return action
 
     def begin(self, index: int, environment: Row) -> None:
-        """Begins an episode with the seed and options that the environment was configured with."""
+        """Begin an episode with the seed and options that the environment was configured with."""
         self._kinds[index] = _LAST  # If this fails, the next step begins an episode.
         observation, info = environment.begin()
         self._put(index, observation)
@@ -194,7 +194,7 @@ class GymnasiumRows(Rows):
         self._both[index], self.has_begun[index] = False, True
 
     def step(self, index: int, environment: Row, actions: Any) -> None:
-        """Takes a step; if no episode is running, begins one or, with DISABLED, raises an error."""
+        """Take a step; if no episode is running, begin one or, with DISABLED, raise an error."""
         was = self._kinds[index]
         if was is _LAST:
             if self._next_kind is None:
@@ -247,7 +247,7 @@ class GymnasiumRows(Rows):
                 self._kinds[index] = _MID
 
     def _put(self, index: int, observation: Any) -> None:
-        """Puts an observation into a row; RuntimeError if it does not fit."""
+        """Put an observation into a row; RuntimeError if it does not fit."""
         if type(observation) is int and observation in self._integers:
             self._array[index] = observation
             return
@@ -262,7 +262,7 @@ class GymnasiumRows(Rows):
             column.array[index] = value
 
     def _fitted(self, observation: Any) -> tuple[Any, list[Any]]:
-        """Returns an observation as a value of its spec, and the values that its columns take."""
+        """Return an observation as a value of its spec, and the values that its columns take."""
         try:
             structure = self._write_observation(observation)
             leaves = zip(self._columns, self._flatten(structure), strict=True)
@@ -271,5 +271,5 @@ class GymnasiumRows(Rows):
             raise environment_error(error, "space") from error
 
     def _element(self, structure: Any) -> Any:
-        """Returns a value of the spec of an observation as a client gets it."""
+        """Return a value of the spec of an observation as a client gets it."""
         return self._read_observation(structure)

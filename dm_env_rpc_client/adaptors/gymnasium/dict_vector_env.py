@@ -40,7 +40,7 @@ class DictVectorEnv(RemoteVectorEnv):
         options: Mapping[str, Any] | None,
         reset_infos: list[dict[str, Any]],
     ) -> Any:
-        """Begins an episode in every environment, and returns the observations [N, ...].
+        """Begin an episode in every environment, and return the observations [N, ...].
 
         Args:
           seeds: one for each environment.
@@ -58,7 +58,7 @@ class DictVectorEnv(RemoteVectorEnv):
         return self._reset(self._settings_of(seeds, options), results)
 
     def step_each(self, actions: Any, reset_infos: list[dict[str, Any]]) -> DummyResults:
-        """Steps every environment; where an episode has ended, the next one has begun.
+        """Step every environment; where an episode has ended, the next one has begun.
 
         Args:
           actions: the actions [N, ...].

@@ -51,7 +51,7 @@ ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
 
 def to_spec(space: spaces.Space[Any], name: str) -> Any:
-    """Returns the dm_env spec of a space, or a structure of specs.
+    """Return the dm_env spec of a space, or a structure of specs.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
@@ -89,7 +89,7 @@ class Converting(abc.ABC):
 
     @abc.abstractmethod
     def _make_converters(self) -> None:
-        """Makes the readers and writers, from other attributes."""
+        """Make the readers and writers, from other attributes."""
 
     def __getstate__(self) -> dict[str, Any]:
         prefixes = ("_read_", "_write_")
@@ -108,7 +108,7 @@ def to_structure(
 
 
 def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Converter:
-    """Returns what converts elements of a space to values of its spec.
+    """Return what converts elements of a space to values of its spec.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
@@ -218,7 +218,7 @@ def from_structure(
 def reader(
     space: spaces.Space[Any], name: str, as_sampled: bool = False, of_rows: bool = False
 ) -> Converter:
-    """Returns what converts values of the spec of a space to its elements.
+    """Return what converts values of the spec of a space to its elements.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
@@ -286,12 +286,12 @@ def _each(read: Converter) -> Converter:
 
 
 def as_array(space: Any, value: Any, name: str) -> Any:
-    """Returns elements of one of `ARRAYS` in the dtype of their spec; SpecError if they change."""
+    """Return elements of one of `ARRAYS` in the dtype of their spec; SpecError if they change."""
     return _cast(value, _wire_dtype(space), name)
 
 
 def by_name(structure: Any) -> Any:
-    """Returns a structure of values with mappings from index to value in place of tuples.
+    """Return a structure of values with mappings from index to value in place of tuples.
 
     Mappings without values are left out, as they have no names.
     """
@@ -304,7 +304,7 @@ def by_name(structure: Any) -> Any:
 
 
 def escaped(key: Any) -> str:
-    """Returns a key of a Dict as a level of a name; see the end of the table above."""
+    """Return a key of a Dict as a level of a name; see the end of the table above."""
     text = str(key).replace("%", "%25").replace(".", "%2E")
     if text in _TAKEN:
         return f"%{ord(text[0]):02X}{text[1:]}"
@@ -312,7 +312,7 @@ def escaped(key: Any) -> str:
 
 
 def part(value: Any, key: Any) -> Any:
-    """Returns a part of a value; an empty mapping if it has no values, and so is not sent.
+    """Return a part of a value; an empty mapping if it has no values, and so is not sent.
 
     Args:
       value: a mapping, or a tuple. A tuple may be a mapping with its indices as keys.

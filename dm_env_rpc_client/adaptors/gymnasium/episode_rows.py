@@ -53,18 +53,18 @@ class EpisodeInfos:
         self._stacks: list[tuple[Array, Mapping[str, Any]]] = []
 
     def put(self, index: int, info: dict[str, Any]) -> None:
-        """Takes the info of a step, or that of the reset that begins the next episode in it."""
+        """Take the info of a step, or that of the reset that begins the next episode in it."""
         former = self._own.get(index)
         self._own[index] = RowInfo(info) if former is None else former._replace(info=info)
 
     def put_final(self, index: int, info: dict[str, Any], observation: Any) -> None:
-        """Takes the info and observation of a step in which the next episode is to begin."""
+        """Take the info and observation of a step in which the next episode is to begin."""
         self._own[index] = RowInfo({}, info, observation)
 
     def put_rows(
         self, rows: Array, text: str, which: Any, count: int, arrays: Any = None
     ) -> Array | None:
-        """Takes what came with the observations of a batch.
+        """Take what came with the observations of a batch.
 
         Args:
           rows: the indices of the rows that take part.
@@ -94,7 +94,7 @@ class EpisodeInfos:
         return None if both is None else both[which]
 
     def forget(self, rows: Collection[int]) -> None:
-        """Drops the infos of some rows."""
+        """Drop the infos of some rows."""
         if self._own:
             for row in rows:
                 self._own.pop(row, None)
@@ -102,7 +102,7 @@ class EpisodeInfos:
             self._taken(np.array(list(rows)))
 
     def each(self) -> list[RowInfo]:
-        """Takes the infos of each row."""
+        """Take the infos of each row."""
         own, self._own = self._own, {}
         found = unstacked(self._taken(None), len(self._addresses))
         for row, info in own.items():
@@ -110,7 +110,7 @@ class EpisodeInfos:
         return found
 
     def stack(self, ids: Array | None, are_spread: bool = False) -> dict[str, Any]:
-        """Takes the infos of some rows, or of all, stacked.
+        """Take the infos of some rows, or of all, stacked.
 
         Args:
           ids: the rows; None for all.
@@ -149,7 +149,7 @@ class EpisodeInfos:
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
 
     def _taken(self, ids: Array | None) -> dict[str, Any]:
-        """Takes the stacks of some rows, or of all, as one."""
+        """Take the stacks of some rows, or of all, as one."""
         stacks, self._stacks = self._stacks, []
         count = len(self._addresses) if ids is None else len(ids)
         if ids is None and len(stacks) == 1 and len(stacks[0][0]) == count:
@@ -171,7 +171,7 @@ class EpisodeInfos:
 
 
 def _rows(infos: Mapping[str, Any], which: Array, count: int) -> dict[str, Any]:
-    """Returns some rows of stacked infos of so many rows."""
+    """Return some rows of stacked infos of so many rows."""
     own: dict[str, Any] = {}
     put_together(own, infos, (which, count), np.arange(len(which)), len(which))
     return own
@@ -184,7 +184,7 @@ def put_together(
     places: Array,
     count: int,
 ) -> None:
-    """Puts rows of stacked infos into those of more rows, in which keys may be new.
+    """Put rows of stacked infos into those of more rows, in which keys may be new.
 
     Args:
       target: the infos to add to.
@@ -276,12 +276,12 @@ class EpisodeRows(Rows):
         self._all_mid = bytes([_MID]) * count
 
     def begin(self) -> bool:
-        """Begins a step; returns whether episodes are known to be running in all environments."""
+        """Begin a step; return whether episodes are known to be running in all environments."""
         was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 
     def forget(self, ids: Collection[int]) -> None:
-        """Drops what the last steps of some environments have left over: the next episodes begin.
+        """Drop what the last steps of some environments have left over: the next episodes begin.
 
         That is if another environment has failed, so that nobody got them.
         """
@@ -289,7 +289,7 @@ class EpisodeRows(Rows):
         self._infos.forget(ids)
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the TimeStep of an environment on a stream; see `Rows.put`."""
+        """Take the TimeStep of an environment on a stream; see `Rows.put`."""
         environment = self._environments[index]
         info: dict[str, Any] = {}
         is_truncated = False
@@ -314,7 +314,7 @@ class EpisodeRows(Rows):
         return begins
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the LAST TimeStep of a row whose batch was lost; see `Rows.put_lost`."""
+        """Take the LAST TimeStep of a row whose batch was lost; see `Rows.put_lost`."""
         return self._put(index, timestep, {"restarted": True}, False)
 
     def _put(
@@ -333,14 +333,14 @@ class EpisodeRows(Rows):
         return False
 
     def _end(self, index: int, observation: Mapping[str, Any], info: dict[str, Any]) -> None:
-        """Takes note that the next episode is to begin in this step."""
+        """Take note that the next episode is to begin in this step."""
         self._restarting.add(index)
         if not self._has_infos:
             info = {**info_of(self.discount[index].copy()), **info}
         self._infos.put_final(index, info, self._spaces.observation(observation))
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> slice | list[int]:
-        """Takes steps in the middle of episodes; see `Rows.put_mid_steps`."""
+        """Take steps in the middle of episodes; see `Rows.put_mid_steps`."""
         at = super().put_mid_steps(indices, steps)
         self.has_begun[at] = True
         self._terminations[at] = self._truncations[at] = False
@@ -354,7 +354,7 @@ class EpisodeRows(Rows):
         return at
 
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
-        """Takes the TimeStep of a batch; see `Rows.put_rows`."""
+        """Take the TimeStep of a batch; see `Rows.put_rows`."""
         kinds = timestep.observation[STEP_TYPE]
         which = slice(None) if taken is None else taken
         ended: list[int] = []
@@ -388,7 +388,7 @@ class EpisodeRows(Rows):
         return ended
 
     def _put_ends(self, rows: Array, kinds: Array, has_discount: bool) -> list[int]:
-        """Takes how the steps of rows of a batch end; returns those in which an episode ends."""
+        """Take how the steps of rows of a batch end; return those in which an episode ends."""
         terminated = is_last = kinds == _LAST
         if has_discount:
             axes = tuple(range(1, self.discount.ndim))
@@ -400,11 +400,11 @@ class EpisodeRows(Rows):
         return ended
 
     def results(self, ids: Array | None) -> Results:
-        """Returns what `step` returns for some environments; None for all."""
+        """Return what `step` returns for some environments; None for all."""
         return (*self.arrays(ids), self.infos(ids))
 
     def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:
-        """Returns the same without the infos."""
+        """Return the same without the infos."""
         which = slice(None) if ids is None else ids
         return (
             self.elements(ids),
@@ -414,7 +414,7 @@ class EpisodeRows(Rows):
         )
 
     def elements(self, ids: Array | None) -> Any:
-        """Returns the observations of some environments; None for all."""
+        """Return the observations of some environments; None for all."""
         flat = self.lend(ids)
         if self._copies:
             for name in self._objects:
@@ -422,7 +422,7 @@ class EpisodeRows(Rows):
         return self._spaces.observations(flat)
 
     def infos(self, ids: Array | None) -> dict[str, Any]:
-        """Takes the infos of the last step, stacked, of some environments; None for all.
+        """Take the infos of the last step, stacked, of some environments; None for all.
 
         Raises:
           EnvironmentsFailedError: see `EpisodeInfos.stack`.
@@ -442,14 +442,14 @@ class EpisodeRows(Rows):
         return {"discount": np.where(mask, discounts, 0), "_discount": has_discount, **infos}
 
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Takes the infos of Gymnasium environments that were reset; others have none then.
+        """Take the infos of Gymnasium environments that were reset; others have none then.
 
         They are in the rows of their indices. Errors are those of `infos`.
         """
         return self._infos.stack(np.array(ids), are_spread=True) if self._has_infos else {}
 
     def each_info(self) -> list[RowInfo]:
-        """Takes the infos of the last step of each environment, or of its reset."""
+        """Take the infos of the last step of each environment, or of its reset."""
         found = self._infos.each()
         if not self._has_infos:
             for index in np.flatnonzero(self._has_discount()).tolist():
@@ -458,6 +458,6 @@ class EpisodeRows(Rows):
         return found
 
     def _has_discount(self) -> Array:
-        """Returns in which rows the info of the step has a discount of its own, bool [N]."""
+        """Return in which rows the info of the step has a discount of its own, bool [N]."""
         has: Array = self.step_type == _MID if self._begins_at_once else self.step_type != _FIRST
         return has

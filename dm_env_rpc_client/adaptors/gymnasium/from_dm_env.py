@@ -117,7 +117,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for copies and pickles; no episode is running in what is made again."""
+        """Return the state for copies and pickle; no episode is running in what is made again."""
         state = dict(self.__dict__)
         if is_made_again(self._env):
             state |= {"_is_running": False, "_last_observation": None}
@@ -131,7 +131,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode.
+        """Begin an episode.
 
         Args:
           seed: sent as the setting `seed_setting` to an environment whose `reset` takes
@@ -162,7 +162,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         return self._observe(timestep), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Takes a step.
+        """Take a step.
 
         Args:
           action: an element of `action_space`.
@@ -197,7 +197,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> npt.NDArray[np.uint8] | None:
-        """Returns the last observed image, uint8 [height, width, 3]; None without a mode."""
+        """Return the last observed image, uint8 [height, width, 3]; None without a mode."""
         if self.render_mode is None:
             return None
         if self._last_observation is None:
@@ -208,7 +208,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         return images.rgb(np.asarray(image), *value_range(self._image_spec))
 
     def close(self) -> None:
-        """Closes the environment; a second call does nothing."""
+        """Close the environment; a second call does nothing."""
         self._env.close()
 
     def _adopt_specs(self) -> None:
@@ -252,7 +252,7 @@ def make_remote(
     nested_tensors: bool = True,
     **make_kwargs: Unpack[RemoteKeywords],
 ) -> GymnasiumEnv | GymnasiumProxy:
-    """Makes a remote environment for Gymnasium; the entry point of `Remote-v0`.
+    """Make a remote environment for Gymnasium; the entry point of `Remote-v0`.
 
     Args:
       address: the address of the server, or a server to launch, as for `make`.
@@ -303,7 +303,7 @@ def make_remote(
 
 
 def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Description | None]:
-    """Joins a world, and asks the server about the Gymnasium environment in it.
+    """Join a world, and ask the server about the Gymnasium environment in it.
 
     Args:
       join: joins it; called again if the server ends the stream with an extension that it does not
@@ -329,7 +329,7 @@ def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Desc
 def check_form(
     seed_setting: str | None, render_mode: str | None, render_observation: str | None = None
 ) -> None:
-    """Raises SpecError if a name is not text; the arguments are those of `GymnasiumEnv`."""
+    """Raise SpecError if a name is not text; the arguments are those of `GymnasiumEnv`."""
     arguments.text("seed_setting", seed_setting, none="None to send no seeds")
     arguments.text("render_mode", render_mode, none="None")
     arguments.text("render_observation", render_observation, none="None for the first image")
@@ -345,7 +345,7 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
 
 
 def info_of(discount: Any) -> dict[str, Any]:
-    """Returns the info of a step: its discount, if it has one (a FIRST one does not)."""
+    """Return the info of a step: its discount, if it has one (a FIRST one does not)."""
     if discount is None:
         return {}
     array = np.asarray(discount)
@@ -353,7 +353,7 @@ def info_of(discount: Any) -> dict[str, Any]:
 
 
 def check_reward(environment: dm_env.Environment) -> None:
-    """Raises SpecError if the rewards of an environment are not numbers, as Gymnasium requires."""
+    """Raise SpecError if the rewards of an environment are not numbers, as Gymnasium requires."""
     spec = environment.reward_spec()
     observations = environment.observation_spec()
     if isinstance(observations, Mapping) and batches.STEP_TYPE in observations and spec.shape:
@@ -365,7 +365,7 @@ def check_reward(environment: dm_env.Environment) -> None:
 
 
 def check_reward_spec(spec: Any) -> None:
-    """Raises SpecError if the spec of a reward is not one of a number."""
+    """Raise SpecError if the spec of a reward is not one of a number."""
     if not isinstance(spec, specs.Array) or spec.shape != () or spec.dtype.kind not in "biuf":
         raise SpecError(
             f"rewards are numbers in Gymnasium, but this environment's reward has spec {spec}; "
@@ -375,7 +375,7 @@ def check_reward_spec(spec: Any) -> None:
 
 
 def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
-    """Returns the element of `env.action_space` for an action of `env.environment`."""
+    """Return the element of `env.action_space` for an action of `env.environment`."""
     if isinstance(env, GymnasiumProxy):
         return action_reader(env.action_space)(action)
     for key in env._action_path:
@@ -386,7 +386,7 @@ def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
 def find_images(
     structure: Any, are_images: Callable[..., bool] = images.is_rgb
 ) -> dict[str, tuple[tuple[Any, ...], specs.Array]]:
-    """Returns the flat names of observations that are images, with the keys to each and its spec.
+    """Return the flat names of observations that are images, with the keys to each and its spec.
 
     Args:
       structure: of specs.
@@ -405,7 +405,7 @@ def is_shown(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
 
 
 def largest_image(structure: Any) -> str | None:
-    """Returns the flat name of the observation that says most to the eye.
+    """Return the flat name of the observation that says most to the eye.
 
     Args:
       structure: of specs.
@@ -422,7 +422,7 @@ def largest_image(structure: Any) -> str | None:
 
 
 def wrap(path: tuple[Any, ...], value: Any) -> Any:
-    """Returns a value in the mappings around it, by the keys that `single_leaf` found."""
+    """Return a value in the mappings around it, by the keys that `single_leaf` found."""
     for key in reversed(path):
         value = {key: value}
     return value

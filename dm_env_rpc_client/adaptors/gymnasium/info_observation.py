@@ -71,7 +71,7 @@ class RowInfo(NamedTuple):
 
 
 def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
-    """Returns the text of what comes with an observation of one environment.
+    """Return the text of what comes with an observation of one environment.
 
     Args:
       info: what the environment returned.
@@ -85,14 +85,14 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
 
 
 def encoded_blocks(infos: Any, both: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """Returns both observations of rows whose infos are stacked."""
+    """Return both observations of rows whose infos are stacked."""
     blocks: list[bytes] = []
     text = encoded_stack(value_json.moved(infos, blocks), both, is_exact=True)
     return {EXTRAS: text, batches.INFO_ARRAYS: np.frombuffer(b"".join(blocks), np.uint8)}
 
 
 def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
-    """Returns the text of what comes with the observations of rows, whose infos are stacked.
+    """Return the text of what comes with the observations of rows, whose infos are stacked.
 
     Args:
       infos: the infos of all rows, stacked as Gymnasium stacks them.
@@ -106,7 +106,7 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
 
 
 def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
-    """Returns the text of what comes with the observations of rows, each with infos of its own.
+    """Return the text of what comes with the observations of rows, each with infos of its own.
 
     Args:
       rows: by the index of the row, the JSON value with the keys of its infos.
@@ -122,7 +122,7 @@ def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
 
 
 def extras_of(observation: Mapping[str, Any]) -> Extras:
-    """Returns what came with an observation; ProtocolError if it is invalid."""
+    """Return what came with an observation; ProtocolError if it is invalid."""
     text = str(observation[EXTRAS])
     if not text:
         return Extras({}, False)
@@ -149,7 +149,7 @@ class RowExtras(NamedTuple):
 
 
 def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
-    """Returns what came with the observations of `count` rows, unless the text is empty.
+    """Return what came with the observations of `count` rows, unless the text is empty.
 
     Args:
       text: the observation `EXTRAS`.
@@ -180,7 +180,7 @@ def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
 
 
 def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
-    """Returns stacked infos of `count` rows as those of each row.
+    """Return stacked infos of `count` rows as those of each row.
 
     What was an integer, a float or a bool has become one of NumPy when it was stacked. What is not
     of rows, such as the log of a simulator, each row has.

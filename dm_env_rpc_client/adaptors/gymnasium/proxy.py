@@ -113,7 +113,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         return type(self), arguments, {"_spec": self._spec}
 
     def __getattr__(self, name: str) -> Any:
-        """Returns what the server allows to be called: a method as a function, else its value."""
+        """Return what the server allows to be called: a method as a function, else its value."""
         names = None if name.startswith("_") else self.__dict__.get("_names")
         if names is not None:
             with contextlib.suppress(AttributeError):
@@ -121,7 +121,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_CALLABLE}")
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Sets an attribute at the server if it allows that, and here otherwise."""
+        """Set an attribute at the server if it allows that, and here otherwise."""
         if name not in self.__dict__ and not name.startswith("_") and self._names.set(name, value):
             return True
         return super().set_wrapper_attr(name, value, force=force)
@@ -142,7 +142,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode.
+        """Begin an episode.
 
         Args:
           seed: for the environment's own `reset`.
@@ -167,7 +167,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             raise
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Takes a step.
+        """Take a step.
 
         Args:
           action: an element of `action_space`.
@@ -209,18 +209,18 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> Any:
-        """Returns what the environment renders now, which takes a request; None without a mode."""
+        """Return what the environment renders now, which takes a request; None without a mode."""
         if self.render_mode is None:
             return None
         return read_frame(self.environment)
 
     def close(self) -> None:
-        """Closes the environment; a second call does nothing."""
+        """Close the environment; a second call does nothing."""
         self.environment.close()
 
 
 def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
-    """Asks a server about the environment in a world.
+    """Ask a server about the environment in a world.
 
     Args:
       env: joined to the world.
@@ -264,7 +264,7 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
 def begin(
     env: DmEnvAdaptor, description: Description, render_mode: str | None, form: str = OWN
 ) -> str | None:
-    """Asks a server for infos, and for a render mode.
+    """Ask a server for infos, and for a render mode.
 
     Args:
       env: joined to a world of a Gymnasium environment, in which no sequence begins before.
@@ -302,7 +302,7 @@ def begin(
 
 
 def metadata_of(description: Description, render_mode: str | None) -> dict[str, Any]:
-    """Returns the metadata of an environment, with the mode that it renders in among its modes.
+    """Return the metadata of an environment, with the mode that it renders in among its modes.
 
     That of lists is one of what `gymnasium.make` puts around the environment.
     """
@@ -316,7 +316,7 @@ def metadata_of(description: Description, render_mode: str | None) -> dict[str, 
 def begin_again(
     description: Description, render_mode: str | None, form: str = OWN
 ) -> Callable[[DmEnvAdaptor], object]:
-    """Returns what asks an environment that was restarted for the same as `begin` did."""
+    """Return what asks an environment that was restarted for the same as `begin` did."""
     settings = _infos(description, form)
     if render_mode not in (None, description.render_mode):
         settings["render_mode"] = render_mode
@@ -324,13 +324,13 @@ def begin_again(
 
 
 def restarted(env: dm_env.Environment) -> dict[str, Any]:
-    """Returns the info of a step that was lost; nothing for one that was answered."""
+    """Return the info of a step that was lost; nothing for one that was answered."""
     is_lost = isinstance(env, DmEnvAdaptor) and env.interruption is not None
     return {"restarted": True} if is_lost else {}
 
 
 def read_frame(env: DmEnvAdaptor) -> Any:
-    """Returns what a Gymnasium environment renders now.
+    """Return what a Gymnasium environment renders now.
 
     Args:
       env: joined to its world; `begin` returned a render mode.
@@ -343,7 +343,7 @@ def read_frame(env: DmEnvAdaptor) -> Any:
 
 
 def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
-    """Returns what each row of a batched world renders now.
+    """Return what each row of a batched world renders now.
 
     Args:
       env: joined to the world; `begin` returned a render mode.
@@ -363,7 +363,7 @@ def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
 def observation_reader(
     space: spaces.Space[Any], as_sampled: bool = False
 ) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns what makes the elements of a space of observations from nested observations.
+    """Return what makes the elements of a space of observations from nested observations.
 
     Args:
       space: the space.
@@ -374,7 +374,7 @@ def observation_reader(
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the settings of a Reset for the arguments of `gymnasium.Env.reset`."""
+    """Return the settings of a Reset for the arguments of `gymnasium.Env.reset`."""
     settings: dict[str, Any] = {}
     if seed is not None:
         settings["seed"] = int(seed)
@@ -384,7 +384,7 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
 
 
 def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Returns what makes values by name from the elements of a space of actions.
+    """Return what makes values by name from the elements of a space of actions.
 
     It raises SpecError if one does not conform.
     """
@@ -406,7 +406,7 @@ def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns what makes the elements of a space from values by name; see `action_writer`."""
+    """Return what makes the elements of a space from values by name; see `action_writer`."""
     read = elements.reader(space, "action", as_sampled=True)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return read
@@ -414,11 +414,11 @@ def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any
 
 
 def _infos(description: Description, form: str) -> dict[str, Any]:
-    """Returns the settings that ask for infos."""
+    """Return the settings that ask for infos."""
     known = [each for each in (form, STACKED) if each in description.forms]
     return {INFOS: known[0] if known else True}
 
 
 def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
-    """Sends settings for the next sequence, and adopts the specs that they lead to."""
+    """Send settings for the next sequence, and adopt the specs that they lead to."""
     env._finish_reset(env._start_reset(settings))

@@ -29,12 +29,12 @@ _DM_ENV = "one that returns a dm_env.TimeStep has to inherit from dm_env.Environ
 
 
 def inner(environment: Any) -> Any:
-    """Returns an environment without its wrappers; one of a class of its own has none."""
+    """Return an environment without its wrappers; one of a class of its own has none."""
     return getattr(environment, "unwrapped", environment)
 
 
 def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
-    """Returns what `reset` returned: the observation and the info.
+    """Return what `reset` returned: the observation and the info.
 
     Args:
       environment: the environment.
@@ -56,7 +56,7 @@ def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
 
 
 def as_reward(environment: Any, reward: Any) -> float:
-    """Returns a reward as a float, which may round it.
+    """Return a reward as a float, which may round it.
 
     Args:
       environment: the environment.
@@ -88,7 +88,7 @@ def _has_number(value: Any) -> bool:
 
 
 def explain(environment: Any, method: str, error: Exception) -> None:
-    """Raises TypeError if an error is that of unpacking what a method returned.
+    """Raise TypeError if an error is that of unpacking what a method returned.
 
     Args:
       environment: the environment.

@@ -55,24 +55,24 @@ class StackedInfos(Infos):
         self._infos: list[tuple[int, Any]] = []
 
     def of(self, count: int) -> StackedInfos:
-        """Returns those of so many rows; see `Infos`."""
+        """Return those of so many rows; see `Infos`."""
         return StackedInfos(count, self._is_exact)
 
     def put(self, index: int, info: Any) -> None:
-        """Takes the info of a row."""
+        """Take the info of a row."""
         self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Returns what rows have said, as it is; see `Infos`."""
+        """Return what rows have said, as it is; see `Infos`."""
         infos, self._infos = self._infos, []
         return infos, {}
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Takes what a row has said; see `Infos`."""
+        """Take what a row has said; see `Infos`."""
         self._infos.append((index, said))
 
     def final(self, observation: Any, info: Any) -> Any:
-        """Returns what `put_final` takes.
+        """Return what `put_final` takes.
 
         Args:
           observation: the last one of an episode, as a client gets it.
@@ -84,11 +84,11 @@ class StackedInfos(Infos):
         }
 
     def put_final(self, index: int, final: Any) -> None:
-        """Takes how an episode of a row has ended, before the info of the next one."""
+        """Take how an episode of a row has ended, before the info of the next one."""
         self._infos.append((index, final))
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Returns the text; see `Infos`."""
+        """Return the text; see `Infos`."""
         if not self._infos and not both.any():  # As in most steps of most environments.
             return "", {}
         of_rows, self._infos = sorted(self._infos, key=_INDEX), []
@@ -110,7 +110,7 @@ class StackedInfos(Infos):
     def _stack_numbers(
         self, of_rows: Sequence[tuple[int, Any]]
     ) -> tuple[dict[str, Any], Sequence[tuple[int, Any]]]:
-        """Stacks the infos that have the keys of the first one, by one assignment for each key.
+        """Stack the infos that have the keys of the first one, by one assignment for each key.
 
         For 64 rows this takes half as long as one assignment for each row and key; see
         `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. It stacks nothing unless each
@@ -161,28 +161,28 @@ class OwnInfos(Infos):
         self._errors: dict[int, Exception] = {}
 
     def of(self, count: int) -> OwnInfos:
-        """Returns those of so many rows; see `Infos`."""
+        """Return those of so many rows; see `Infos`."""
         return OwnInfos()
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Returns what rows have said, and their errors; see `Infos`."""
+        """Return what rows have said, and their errors; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         return list(infos.items()), errors
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Takes what a row has said; see `Infos`."""
+        """Take what a row has said; see `Infos`."""
         self._infos[index] = said
 
     def put(self, index: int, info: Any) -> None:
-        """Takes the info of a row."""
+        """Take the info of a row."""
         try:
             self._infos.setdefault(index, {})[INFO] = _jsonable(info)
         except Exception as error:
             self._errors[index] = error
 
     def final(self, observation: Any, info: Any) -> Any:
-        """Returns what `put_final` takes."""
+        """Return what `put_final` takes."""
         try:
             own = _jsonable(info or {})
         except Exception as error:
@@ -191,14 +191,14 @@ class OwnInfos(Infos):
         return {FINAL_OBSERVATION: exact, FINAL_INFO: own}
 
     def put_final(self, index: int, final: Any) -> None:
-        """Takes how an episode of a row has ended."""
+        """Take how an episode of a row has ended."""
         if isinstance(final, Exception):
             self._errors[index] = final
         else:
             self._infos[index] = final
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Returns the text; see `Infos`."""
+        """Return the text; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         try:
@@ -215,7 +215,7 @@ class OwnInfos(Infos):
 
 
 def _jsonable(info: Any) -> Any:
-    """Returns the JSON value of an info, or raises the error that its row is to have."""
+    """Return the JSON value of an info, or raise the error that its row is to have."""
     if not isinstance(info, Mapping):
         raise TypeError(f"the info is {described(info)}; expected a dict")
     return value_json.to_jsonable(info, value_json.INFO_LEVELS, is_exact=True)

@@ -43,7 +43,7 @@ class RowSpaces(Protocol):
     observation_space: spaces.Space[Any]
 
     def actions(self, actions: Any, count: int) -> dict[str, Any]:
-        """Returns actions by flat name, [count, ...] each.
+        """Return actions by flat name, [count, ...] each.
 
         Args:
           actions: an element of the space of `count` actions.
@@ -54,13 +54,13 @@ class RowSpaces(Protocol):
         """
 
     def empty(self, count: int) -> Arrays:
-        """Returns arrays for the observations of `count` environments."""
+        """Return arrays for the observations of `count` environments."""
 
     def observation(self, flat: Mapping[str, Any]) -> Any:
-        """Returns the element of the space of one observation with these values."""
+        """Return the element of the space of one observation with these values."""
 
     def observations(self, flat: Arrays) -> Any:
-        """Returns the element of the space of some observations with these arrays."""
+        """Return the element of the space of some observations with these arrays."""
 
 
 class _Structure:

@@ -47,7 +47,7 @@ _SIDES = ("bounded_below", "bounded_above")
 
 
 def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, Any]:
-    """Returns the JSON value of a space.
+    """Return the JSON value of a space.
 
     A space of another type becomes the nearest that Gymnasium has: that of which it is a
     subclass; a Text, if its elements are strings; otherwise a Box of its shape and dtype.
@@ -71,7 +71,7 @@ def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, 
 
 
 def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[Any]:
-    """Returns the space of a JSON value.
+    """Return the space of a JSON value.
 
     Args:
       value: what `to_json` returned.
@@ -255,7 +255,7 @@ def _read_box(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[
 def _bounds(
     bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, room: Room
 ) -> npt.NDArray[Any]:
-    """Returns a bound of shape (), or that of a Box."""
+    """Return a bound of shape (), or that of a Box."""
     read = from_jsonable(bound, where)
     if isinstance(read, np.ndarray):
         room.expand(max(0, read.size * (dtype.itemsize - read.itemsize)))
@@ -303,7 +303,7 @@ def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces
 
 
 def _read_alone(value: Any, where: str, room: Room) -> spaces.Space[Any]:
-    """Reads a part of which an element need not have any."""
+    """Read a part of which an element need not have any."""
     with room.element():
         return _read(value, where, room)
 

@@ -72,7 +72,7 @@ class Room:
         self._element_bytes = others
 
     def check_element(self, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
-        """Raises ProtocolError if no message can have an element of a space.
+        """Raise ProtocolError if no message can have an element of a space.
 
         Args:
           shape: of an element, or of a part of one.
@@ -99,13 +99,13 @@ class Room:
         return fits
 
     def expand(self, size: int) -> None:
-        """Takes memory beyond that of the description; ValueError if there is not as much."""
+        """Take memory beyond that of the description; ValueError if there is not as much."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
             raise ValueError(f"its spaces would take {size} bytes more than their description")
 
     def take_characters(self, count: int) -> None:
-        """Takes the memory of the characters of a Text; ValueError."""
+        """Take the memory of the characters of a Text; ValueError."""
         self.expand(count * _CHARACTER_BYTES)
 
 
@@ -118,7 +118,7 @@ class ExactBox(spaces.Box):
     """
 
     def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
-        """Draws integers uniformly from the whole range; a Box has no masks."""
+        """Draw integers uniformly from the whole range; a Box has no masks."""
         low, high, dtype = (cast("Any", value) for value in (self.low, self.high, self.dtype))
         return np.asarray(self.np_random.integers(low, high, dtype=dtype, endpoint=True))
 
@@ -143,7 +143,7 @@ class _Wide(spaces.Box):
             setattr(self, side, np.broadcast_to(getattr(self, side), shape))
 
     def bound_by(self, side: str, is_bounded: bool) -> None:
-        """Says whether the elements are bounded on one side."""
+        """Say whether the elements are bounded on one side."""
         setattr(self, side, np.broadcast_to(np.array(is_bounded), self.shape))
 
     def __eq__(self, other: object) -> bool:
@@ -187,7 +187,7 @@ def _wide(
 def uniform_box(
     low: Any, high: Any, shape: tuple[int, ...], dtype: np.dtype[Any], room: Room, exact: bool
 ) -> spaces.Box:
-    """Returns a Box with one lower and one upper bound for all elements.
+    """Return a Box with one lower and one upper bound for all elements.
 
     Args:
       low: the lower bound; of integers, not infinite.
@@ -207,7 +207,7 @@ def uniform_box(
 
 
 def one_bound(space: spaces.Box, side: str) -> Any:
-    """Returns the bounds of a Box: the only one of a wide Box, otherwise the array."""
+    """Return the bounds of a Box: the only one of a wide Box, otherwise the array."""
     bound = getattr(space, side)
     return bound.flat[0] if isinstance(space, _Wide) else bound
 
@@ -217,7 +217,7 @@ class WideMultiBinary(spaces.MultiBinary):
 
 
 def multi_binary(n: Any, shape: tuple[int, ...], room: Room) -> spaces.MultiBinary:
-    """Returns a MultiBinary.
+    """Return a MultiBinary.
 
     Args:
       n: its argument.
@@ -269,7 +269,7 @@ class AnyText(spaces.Text):
 
 
 def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Space[Any]:
-    """Returns the space of a spec, or of a structure of them.
+    """Return the space of a spec, or of a structure of them.
 
     Args:
       spec: the spec.
@@ -305,7 +305,7 @@ def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Spac
 
 
 def to_space(space: spaces.Space[Any], value: Any) -> Any:
-    """Converts a dm_env value to an element of its space; copies arrays only if needed."""
+    """Convert a dm_env value to an element of its space; copy arrays only if needed."""
     if isinstance(space, spaces.Dict):
         return {key: to_space(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -321,12 +321,12 @@ def to_space(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def to_space_array(space: spaces.Space[Any], value: Any) -> npt.NDArray[Any]:
-    """Converts an element of a space of arrays, or a stack of them, to the space's dtype."""
+    """Convert an element of a space of arrays, or a stack of them, to the space's dtype."""
     return np.asarray(value, space.dtype)
 
 
 def from_space(spec: Any, value: Any, name: str) -> Any:
-    """Converts an element of a spec's space to a value of the spec; the inverse of `to_space`.
+    """Convert an element of a spec's space to a value of the spec; the inverse of `to_space`.
 
     Raises:
       SpecError: the value has another structure, or a cast would change it.

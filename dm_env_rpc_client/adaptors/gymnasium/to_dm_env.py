@@ -121,13 +121,13 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Adds properties with which clients call and set what is allowed; see `serve`."""
+        """Add properties with which clients call and set what is allowed; see `serve`."""
         callee = OfEach(1, lambda _, function, *given: function(self.gymnasium, *given))
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
         kinds_of(properties, self.gymnasium, callable_names)
 
     def configure(self, settings: Mapping[str, Any]) -> Callable[[], None]:
-        """Applies settings of a Reset.
+        """Apply settings of a Reset.
 
         Args:
           settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
@@ -153,14 +153,14 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return undo
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins an episode."""
+        """Begin an episode."""
         observation, self._info = self.begin()
         self._is_running = True
         self._was_end_lost = False
         return dm_env.restart(self._observed(observation, False))
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode with the configured seed and options, which the next one has not.
+        """Begin an episode with the configured seed and options, which the next one has not.
 
         Returns:
           The observation and the info, as the environment's own `reset` returned them.
@@ -186,11 +186,11 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return begin
 
     def batch_rows(self, count: int, mode: str) -> GymnasiumRows:
-        """Returns the rows of a batch of such environments; see `server.batch.Rows`."""
+        """Return the rows of a batch of such environments; see `server.batch.Rows`."""
         return GymnasiumRows(self, count, mode)
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins an episode if none is running."""
+        """Take a step, or begin an episode if none is running."""
         if not self._is_running:
             if self._was_end_lost:
                 raise RequestError.not_now(SEQUENCE_LOST)
@@ -219,28 +219,28 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return dm_env.transition(reward, observed)
 
     def action_spec(self) -> Any:
-        """Returns the spec of actions: a structure if the space is a Tuple or Dict."""
+        """Return the spec of actions: a structure if the space is a Tuple or Dict."""
         return elements.to_spec(self.action_space, "action")
 
     def observation_spec(self) -> Any:
-        """Returns the spec of observations: a structure if the space is a Tuple or Dict."""
+        """Return the spec of observations: a structure if the space is a Tuple or Dict."""
         spec = elements.to_spec(self.observation_space, "observation")
         if self.infos:
             return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
         return spec
 
     def sample_action(self) -> Any:
-        """Returns an action sampled by the environment's own action space."""
+        """Return an action sampled by the environment's own action space."""
         sample = self.gymnasium.action_space.sample()
         return elements.to_structure(self.action_space, sample, "action")
 
     def render(self) -> None:
-        """Renders the environment, if it was made with a render mode."""
+        """Render the environment, if it was made with a render mode."""
         if self.gymnasium.render_mode is not None:
             self.gymnasium.render()
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self.gymnasium.close()
 
     def _observed(self, observation: Any, is_truncated_too: bool) -> Any:
@@ -275,7 +275,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
 
 def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
-    """Returns what a factory made as a dm_env.Environment.
+    """Return what a factory made as a dm_env.Environment.
 
     Args:
       env: a Gymnasium environment.
@@ -288,13 +288,13 @@ def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
 
 
 def encoded_frame(frame: Any) -> Any:
-    """Returns what an environment has rendered as a property: an array, or JSON text."""
+    """Return what an environment has rendered as a property: an array, or JSON text."""
     is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
     return frame if is_numbers else value_json.encode(frame)
 
 
 def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings of a reset as what Gymnasium's environments take.
+    """Return settings of a reset as what Gymnasium's environments take.
 
     Args:
       settings: `seed`, an integer; `options`, a mapping or its JSON text (see

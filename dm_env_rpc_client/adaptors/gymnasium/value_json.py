@@ -94,7 +94,7 @@ _MAX_LEVELS = INFO_LEVELS + 1
 
 
 def encode(value: Any, is_exact: bool = False) -> str:
-    """Returns the JSON text of a value; see the table above. SpecError if it contains itself.
+    """Return the JSON text of a value; see the table above. SpecError if it contains itself.
 
     Args:
       value: the value.
@@ -104,12 +104,12 @@ def encode(value: Any, is_exact: bool = False) -> str:
 
 
 def text_of(jsonable: Any) -> str:
-    """Returns the text of a JSON value."""
+    """Return the text of a JSON value."""
     return bounded_parsing.encode(jsonable, "a value").decode("ascii")
 
 
 def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
-    """Returns the JSON text of infos that an environment has returned; "" for none.
+    """Return the JSON text of infos that an environment has returned; "" for none.
 
     Args:
       extras: the infos.
@@ -131,7 +131,7 @@ class _Block(NamedTuple):
 
 
 def moved(value: Any, blocks: list[bytes]) -> Any:
-    """Returns infos without their large arrays, whose bytes go to blocks."""
+    """Return infos without their large arrays, whose bytes go to blocks."""
     if type(value) is dict:
         return {key: moved(part, blocks) for key, part in value.items()}
     if (
@@ -147,7 +147,7 @@ def moved(value: Any, blocks: list[bytes]) -> Any:
 
 
 def placed(value: Any, arrays: np.ndarray[Any, Any], where: str) -> Any:
-    """Returns infos with the arrays that were moved; ProtocolError if one is not there."""
+    """Return infos with the arrays that were moved; ProtocolError if one is not there."""
     if type(value) is dict:
         return {key: placed(part, arrays, where) for key, part in value.items()}
     if type(value) is not _Block:
@@ -164,7 +164,7 @@ def placed(value: Any, arrays: np.ndarray[Any, Any], where: str) -> Any:
 
 
 def decode(text: str, where: str) -> Any:
-    """Returns the value of a JSON text.
+    """Return the value of a JSON text.
 
     Args:
       text: what `encode` returned.
@@ -177,7 +177,7 @@ def decode(text: str, where: str) -> Any:
 
 
 def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
-    """Returns a value as `encode` would send it now, whatever becomes of its parts.
+    """Return a value as `encode` would send it now, whatever becomes of its parts.
 
     Environments may keep an info, or arrays in it, and change them in a later step.
 
@@ -232,7 +232,7 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
 
 
 def decode_description(text: str, where: str) -> Mapping[str, Any]:
-    """Returns the JSON object with which a server describes an environment.
+    """Return the JSON object with which a server describes an environment.
 
     Args:
       text: the text of the object.
@@ -262,7 +262,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -> Any:
-    """Returns the JSON value of a value, for `encode` to put into a larger one.
+    """Return the JSON value of a value, for `encode` to put into a larger one.
 
     Args:
       value: the value.
@@ -307,7 +307,7 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
 
 
 def _as_numpy(value: Any) -> Any:
-    """Returns an array of another library as one of NumPy, unless that has no such dtype."""
+    """Return an array of another library as one of NumPy, unless that has no such dtype."""
     try:
         return array_kinds.to_numpy(value, "an info")
     except SpecError:
@@ -315,7 +315,7 @@ def _as_numpy(value: Any) -> Any:
 
 
 def from_jsonable(value: Any, where: str) -> Any:
-    """Returns the value of a JSON value; ProtocolError if `to_jsonable` does not write it."""
+    """Return the value of a JSON value; ProtocolError if `to_jsonable` does not write it."""
     if type(value) is list:
         return [from_jsonable(part, where) for part in value]
     if type(value) is not dict:
@@ -368,7 +368,7 @@ _MADE_OF_NUMBERS = "cmMS"
 
 
 def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
-    """Returns the numbers that an array of one of these dtypes is made of, and its dtype."""
+    """Return the numbers that an array of one of these dtypes is made of, and its dtype."""
     dtype = array.dtype.newbyteorder("=")
     own = np.ascontiguousarray(array, dtype).reshape(array.shape)
     if dtype.kind in "mM":
@@ -379,7 +379,7 @@ def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]
 
 
 def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
-    """Returns the array that `_numbers_of` has taken apart."""
+    """Return the array that `_numbers_of` has taken apart."""
     dtype = np.dtype(name)
     if dtype.kind not in _MADE_OF_NUMBERS:
         raise ValueError(f"dtype {name!r} is not made of numbers")
@@ -450,7 +450,7 @@ def _read_objects(value: Mapping[str, Any], where: str) -> Any:
 
 
 def _width(dtype: Any) -> int:
-    """Returns the characters of a dtype of strings, such as U5."""
+    """Return the characters of a dtype of strings, such as U5."""
     if not isinstance(dtype, str) or dtype[:1] != "U" or not dtype[1:].isdecimal():
         raise ValueError(f"dtype {dtype!r} is not of strings")
     return int(dtype[1:])
@@ -479,7 +479,7 @@ def _shape(value: Mapping[str, Any]) -> list[int]:
 
 
 def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]:
-    """Returns what reads an array that may be a masked one."""
+    """Return what reads an array that may be a masked one."""
 
     def read_masked(value: Mapping[str, Any], where: str) -> Any:
         data = read(value, where)

@@ -21,7 +21,7 @@ _FRAME = "gymnasium.frame"
 
 
 def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
-    """Returns an autoreset mode, which may be given by its value; SpecError if there is none."""
+    """Return an autoreset mode, which may be given by its value; SpecError if there is none."""
     if autoreset_mode is None:
         return None
     try:
@@ -41,7 +41,7 @@ def describe_vector(
     notes: Sequence[str],
     forms: Sequence[str],
 ) -> str:
-    """Returns the text of `VECTOR_DESCRIPTION`.
+    """Return the text of `VECTOR_DESCRIPTION`.
 
     Args:
       env: a vector environment, or the environment of one row.
@@ -72,7 +72,7 @@ def describe_vector(
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:
-    """Returns the property with the frames of all rows: an array [N, ...], or the JSON of a tuple.
+    """Return the property with the frames of all rows: an array [N, ...], or the JSON of a tuple.
 
     Args:
       render: returns what each row renders, as a sequence or an array; None for nothing.

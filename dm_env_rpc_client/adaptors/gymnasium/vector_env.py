@@ -169,7 +169,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode in every environment, or in some of them.
+        """Begin an episode in every environment, or in some of them.
 
         Args:
           seed: sent as the setting `seed_setting`: one for each environment, or the first of N
@@ -194,7 +194,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _reset(
         self, each: Mapping[int, Mapping[str, Any]], results: Callable[[None], Result]
     ) -> Result:
-        """Begins the next episodes, and returns the results that somebody makes of the rows."""
+        """Begin the next episodes, and return the results that somebody makes of the rows."""
         worlds, rows = self._worlds, self._rows
 
         def adopt(may_differ: bool) -> None:
@@ -210,7 +210,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _settings_of(
         self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None
     ) -> dict[int, Mapping[str, Any]]:
-        """Returns the settings with which environments begin their next episodes."""
+        """Return the settings with which environments begin their next episodes."""
         settings = dict(options or {})
         mask = settings.pop(batches.RESET_MASK, None)
         if mask is None:
@@ -228,7 +228,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return each
 
     def step(self, actions: Any) -> Results:
-        """Steps every environment and waits for all of them.
+        """Step every environment and wait for all of them.
 
         Args:
           actions: an element of `action_space`.
@@ -249,7 +249,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return worlds.exchange(rows.results, worlds.step, by_name, rows, idle)
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
-        """Steps some environments without waiting for them.
+        """Step some environments without waiting for them.
 
         Args:
           actions: rows of an element of `action_space`, one for each of `env_ids`.
@@ -266,7 +266,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def recv(
         self, min_envs: int = 1, max_envs: int | None = None
     ) -> tuple[Any, Array, Array, Array, dict[str, Any], Array]:
-        """Waits for steps that `send` started.
+        """Wait for steps that `send` started.
 
         Args:
           min_envs: how many environments to wait for.
@@ -286,7 +286,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         )
 
     def render(self) -> tuple[Any, ...] | None:
-        """Returns what each environment renders now; None without a render mode."""
+        """Return what each environment renders now; None without a render mode."""
         if self.render_mode is None:
             return None
         worlds = self._worlds
@@ -320,13 +320,13 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return described(name, self._worlds, *spaces)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        """Leave and destroy all worlds and close the connections; never raise."""
         # Gymnasium 1.1 also calls this for an environment whose constructor failed.
         if hasattr(self, "_worlds"):
             self._worlds.close()
 
     def _describe(self, render_mode: str | None) -> Description | None:
-        """Asks whether these are Gymnasium environments, and if so, for infos and frames."""
+        """Ask whether these are Gymnasium environments, and if so, for infos and frames."""
         worlds = self._worlds
         name = VECTOR_DESCRIPTION if worlds.is_batched else DESCRIPTION
         try:
@@ -348,7 +348,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return description
 
     def _adopt_mode(self, wish: AutoresetMode | None) -> None:
-        """Finds out when episodes begin; SpecError if the server's environment cannot do it so."""
+        """Find out when episodes begin; SpecError if the server's environment cannot do it so."""
         own = None if self._description is None else self._description.autoreset_mode
         if own is not None:
             self._mode = AutoresetMode(own)
@@ -396,7 +396,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return seed
 
     def _idle(self, ids: Sequence[int]) -> set[int]:
-        """Returns those of some environments that begin an episode with a step."""
+        """Return those of some environments that begin an episode with a step."""
         self._worlds.check_idle(ids)
         idle: set[int] = set()
         never: list[int] = []
@@ -423,7 +423,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
 
 def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
-    """Raises SpecError if a batch is not one of Gymnasium environments, as it says.
+    """Raise SpecError if a batch is not one of Gymnasium environments, as it says.
 
     Args:
       world: the batch.

@@ -56,7 +56,7 @@ _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
 
 def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
-    """Returns when the rows of a vector environment begin their next episodes.
+    """Return when the rows of a vector environment begin their next episodes.
 
     Args:
       env: the environment.
@@ -170,12 +170,12 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Adds properties with which clients call and set what is allowed; see `serve`."""
+        """Add properties with which clients call and set what is allowed; see `serve`."""
         callee = OfVector(self._environment)
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Applies settings of a Reset.
+        """Apply settings of a Reset.
 
         Args:
           settings: `seed`, an integer or one for each row, int [N], which may also be `rows.seed`;
@@ -221,7 +221,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._infos = arguments.get("infos", self._infos)
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins an episode in every row, or in those of the mask."""
+        """Begin an episode in every row, or in those of the mask."""
         mask = (self._options or {}).get(batches.RESET_MASK)
         arguments: dict[str, Any] = {"seed": self._seed_of(mask), "options": self._options}
         self._seed = self._options = None
@@ -239,7 +239,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         )
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step in every row."""
+        """Take a step in every row."""
         try:
             actions = self._read_actions(action)
         except ProtocolError as error:  # JSON, as of a Graph.
@@ -265,13 +265,13 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         )
 
     def action_spec(self) -> Any:
-        """Returns the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
+        """Return the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
         spec = batched(elements.to_spec(self._action_space, "action"), self.num_envs)
         named(spec, "action", (batches.STEP_MASK,))  # Which clients would take for the mask.
         return spec
 
     def observation_spec(self) -> Any:
-        """Returns the specs of observations, [N, ...], with the type of each row's step."""
+        """Return the specs of observations, [N, ...], with the type of each row's step."""
         # Anew each time: infos may have been asked for.
         spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None
@@ -282,15 +282,15 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return found
 
     def reward_spec(self) -> Any:
-        """Returns the spec of the reward, float64 [N]."""
+        """Return the spec of the reward, float64 [N]."""
         return batched(super().reward_spec(), self.num_envs)
 
     def discount_spec(self) -> Any:
-        """Returns the spec of the discount, float64 [N]."""
+        """Return the spec of the discount, float64 [N]."""
         return batched(super().discount_spec(), self.num_envs)
 
     def sample_action(self) -> Any:
-        """Returns actions sampled by the environment's own action space."""
+        """Return actions sampled by the environment's own action space."""
         space = getattr(self._environment, "single_action_space", self._action_space)
         samples = [space.sample() for _ in range(self.num_envs)]
         out: Any = create_empty_array(space, self.num_envs)
@@ -298,7 +298,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return elements.to_structure(self._action_space, batch, "action", self.num_envs)
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         # Some simulators have none.
         getattr(self._environment, "close", lambda: None)()
 
@@ -317,7 +317,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return {OBSERVATION: value, **infos, batches.STEP_TYPE: step_type}
 
     def _numbers(self, name: str, values: Any) -> npt.NDArray[Any]:
-        """Returns an array [N] of numbers or bools; TypeError if a step returned something else."""
+        """Return an array [N] of numbers or bools; TypeError if a step returned something else."""
         if type(values) is np.ndarray and values.dtype.kind in "bf" and values.ndim == 1:
             array = values
         else:
@@ -357,7 +357,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return array
 
     def _seed_of(self, mask: Any) -> Any:
-        """Returns the seeds of the rows of a mask as the environment's `reset` takes them."""
+        """Return the seeds of the rows of a mask as the environment's `reset` takes them."""
         seeds = self._seed
         if not isinstance(seeds, np.ndarray):
             return seeds

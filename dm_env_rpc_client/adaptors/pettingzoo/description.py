@@ -57,7 +57,7 @@ class Description(NamedTuple):
     def read(
         cls, text: str, agents: Sequence[Hashable] = (), limits: Limits | None = None
     ) -> Description:
-        """Returns what `describe` has written.
+        """Return what `describe` has written.
 
         Args:
           text: the JSON, which a server sent.
@@ -93,7 +93,7 @@ class Description(NamedTuple):
 
 
 def describe(env: Any) -> str:
-    """Returns the JSON text that describes a `pettingzoo.ParallelEnv`.
+    """Return the JSON text that describes a `pettingzoo.ParallelEnv`.
 
     Args:
       env: the environment.

@@ -48,7 +48,7 @@ _RESET = "(observations, infos), each a dict by agent, as of PettingZoo's Parall
 
 
 def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
-    """Makes one of PettingZoo's own environments.
+    """Make one of PettingZoo's own environments.
 
     Args:
       name: FAMILY/NAME, such as "classic/rps_v2".
@@ -65,7 +65,7 @@ def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
 
 
 def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
-    """Returns a PettingZoo environment as a `Game`.
+    """Return a PettingZoo environment as a `Game`.
 
     Args:
       env: the environment. An AECEnv is converted as PettingZoo does it: with
@@ -145,7 +145,7 @@ class PettingZooGame(Game):
         return len(self._description.agents)
 
     def join(self, settings: Mapping[str, Any]) -> Hashable:
-        """Takes the agent that the settings name, or the first that is free."""
+        """Take the agent that the settings name, or the first that is free."""
         unknown = set(settings) - {"agent", "infos"}
         if unknown:
             raise ValueError(f"unknown join setting {min(unknown)!r}; settings: agent, infos")
@@ -161,15 +161,15 @@ class PettingZooGame(Game):
         return agent
 
     def leave(self, player: Hashable) -> None:
-        """Frees the agent."""
+        """Free the agent."""
         del self._has_extras[player]
 
     def action_spec(self, player: Hashable) -> Any:
-        """Returns the spec of an agent's actions: a structure if the space is a Tuple or Dict."""
+        """Return the spec of an agent's actions: a structure if the space is a Tuple or Dict."""
         return elements.to_spec(self._description.action_spaces[player], "action")
 
     def observation_spec(self, player: Hashable) -> Any:
-        """Returns the spec of an agent's observations."""
+        """Return the spec of an agent's observations."""
         space = self._description.observation_spaces[player]
         spec = elements.to_spec(space, OBSERVATION)
         if self._has_extras[player]:
@@ -177,7 +177,7 @@ class PettingZooGame(Game):
         return spec
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Sets the `seed` and the `options` of the environment's next `reset`."""
+        """Set the `seed` and the `options` of the environment's next `reset`."""
         nested = nesting.unflatten_dict(settings, nesting.SEPARATOR)
         unknown = set(nested) - {"seed", "options"}
         if unknown:
@@ -187,7 +187,7 @@ class PettingZooGame(Game):
         self._options = arguments.get("options", self._options)
 
     def reset(self) -> None:
-        """Begins an episode."""
+        """Begin an episode."""
         seed, self._seed = self._seed, None
         options, self._options = self._options, None
         returned = self._env.reset(seed=seed, options=None if options is None else dict(options))
@@ -203,7 +203,7 @@ class PettingZooGame(Game):
         self._take(observations, {}, {}, {}, infos, is_first=True)
 
     def step(self, actions: Mapping[Hashable, Any]) -> None:
-        """Takes a step, for which all living agents have to act."""
+        """Take a step, for which all living agents have to act."""
         acting = self._living
         if any(agent not in actions for agent in acting):
             # One of them has reset its own sequence.
@@ -235,7 +235,7 @@ class PettingZooGame(Game):
         return timestep._replace(observation=observation)
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self._env.close()
 
     def _take(
@@ -248,7 +248,7 @@ class PettingZooGame(Game):
         *,
         is_first: bool,
     ) -> None:
-        """Stores what the environment has returned, for the agents in it before and after."""
+        """Store what the environment has returned, for the agents in it before and after."""
         present = set(self._env.agents)
         again = [agent for agent in self._env.agents if agent in self._ended]
         if again:
@@ -304,7 +304,7 @@ class PettingZooGame(Game):
         self._living = living
 
     def _stand_in(self, agent: Hashable) -> Any:
-        """Returns what is sent of an agent that was never observed.
+        """Return what is sent of an agent that was never observed.
 
         Raises:
           RuntimeError: its client does not learn from the infos that this is no observation.

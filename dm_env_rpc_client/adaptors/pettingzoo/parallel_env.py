@@ -171,17 +171,17 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         return 0 if self._supervision is None else self._supervision.count
 
     def observation_space(self, agent: Hashable) -> spaces.Space[Any]:
-        """Returns the space of an agent's observations; always the same object."""
+        """Return the space of an agent's observations; always the same object."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: Hashable) -> spaces.Space[Any]:
-        """Returns the space of an agent's actions; always the same object."""
+        """Return the space of an agent's actions; always the same object."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[Hashable, Any], dict[Hashable, dict[str, Any]]]:
-        """Begins an episode for all agents.
+        """Begin an episode for all agents.
 
         Args:
           seed: for the environment's own `reset`.
@@ -233,7 +233,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         dict[Hashable, bool],
         dict[Hashable, dict[str, Any]],
     ]:
-        """Takes a step.
+        """Take a step.
 
         Args:
           actions: for each of `agents` an element of its action space. Those of agents that take
@@ -287,14 +287,14 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             raise
 
     def render(self) -> Any:
-        """Returns what the environment renders now, which takes a request; None without a mode."""
+        """Return what the environment renders now, which takes a request; None without a mode."""
         if self.render_mode is None:
             return None
         frame = self._read(FRAME)
         return value_json.decode(frame, FRAME) if isinstance(frame, str) else frame
 
     def state(self) -> Any:
-        """Returns the global state of the environment, an array, which takes a request.
+        """Return the global state of the environment, an array, which takes a request.
 
         Raises:
           NotImplementedError: the environment has no `state_space`.
@@ -302,13 +302,13 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         return self._read(STATE) if hasattr(self, "state_space") else super().state()
 
     def close(self) -> None:
-        """Leaves the world with all agents and destroys it; a second call does nothing."""
+        """Leave the world with all agents and destroy it; a second call does nothing."""
         self._is_closed = True
         self.agents = []
         self._players.close()
 
     def _enter(self) -> None:
-        """Connects, creates the world if it is not named, and joins it with all agents."""
+        """Connect, create the world if it is not named, and join it with all agents."""
         self._players = self._open()
         # A path would be that of a file that exists when the world is begun again.
         self._open = functools.partial(self._open, record=self._players.recorder)
@@ -327,7 +327,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             self._players.check_open()
 
     def _lose(self, error: DmEnvRpcClientError) -> None:
-        """Takes note of a lost world; raises the error if that is none, or nothing restarts it."""
+        """Take note of a lost world; raise the error if that is none, or nothing restarts it."""
         failures = error.failures.values() if isinstance(error, AgentsFailedError) else [error]
         is_lost = any(isinstance(failure, _LOSSES) for failure in failures)
         if self._supervision is None or self._is_closed or not is_lost:
@@ -336,7 +336,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._supervision.lose(error, self._players.address, {})
 
     def _restart(self) -> None:
-        """Begins the world again if it is lost.
+        """Begin the world again if it is lost.
 
         Raises:
           SpecError: it has other agents or spaces now.
@@ -392,7 +392,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         }
 
     def _join_any(self, settings: Mapping[Hashable, Mapping[str, Any]]) -> None:
-        """Joins with all agents but the first, which has joined."""
+        """Join with all agents but the first, which has joined."""
         first, *others = settings
         if not self._players.environments[first].connection.is_usable:
             # Some servers end a stream with an extension that they do not know.
@@ -409,7 +409,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         settings: Mapping[Hashable, Mapping[str, Any]],
         join_world_settings: Mapping[str, Any],
     ) -> None:
-        """Joins a PettingZoo environment."""
+        """Join a PettingZoo environment."""
         known = {str(agent): agent for agent in description.agents}
         unknown = [agent for agent in settings if str(agent) not in known]
         if unknown:
@@ -441,7 +441,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     def _turn(
         self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
     ) -> Turn:
-        """Waits for those who begin to take part, or `unless_told`, and were not answered yet."""
+        """Wait for those who begin to take part, or `unless_told`, and were not answered yet."""
         present = unless_told
         for agent, timestep in timesteps.items():
             told = self._seats[agent].extras(timestep).present
@@ -456,7 +456,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         return turn
 
     def _read(self, key: str) -> Any:
-        """Reads a property of the world over the stream of an agent that waits for nothing."""
+        """Read a property of the world over the stream of an agent that waits for nothing."""
         self._players.check_open()
         for agent, env in self._players.environments.items():
             if agent not in self._players.pending:
@@ -465,7 +465,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
 
 def _describe(env: DmEnvAdaptor) -> Description | None:
-    """Asks a server about the environment in a world; None if it is not one of PettingZoo."""
+    """Ask a server about the environment in a world; None if it is not one of PettingZoo."""
     try:
         text = PropertiesExtension(env.connection).read(DESCRIPTION)
     except (DmEnvRpcError, ConnectionLostError):

@@ -53,18 +53,18 @@ class Seat:
         self.observation_space = spec_to_space(observation_leaf, "observation")
 
     def wire_action(self, action: Any) -> Any:
-        """Returns an element of the action space as the action of the connection."""
+        """Return an element of the action space as the action of the connection."""
         return wrap(self._action_path, from_space(self._action_leaf, action, "action"))
 
     def observation(self, timestep: dm_env.TimeStep) -> Any:
-        """Returns the element of the observation space."""
+        """Return the element of the observation space."""
         value = timestep.observation
         for key in self._observation_path:
             value = value[key]
         return to_space(self.observation_space, value)
 
     def extras(self, timestep: dm_env.TimeStep) -> Extras:
-        """Returns what came with the observation."""
+        """Return what came with the observation."""
         return Extras(info_of(timestep.discount))
 
 
@@ -119,7 +119,7 @@ class Turn:
         self.infos: dict[Hashable, dict[str, Any]] = {}
 
     def add(self, agent: Hashable, seat: Seat, timestep: dm_env.TimeStep) -> None:
-        """Adds what an agent has received."""
+        """Add what an agent has received."""
         extras = seat.extras(timestep)
         is_terminated = timestep.last() and seat.env.state is State.TERMINATED
         if extras.is_observed:
@@ -133,7 +133,7 @@ class Turn:
         self.infos[agent] = dict(extras.info)
 
     def lose(self, agent: Hashable, latest: Mapping[Hashable, Any]) -> None:
-        """Adds an agent whose step was lost, with a copy of its last observation, if it has one."""
+        """Add an agent whose step was lost, with a copy of its last observation, if it has one."""
         if agent in latest:
             self.observations[agent] = copy.deepcopy(latest[agent])
         self.rewards[agent] = 0.0

@@ -47,12 +47,12 @@ class StickyActions:
         self.reset()
 
     def reset(self) -> None:
-        """Restores the values with which an episode begins."""
+        """Restore the values with which an episode begins."""
         self._values = tuple(list(defaults) for defaults in self._defaults)
         self._is_changed = [bool(defaults) for defaults in self._defaults]
 
     def update(self, action: Any) -> Actions:
-        """Sets the values in an action.
+        """Set the values in an action.
 
         Args:
           action: a mapping from names to scalars; nested at the periods in the names, or flat.

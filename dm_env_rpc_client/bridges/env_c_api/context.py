@@ -73,18 +73,18 @@ class Context:
         self._texts: tuple[Any, ...] = ()
 
     def setting(self, key: str, value: str) -> None:
-        """Applies a setting; SpecError with the library's message if it is refused."""
+        """Apply a setting; SpecError with the library's message if it is refused."""
         texts = self._c_text(key, "setting"), self._c_text(value, f"setting {key!r}")
         code = self._call["setting"](self._handle, *texts)
         if code:
             raise SpecError(f"setting {key!r}: {value!r} is invalid: {self.error_message()}")
 
     def init(self) -> None:
-        """Ends the settings; LibraryError if that fails."""
+        """End the settings; LibraryError if that fails."""
         self._check("init", self._call["init"](self._handle))
 
     def start(self, episode: int, seed: int) -> bool:
-        """Starts an episode; False if the library asks to be called again (EAGAIN)."""
+        """Start an episode; False if the library asks to be called again (EAGAIN)."""
         code = self._call["start"](self._handle, episode, seed)
         if code == errno.EAGAIN:
             return False
@@ -92,11 +92,11 @@ class Context:
         return True
 
     def release(self) -> None:
-        """Releases the environment; called once and last."""
+        """Release the environment; called once and last."""
         self._call["release_context"](self._handle)
 
     def error_message(self) -> str:
-        """Returns the library's message; to be called right after a failure."""
+        """Return the library's message; to be called right after a failure."""
         pointer, most = self._call["error_message"](self._handle), self.limits.error_bytes
         # The failure is more important than an invalid message about it.
         if not pointer:
@@ -106,13 +106,13 @@ class Context:
         return f"{text}... (more than {most} bytes)" if len(data) > most else text or "(no message)"
 
     def write_property(self, key: str, value: str) -> None:
-        """Writes a property; PropertyError if the library refuses."""
+        """Write a property; PropertyError if the library refuses."""
         texts = self._c_text(key, "property"), self._c_text(value, f"property {key!r}")
         result = self._call["write_property"](self._handle, *texts)
         self._check_property("write", key, result)
 
     def read_property(self, key: str) -> str:
-        """Reads a property; PropertyError if the library refuses."""
+        """Read a property; PropertyError if the library refuses."""
         value = self.layout.ffi.new("const char**")
         result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
         self._check_property("read", key, result)
@@ -120,7 +120,7 @@ class Context:
         return declarations.copy_text(self.layout.ffi, value[0], most, where)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """Lists the properties directly below one; PropertyError if the library refuses."""
+        """List the properties directly below one; PropertyError if the library refuses."""
         ffi, token, listing = self.layout.ffi, next(_tokens), _Listing(self.limits)
         _listings[token] = listing
         try:
@@ -139,7 +139,7 @@ class Context:
         return listing.found
 
     def count(self, function: str) -> int:
-        """Returns the result of a function such as "observation_count"."""
+        """Return the result of a function such as "observation_count"."""
         count: int = self._call[function](self._handle)
         if not 0 <= count <= self.limits.specs:
             raise ProtocolError(
@@ -148,13 +148,13 @@ class Context:
         return count
 
     def name(self, function: str, *index: int) -> str:
-        """Returns the result of a function such as "observation_name" for an index."""
+        """Return the result of a function such as "observation_name" for an index."""
         where = " of ".join([function, *map(str, index)])
         pointer = self._call[function](self._handle, *index)
         return declarations.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
 
     def action_bounds(self, kind: str, index: int) -> tuple[Any, Any]:
-        """Returns the inclusive bounds of an action that is "discrete" or "continuous"."""
+        """Return the inclusive bounds of an action that is "discrete" or "continuous"."""
         # Initially reversed, so that bounds which the library does not write are refused.
         number = "int" if kind == "discrete" else "double"
         pair = self.layout.ffi.new(f"{number}[2]", [1, 0])
@@ -162,7 +162,7 @@ class Context:
         return pair[0], pair[1]
 
     def observation_spec(self, index: int) -> tuple[ObservationType, tuple[int, ...] | None]:
-        """Returns the type and the shape of an observation.
+        """Return the type and the shape of an observation.
 
         In the shape, 0 is a length that changes. The shape is None if even the number of
         dimensions changes, which some libraries declare as 0 dimensions, others as -1.
@@ -181,12 +181,12 @@ class Context:
         return type_, shape
 
     def fps(self) -> int | None:
-        """Returns the steps per second of wall clock; None if the version has no `fps`."""
+        """Return the steps per second of wall clock; None if the version has no `fps`."""
         function = self._call.get("fps")
         return None if function is None else int(function(self._handle))
 
     def observation(self, index: int, budget: int, where: str) -> Any:
-        """Copies an observation of at most `budget` bytes: a new array, or a `str`."""
+        """Copy an observation of at most `budget` bytes: a new array, or a `str`."""
         self._get_observation(index)
         most = self.limits.message_bytes
         return declarations.copy_observation(self.layout, self._observation, budget, most, where)
@@ -194,7 +194,7 @@ class Context:
     def fixed_observation(
         self, index: int, type_number: int, shape: list[int], dtype: np.dtype[Any], size: int
     ) -> Any:
-        """Copies an array faster, if it has this type and shape; None if it has not."""
+        """Copy an array faster, if it has this type and shape; None if it has not."""
         self._get_observation(index)
         spec, ffi = self._observation_spec, self.layout.ffi
         pointer = self._observation_payload.bytes
@@ -209,13 +209,13 @@ class Context:
         return None
 
     def event_count(self) -> int:
-        """Returns the number of events since the last advance."""
+        """Return the number of events since the last advance."""
         count: int = self._call["event_count"](self._handle)
         # As `count`; written out, because this is called in every step.
         return count if count == 0 else self.count("event_count")
 
     def event(self, index: int, names: Sequence[str], budget: int) -> Event:
-        """Copies an event whose observations take at most `budget` bytes together."""
+        """Copy an event whose observations take at most `budget` bytes together."""
         event = self._event
         event.id = event.observation_count = declarations.UNSET
         event.observations = self.layout.ffi.NULL
@@ -240,18 +240,18 @@ class Context:
         return Event(id_, names[id_], tuple(observations))
 
     def act_discrete(self, actions: Sequence[int]) -> None:
-        """Sets the discrete actions until they are set again."""
+        """Set the discrete actions until they are set again."""
         # The arrays of actions are kept: the interface does not promise that they are copied.
         self._discrete = self.layout.ffi.new("int[]", actions)
         self._call["act_discrete"](self._handle, self._discrete)
 
     def act_continuous(self, actions: Sequence[float]) -> None:
-        """Sets the continuous actions until they are set again."""
+        """Set the continuous actions until they are set again."""
         self._continuous = self.layout.ffi.new("double[]", actions)
         self._call["act_continuous"](self._handle, self._continuous)
 
     def act_text(self, actions: Sequence[str]) -> None:
-        """Sets the text actions until they are set again."""
+        """Set the text actions until they are set again."""
         ffi = self.layout.ffi
         encoded = [declarations.encode(action, "text action") for action in actions]
         # ffi.new adds the null at the end, which the interface requires besides the length.
@@ -265,7 +265,7 @@ class Context:
         del former  # The library may have read it until now.
 
     def advance(self, steps: int) -> tuple[Status, float]:
-        """Advances by a number of steps.
+        """Advance by a number of steps.
 
         Returns:
           The status and the reward.
@@ -344,7 +344,7 @@ _listings: dict[int, _Listing] = {}
 
 @functools.cache
 def _property_callback(layout_: Layout) -> Any:
-    """Returns the callback for all contexts of a version.
+    """Return the callback for all contexts of a version.
 
     It is never freed, because a library may call it after list_property has returned.
     """

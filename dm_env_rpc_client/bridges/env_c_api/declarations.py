@@ -115,7 +115,7 @@ class Layout:
 
 
 def header(version: str) -> str:
-    """Returns the C declarations of a version, for compiling an engine or a test.
+    """Return the C declarations of a version, for compiling an engine or a test.
 
     Raises:
       SpecError: the version is unknown.
@@ -125,7 +125,7 @@ def header(version: str) -> str:
 
 @functools.cache
 def layout(version: str) -> Layout:
-    """Returns the layout of a version.
+    """Return the layout of a version.
 
     Raises:
       SpecError: the version is unknown.
@@ -161,7 +161,7 @@ UNSET = -(2**31)
 
 
 def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
-    """Copies a null-terminated string of at most `most` bytes.
+    """Copy a null-terminated string of at most `most` bytes.
 
     Raises:
       ProtocolError: it is null, longer, or not UTF-8.
@@ -175,7 +175,7 @@ def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
 
 
 def encode(text: str, where: str) -> bytes:
-    """Encodes a string for C; SpecError if it contains a null or is invalid as UTF-8."""
+    """Encode a string for C; SpecError if it contains a null or is invalid as UTF-8."""
     if "\0" in text:
         raise SpecError(f"{where}: {text!r} contains a null character, which would end it in C")
     try:
@@ -192,7 +192,7 @@ def _decode(data: bytes, where: str) -> str:
 
 
 def known_type(layout: Layout, number: int, where: str) -> ObservationType:
-    """Returns the type with a number; ProtocolError if this version has no such type."""
+    """Return the type with a number; ProtocolError if this version has no such type."""
     type_ = layout.observation_types.get(number)
     if type_ is None:
         raise ProtocolError(
@@ -203,7 +203,7 @@ def known_type(layout: Layout, number: int, where: str) -> ObservationType:
 
 
 def read_shape(ffi: Any, spec: Any, where: str) -> tuple[int, ...]:
-    """Copies the shape of an EnvCApi_ObservationSpec with 0 or more dimensions."""
+    """Copy the shape of an EnvCApi_ObservationSpec with 0 or more dimensions."""
     dims = spec.dims
     if dims == UNSET:
         raise ProtocolError(f"{where}: the library did not fill it in")
@@ -217,7 +217,7 @@ def read_shape(ffi: Any, spec: Any, where: str) -> tuple[int, ...]:
 
 
 def copy_observation(layout: Layout, observation: Any, budget: int, most: int, where: str) -> Any:
-    """Copies an observation of any type and shape.
+    """Copy an observation of any type and shape.
 
     Args:
       layout: the version.
@@ -254,5 +254,5 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
 
 
 def size_of(value: Any) -> int:
-    """Returns how much of a budget a copied observation takes."""
+    """Return how much of a budget a copied observation takes."""
     return len(value) if isinstance(value, str) else int(value.nbytes)

@@ -22,7 +22,7 @@ from dm_env_rpc_client.tensors.specs import VariableArray
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns settings as strings by flat name.
+    """Return settings as strings by flat name.
 
     Args:
       settings: values by name, nested or with periods in the names. A str stays as it is, a
@@ -67,7 +67,7 @@ class ObservationType(enum.Enum):
 
 
 def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -> int:
-    """Returns the size of an array in bytes, which is 0 if a length is 0.
+    """Return the size of an array in bytes, which is 0 if a length is 0.
 
     Raises:
       ProtocolError: a length is negative, or the array takes more than `most` bytes.
@@ -125,7 +125,7 @@ class ObservationDescription:
         return self.shape is None or self.shape.count(0) > 1
 
     def specs(self) -> dict[str, specs.Array]:
-        """Returns dm_env specs by flat name.
+        """Return dm_env specs by flat name.
 
         The protocol allows one variable dimension ("Variable lengths" in the protocol
         overview). An observation with more, or with any number of dimensions, is two:
@@ -240,7 +240,7 @@ class Description:
         return self.discrete + self.continuous
 
     def action_specs(self) -> dict[str, specs.Array]:
-        """Returns the spec of each action by name; all of them are scalars."""
+        """Return the spec of each action by name; all of them are scalars."""
         by_name: dict[str, specs.Array] = {}
         for name, low, high in self.discrete:
             if low == 0 and high < np.iinfo(np.int32).max:

@@ -177,7 +177,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         return self._events
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins a new episode.
+        """Begin a new episode.
 
         Returns:
           A FIRST TimeStep.
@@ -191,7 +191,7 @@ class EnvCApiEnvironment(dm_env.Environment):
             return self._start(self._open_runner())
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins an episode if none is running.
+        """Take a step, or begin an episode if none is running.
 
         Args:
           action: values by name, nested or flat; any of them may be left out. It is ignored
@@ -227,15 +227,15 @@ class EnvCApiEnvironment(dm_env.Environment):
             return dm_env.truncation(frame.reward, observation)
 
     def action_spec(self) -> dict[str, Any]:
-        """Returns the specs of the actions, by name, nested like the actions."""
+        """Return the specs of the actions, by name, nested like the actions."""
         return self._nest(dict(self._action_specs))
 
     def observation_spec(self) -> dict[str, Any]:
-        """Returns the specs of the observations, by name, nested like the observations."""
+        """Return the specs of the observations, by name, nested like the observations."""
         return self._nest(dict(self._observation_specs))
 
     def read_property(self, key: str) -> str:
-        """Returns the value of a property.
+        """Return the value of a property.
 
         Args:
           key: the key of the property.
@@ -248,7 +248,7 @@ class EnvCApiEnvironment(dm_env.Environment):
             return self._open_runner().read_property(key)
 
     def write_property(self, key: str, value: str) -> None:
-        """Sets a property; the library decides when that takes effect.
+        """Set a property; the library decides when that takes effect.
 
         Args:
           key: the key of the property.
@@ -265,7 +265,7 @@ class EnvCApiEnvironment(dm_env.Environment):
     def list_properties(
         self, key: str = "", *, recursive: bool = False
     ) -> dict[str, PropertyAttributes]:
-        """Returns the attributes of the properties below one, by key.
+        """Return the attributes of the properties below one, by key.
 
         Args:
           key: the key of a listable property; most libraries list all properties under "".
@@ -282,7 +282,7 @@ class EnvCApiEnvironment(dm_env.Environment):
             return list_property(key)
 
     def close(self) -> None:
-        """Releases the environment and ends its child process; a second time does nothing."""
+        """Release the environment and end its child process; a second time does nothing."""
         with self._lock:
             runner, self._runner = self._runner, None
             self._is_running = False
@@ -327,7 +327,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         return dm_env.restart(self._observe(frame))
 
     def _run(self, call: Callable[..., Frame], *given: Any) -> Frame:
-        """Starts or advances; after an exception no episode is running."""
+        """Start or advance; after an exception no episode is running."""
         self._is_running, self._events = False, ()
         try:
             frame = call(*given)
@@ -366,7 +366,7 @@ def _int32(name: str, value: Any, least: int = int(_INT32.min)) -> int:
 
 
 def _checked_shape(name: str, shape: Any) -> tuple[int, ...]:
-    """Returns a shape with 0 for a length that changes, as libraries write it."""
+    """Return a shape with 0 for a length that changes, as libraries write it."""
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
     if sizes is None or not all(type(size) is int and (size > 0 or size == -1) for size in sizes):
         raise SpecError(
@@ -390,7 +390,7 @@ def _seeds(episode_seeds: Any) -> Iterator[int]:
 
 
 def event_text(event: Event) -> str:
-    """Returns an event as JSON, for agents that receive events as an observation.
+    """Return an event as JSON, for agents that receive events as an observation.
 
     The object has `id`, `name` and `observations`: nested lists of numbers, and strings.
     As in the JSON form of protobuf, numbers that JSON lacks are "NaN", "Infinity" and
@@ -419,7 +419,7 @@ def environment_factory(
     settings: Mapping[str, Any] = MappingProxyType({}),
     **kwargs: Any,
 ) -> Callable[..., dm_env.Environment]:
-    """Returns an environment factory for `dm_env_rpc_client.server.serve`.
+    """Return an environment factory for `dm_env_rpc_client.server.serve`.
 
     Every world is a context of its own in a child process of its own, so that a crash of the
     library is an error in one world only. The settings of CreateWorld are settings of the

@@ -80,7 +80,7 @@ class Opening(NamedTuple):
 
 
 def open_context(opening: Opening) -> Context:
-    """Loads a library, unless it is None, and makes a context.
+    """Load a library, unless it is None, and make a context.
 
     Args:
       opening: which environment; the context has no settings yet.
@@ -153,7 +153,7 @@ def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
 
 
 def _load_address(loaded: ctypes.CDLL) -> int:
-    """Returns the load address of a library, the first member of its link_map."""
+    """Return the load address of a library, the first member of its link_map."""
     first_member = ctypes.POINTER(ctypes.c_size_t)()
     try:
         dlinfo = ctypes.CDLL(None).dlinfo
@@ -166,7 +166,7 @@ def _load_address(loaded: ctypes.CDLL) -> int:
 
 
 def _as_params(layout: Layout, launch_params: LaunchParams) -> tuple[Any, ...]:
-    """Returns the pointer to pass, and the objects that it refers to."""
+    """Return the pointer to pass, and the objects that it refers to."""
     ffi = layout.ffi
     if isinstance(launch_params, bytes):
         # Doubles, because a struct needs an alignment that an array of chars may not have.
@@ -215,7 +215,7 @@ def _connect(
 
 
 def _copy_struct(layout: Layout, struct: Any) -> Any:
-    """Copies the functions, so that the library cannot change them later."""
+    """Copy the functions, so that the library cannot change them later."""
     ffi = layout.ffi
     api = ffi.new("EnvCApi*")
     if isinstance(struct, int):

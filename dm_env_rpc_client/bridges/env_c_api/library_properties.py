@@ -39,7 +39,7 @@ def list_recursively(
     key: str,
     limits: Limits = DEFAULT,
 ) -> dict[str, PropertyAttributes]:
-    """Lists the properties below one, those below listable ones included.
+    """List the properties below one, those below listable ones included.
 
     Args:
       list_property: lists one level.

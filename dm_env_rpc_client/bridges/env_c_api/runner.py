@@ -98,7 +98,7 @@ class LocalRunner:
         self.list_property = context.list_property
 
     def start(self, episode: int, seed: int) -> Frame:
-        """Starts an episode and returns its first frame; LibraryError if it fails."""
+        """Start an episode and return its first frame; LibraryError if it fails."""
         pause = START_PAUSE_SECONDS
         for attempt in range(self._start_attempts):
             if attempt:
@@ -114,7 +114,7 @@ class LocalRunner:
         )
 
     def advance(self, actions: Actions, steps: int) -> Frame:
-        """Sets actions and advances; LibraryError if the status is Error.
+        """Set actions and advance; LibraryError if the status is Error.
 
         Only while the last status was Running.
         """
@@ -129,7 +129,7 @@ class LocalRunner:
         return self._frame(*context.advance(steps))
 
     def _frame(self, status: Status, reward: float) -> Frame:
-        """Copies observations and events, which are valid until the next call while Running."""
+        """Copy observations and events, which are valid until the next call while Running."""
         if status is not Status.RUNNING:
             return Frame(status, reward, None, ())
         context, budget = self._context, self._variable_bytes
@@ -167,7 +167,7 @@ class LocalRunner:
 def _describe(
     context: Context, wanted: Collection[str] | None, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Description, Sequence[int]]:
-    """Returns the description, known after `init`, and the indices of the observations to read."""
+    """Return the description, known after `init`, and the indices of the observations to read."""
 
     def named(kind: str) -> list[str]:
         return [context.name(f"{kind}_name", i) for i in range(context.count(f"{kind}_count"))]
@@ -213,7 +213,7 @@ def _with_shapes(
     names: Collection[str],
     most: int,
 ) -> tuple[ObservationDescription, ...]:
-    """Gives shapes, by name or pattern, to observations whose library leaves them open.
+    """Give shapes, by name or pattern, to observations whose library leaves them open.
 
     Args:
       declared: the observations to read.

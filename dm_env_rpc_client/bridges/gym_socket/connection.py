@@ -70,7 +70,7 @@ class PacketConnection:
         self._finalizer = weakref.finalize(self, self._stream.close)
 
     def ask(self, request: packets.Request) -> Any:
-        """Sends a packet and returns its answer (see `packets.read_answer`).
+        """Send a packet and return its answer (see `packets.read_answer`).
 
         Returns:
           The answer; None for a packet without an answer.
@@ -109,7 +109,7 @@ class PacketConnection:
                 raise
 
     def command(self, request: packets.Request) -> None:
-        """Sends a packet that is answered with an error string, or not at all.
+        """Send a packet that is answered with an error string, or not at all.
 
         Raises:
           DmEnvRpcError: the server refused.
@@ -121,14 +121,14 @@ class PacketConnection:
             raise DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))
 
     def poison(self, cause: BaseException) -> BaseException:
-        """Makes the connection unusable, unless it is already, and returns `cause`."""
+        """Make the connection unusable, unless it is already, and return `cause`."""
         if self.poisoned_by is None:
             self.poisoned_by = cause
             self._stream.shutdown()
         return cause
 
     def close(self) -> None:
-        """Ends the connection; a second time does nothing. Raises nothing."""
+        """End the connection; a second time does nothing. Raises nothing."""
         if self._finalizer.detach() is None:
             return
         if self.poisoned_by is None:

@@ -131,7 +131,7 @@ class GymSocketEnvironment(dm_env.Environment):
         return self._observation_space
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins an episode.
+        """Begin an episode.
 
         Returns:
           A FIRST TimeStep.
@@ -145,7 +145,7 @@ class GymSocketEnvironment(dm_env.Environment):
         return dm_env.restart(observation)
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins an episode if none is running.
+        """Take a step, or begin an episode if none is running.
 
         Args:
           action: a value that conforms to `action_spec`, or that can be cast to it without a
@@ -183,17 +183,17 @@ class GymSocketEnvironment(dm_env.Environment):
         return dm_env.termination(answer.reward, observation)
 
     def action_spec(self) -> Any:
-        """Returns the spec of actions; see the class."""
+        """Return the spec of actions; see the class."""
         self._check_environment()
         return self._action_spec
 
     def observation_spec(self) -> Any:
-        """Returns the spec of observations; see the class."""
+        """Return the spec of observations; see the class."""
         self._check_environment()
         return self._observation_spec
 
     def sample_action(self) -> Any:
-        """Returns an action that the server has sampled from its space.
+        """Return an action that the server has sampled from its space.
 
         Raises:
           As `step`.
@@ -204,7 +204,7 @@ class GymSocketEnvironment(dm_env.Environment):
     def monitor(
         self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
     ) -> None:
-        """Asks the server to record the episodes from the next reset on.
+        """Ask the server to record the episodes from the next reset on.
 
         The first dialect has no answer to this packet: a server that refuses can only end the
         session.
@@ -222,7 +222,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Monitor(directory, resume, force, video))
 
     def render(self) -> None:
-        """Asks the server to render the environment on its own machine; there is no answer.
+        """Ask the server to render the environment on its own machine; there is no answer.
 
         Raises:
           As `step`.
@@ -230,7 +230,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
-        """Asks the server to upload a monitor's directory.
+        """Ask the server to upload a monitor's directory.
 
         Args:
           directory: a path on the server's machine.
@@ -244,7 +244,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._connection.command(packets.Upload(directory, api_key, algorithm_id))
 
     def configure_universe(self, settings: Any) -> None:
-        """Configures a Universe environment; only in the latest dialect.
+        """Configure a Universe environment; only in the latest dialect.
 
         Args:
           settings: a JSON value.
@@ -256,7 +256,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.UniverseConfigure(settings))
 
     def wrap_universe(self, wrapper: str, settings: Any) -> None:
-        """Wraps the environment in a Universe wrapper; only in the latest dialect.
+        """Wrap the environment in a Universe wrapper; only in the latest dialect.
 
         The spaces are requested again, because a wrapper may change them.
 
@@ -272,7 +272,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._read_spaces(*self._box_dtypes)
 
     def close(self) -> None:
-        """Ends the session; a second time does nothing. Raises nothing."""
+        """End the session; a second time does nothing. Raises nothing."""
         self._connection.close()
 
     def _read_spaces(
@@ -327,7 +327,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
 
 def _check_dtype(name: str, dtype: Any) -> None:
-    """Raises SpecError if an argument is no dtype of numbers."""
+    """Raise SpecError if an argument is no dtype of numbers."""
     try:
         if dtype is None or np.dtype(dtype).kind in "biuf":
             return

@@ -52,13 +52,13 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode; dm_env takes neither a seed nor options."""
+        """Begin an episode; dm_env takes neither a seed nor options."""
         timestep = self.environment.reset()
         check_time_step(self.environment, "reset", timestep)
         return self._observed(timestep), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Takes a step; an episode that ends with a discount other than 0 is truncated."""
+        """Take a step; an episode that ends with a discount other than 0 is truncated."""
         timestep = self.environment.step(from_space(self._action_spec, action, "action"))
         check_time_step(self.environment, "step", timestep)
         if timestep.first():
@@ -73,7 +73,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
         )
 
     def sample_action(self) -> Any:
-        """Returns an action: the environment's own sample, if it has them."""
+        """Return an action: the environment's own sample, if it has them."""
         sample = getattr(self.environment, "sample_action", self.action_space.sample)
         return to_space(self.action_space, sample())
 
@@ -83,7 +83,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
             self._render()
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         self.environment.close()
 
     def _observed(self, timestep: dm_env.TimeStep) -> Any:
@@ -99,7 +99,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
 
 
 def as_hosted(made: Any, maker: str = "the factory") -> gymnasium.Env[Any, Any]:
-    """Returns an environment as one of Gymnasium.
+    """Return an environment as one of Gymnasium.
 
     Args:
       made: the environment.

@@ -45,11 +45,11 @@ class EpisodeRecorder:
         self._start: float | None = None
 
     def begin(self) -> None:
-        """Begins an episode; the steps before the first one are left out."""
+        """Begin an episode; the steps before the first one are left out."""
         self._start, self._reward, self._length = time.monotonic(), 0.0, 0
 
     def add_step(self, reward: float, is_last: bool, is_terminated: bool) -> None:
-        """Adds a step, and writes the line of an episode that it ends."""
+        """Add a step, and write the line of an episode that it ends."""
         if self._start is None:
             return
         self._reward += reward
@@ -69,7 +69,7 @@ class EpisodeRecorder:
 
 
 def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
-    """Returns the folder that a client's path names, below `root`.
+    """Return the folder that a client's path names, below `root`.
 
     Args:
       root: the folder that the operator allowed.

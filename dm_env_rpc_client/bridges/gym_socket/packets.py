@@ -148,10 +148,10 @@ class Reader(Protocol):
     """Where the bytes of messages are read from. No more is read than is asked for."""
 
     def read(self, count: int) -> bytes:
-        """Returns the next bytes, exactly as many."""
+        """Return the next bytes, exactly as many."""
 
     def read_into(self, memory: memoryview) -> None:
-        """Fills memory with the next bytes."""
+        """Fill memory with the next bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,19 +240,19 @@ def _read_field(reader: Reader, limit: int, where: str) -> bytes:
 
 
 def check_limits(limits: Limits | None) -> Limits:
-    """Returns limits, the defaults for None; SpecError if they are of another class."""
+    """Return limits, the defaults for None; SpecError if they are of another class."""
     expected = "a Limits of dm_env_rpc_client.bridges.gym_socket"
     arguments.instance("limits", limits, Limits, expected, none="None for the defaults")
     return Limits() if limits is None else limits
 
 
 def check_dialect(dialect: str) -> None:
-    """Raises SpecError if there is no such dialect."""
+    """Raise SpecError if there is no such dialect."""
     arguments.one_of("dialect", dialect, ("first", "latest"))
 
 
 def encode_action(action: Any, where: str = "the action") -> bytes:
-    """Returns the bytes of an action, which is a JSON value."""
+    """Return the bytes of an action, which is a JSON value."""
     return bytes([_JSON]) + _encode_json(action, where)
 
 
@@ -313,7 +313,7 @@ _PACKETS = {"first": list(_FIRST.items()), "latest": list(_LATEST.items())}
 
 
 def encode_request(request: Request, dialect: Dialect = "first") -> bytes:
-    """Returns the bytes of a handshake or packet.
+    """Return the bytes of a handshake or packet.
 
     Raises:
       SpecError: the dialect has no such packet, or a value does not fit its field.
@@ -330,7 +330,7 @@ def encode_request(request: Request, dialect: Dialect = "first") -> bytes:
 
 
 def read_handshake(reader: Reader, limits: Limits) -> Handshake:
-    """Reads the first message of a client."""
+    """Read the first message of a client."""
     (flags,) = reader.read(1)
     if flags:
         raise ProtocolError(f"handshake flags {flags:#04x}; expected 0, since no flags are defined")
@@ -338,7 +338,7 @@ def read_handshake(reader: Reader, limits: Limits) -> Handshake:
 
 
 def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> Request:
-    """Reads a packet."""
+    """Read a packet."""
     (number,) = reader.read(1)
     kinds = _PACKETS[dialect]
     if number >= len(kinds):
@@ -366,7 +366,7 @@ def read_answer(
     limits: Limits,
     bounds: ObservationBounds | None = None,
 ) -> Any:
-    """Reads the answer to a request that has one.
+    """Read the answer to a request that has one.
 
     The answer to Reset is an observation as in `StepAnswer`, to Step a `StepAnswer`, to Get
     Space and Sample Action a JSON value, and to the others an error string, "" for success.
@@ -384,17 +384,17 @@ def read_answer(
 
 
 def encode_error(message: str) -> bytes:
-    """Returns an error string; "" is success."""
+    """Return an error string; "" is success."""
     return _encode_string(message, "the error message")
 
 
 def encode_space(space: Any) -> bytes:
-    """Returns the JSON value of a space."""
+    """Return the JSON value of a space."""
     return _encode_json(space, "the space")
 
 
 def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
-    """Returns an observation: a byte list of a uint8 array, JSON of any other value."""
+    """Return an observation: a byte list of a uint8 array, JSON of any other value."""
     if not isinstance(observation, np.ndarray):
         return bytes([_JSON]) + _encode_json(observation, "the observation")
     shape = observation.shape
@@ -408,7 +408,7 @@ def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
 def encode_step_answer(
     observation: npt.NDArray[np.uint8] | Any, reward: float, done: bool, info: Any
 ) -> bytes:
-    """Returns the answer to a Step; the arguments are as in `StepAnswer`."""
+    """Return the answer to a Step; the arguments are as in `StepAnswer`."""
     data = bounded_parsing.encode(info, "the info")
     tail = _STEP_TAIL.pack(reward, done, len(data))
     return encode_observation(observation) + tail + data

@@ -80,7 +80,7 @@ class Server:
         return len(self._sessions)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the server stops.
+        """Wait until the server stops.
 
         Args:
           timeout: seconds; 0 looks once, None sets no limit.
@@ -95,7 +95,7 @@ class Server:
         return self._stopped.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
-        """Stops serving and ends every session; a second time does nothing.
+        """Stop serving and end every session; a second time does nothing.
 
         Args:
           grace: seconds that environments may take to finish their current step and to close.
@@ -133,7 +133,7 @@ class Server:
         return self._is_clean
 
     def admit(self, stream: TcpStream) -> None:
-        """Starts the session of a new client, over its stream."""
+        """Start the session of a new client, over its stream."""
         with self._lock:
             count = len(self._sessions)
             if count >= self._options.max_connections + REFUSALS or self._finalizer.peek() is None:
@@ -230,7 +230,7 @@ def serve(
     idle_timeout: float | None = 600.0,
     limits: Limits | None = None,
 ) -> Server:
-    """Serves Gymnasium or dm_env environments to gym-socket-api clients.
+    """Serve Gymnasium or dm_env environments to gym-socket-api clients.
 
     Each connection is a session with an environment of its own, which is closed when the
     client disconnects. A client can only choose from `environments`. Needs the extra `gymnasium`.

@@ -94,7 +94,7 @@ class ServerSession:
             self._adopt_spaces(environment)
 
     def answer(self, request: packets.Request) -> bytes:
-        """Handles a packet and returns its answer; b"" if it has no answer.
+        """Handle a packet and return its answer; b"" if it has no answer.
 
         Raises:
           RefusedPacketError: the packet is invalid.
@@ -105,7 +105,7 @@ class ServerSession:
         return answer if packets.has_answer(request, self._options.dialect) else b""
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Close the environment."""
         if self._environment is not None:
             self._environment.close()
 
@@ -207,7 +207,7 @@ class ServerSession:
         return self._attempt(adopt)
 
     def _attempt(self, action: Callable[[], None]) -> bytes:
-        """Runs an action that may fail without ending the session; returns the error string."""
+        """Run an action that may fail without ending the session; return the error string."""
         try:
             action()
         except Exception as error:
@@ -229,7 +229,7 @@ class ServerSession:
         self._action = action
 
     def _observed(self, observation: Any) -> Any:
-        """Returns an observation as a uint8 array, which is sent as a byte list, or as JSON."""
+        """Return an observation as a uint8 array, which is sent as a byte list, or as JSON."""
         spec, image = self._observation.spec, self._observation.image
         where = "the observation"
         value = self._observation.convert(observation)

@@ -32,7 +32,7 @@ REFUSE_SECONDS = 1.0
 
 
 def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options) -> None:
-    """Makes the environment, answers the handshake, and then packets until the client leaves.
+    """Make the environment, answer the handshake, and then packets until the client leaves.
 
     Args:
       stream: the connection, from which the handshake has been read.
@@ -69,7 +69,7 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
 
 
 def receive(stream: TcpStream, read: Callable[[], T], timeout: float | None) -> T | None:
-    """Reads a message; None if the client left, sent nothing in time or broke the protocol."""
+    """Read a message; None if the client left, sent nothing in time or broke the protocol."""
     stream.deadline = Deadline.after(timeout)
     try:
         return read()
@@ -81,12 +81,12 @@ def receive(stream: TcpStream, read: Callable[[], T], timeout: float | None) -> 
 
 
 def refuse(stream: TcpStream, message: str) -> None:
-    """Answers a handshake with an error, if the client is still connected."""
+    """Answer a handshake with an error, if the client is still connected."""
     _send(stream, packets.encode_error(message), REFUSE_SECONDS)
 
 
 def _send(stream: TcpStream, data: bytes, timeout: float | None) -> bool:
-    """Sends `data` and returns whether the connection is still usable."""
+    """Send `data` and return whether the connection is still usable."""
     stream.deadline = Deadline.after(timeout)
     try:
         if data:
@@ -114,11 +114,11 @@ class SessionProcess:
         self._child = SpawnedChild(_host_here, *arguments, name="gym-socket session")
 
     def kill(self) -> None:
-        """Kills the process, if it still runs."""
+        """Kill the process, if it still runs."""
         self._child.kill()
 
     def join(self) -> None:
-        """Waits until the process has ended.
+        """Wait until the process has ended.
 
         Raises:
           RuntimeError: it failed, or ended before its environment was closed.

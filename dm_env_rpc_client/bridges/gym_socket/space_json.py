@@ -64,7 +64,7 @@ class LargestDiscrete(spaces.Discrete):
 
 
 def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
-    """Returns the JSON value of a space.
+    """Return the JSON value of a space.
 
     Args:
       space: one of Gymnasium's own types. Of one that the protocol does not describe only the type
@@ -89,7 +89,7 @@ def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
 
 
 def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) -> spaces.Space[Any]:
-    """Returns the space of a JSON value.
+    """Return the space of a JSON value.
 
     Args:
       value: what `bounded_json.decode` returned.
@@ -107,7 +107,7 @@ def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) ->
 
 
 def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) -> Any:
-    """Returns the JSON value of an element of a space.
+    """Return the JSON value of an element of a space.
 
     Args:
       spec: what `elements.to_spec` returned for the space.
@@ -140,7 +140,7 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
 
 
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
-    """Returns the structure of a JSON value: `to_jsonable` reversed.
+    """Return the structure of a JSON value: `to_jsonable` reversed.
 
     In observations of Discrete and MultiDiscrete spaces, true and false are 1 and 0.
 
@@ -177,14 +177,14 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
 
 
 def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-    """Returns `array` in the dtype of `spec`; SpecError if its shape or a value does not fit."""
+    """Return `array` in the dtype of `spec`; SpecError if its shape or a value does not fit."""
     if array.shape != spec.shape:
         raise SpecError(f"{where}: has shape {list(array.shape)}; expected {list(spec.shape)}")
     return casting.exact_cast(array, spec.dtype, where)
 
 
 def size_of(space: spaces.Space[Any]) -> int:
-    """Returns the number of elements of a space that was read; a Tuple counts as one more."""
+    """Return the number of elements of a space that was read; a Tuple counts as one more."""
     if isinstance(space, spaces.Tuple):
         return 1 + sum(map(size_of, space.spaces))
     return math.prod(space.shape or ())
@@ -268,7 +268,7 @@ def _read_box(value: Mapping[str, Any], where: str, box_dtype: npt.DTypeLike | N
 def _cast_bounds(
     low: npt.NDArray[Any], high: npt.NDArray[Any], dtype: np.dtype[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Returns bounds within the range of a dtype."""
+    """Return bounds within the range of a dtype."""
     if dtype.kind == "f":
         limits = np.finfo(dtype)
         with np.errstate(over="ignore"):
@@ -338,14 +338,14 @@ def _check_size(size: int, where: str) -> None:
 
 
 def _parts_of(spec: Any) -> dict[Any, Any] | None:
-    """Returns the parts of a structure by key, in the order of a Tuple; None for a spec."""
+    """Return the parts of a structure by key, in the order of a Tuple; None for a spec."""
     if isinstance(spec, Mapping):
         return dict(spec)
     return dict(enumerate(spec)) if isinstance(spec, tuple | list) else None
 
 
 def _array(value: Any, where: str) -> npt.NDArray[Any]:
-    """Returns nested lists of numbers, decoded from JSON, as an array."""
+    """Return nested lists of numbers, decoded from JSON, as an array."""
     try:
         array = np.array(value)
     except ValueError as error:

@@ -43,7 +43,7 @@ class TcpStream:
         self._poll.register(connected, select.POLLIN)
 
     def send(self, data: bytes) -> None:
-        """Sends all of `data`."""
+        """Send all of `data`."""
         try:
             self._set_timeout()
             self.socket.sendall(data)
@@ -51,7 +51,7 @@ class TcpStream:
             raise self._error(error) from error
 
     def read(self, count: int) -> bytes:
-        """Returns the next bytes, exactly as many."""
+        """Return the next bytes, exactly as many."""
         while len(self.unread) < count:
             # The memory grows with the bytes that arrive, so that a length alone does not
             # allocate a megabyte.
@@ -63,7 +63,7 @@ class TcpStream:
         return data
 
     def read_into(self, memory: memoryview) -> None:
-        """Fills memory with the next bytes."""
+        """Fill memory with the next bytes."""
         filled = min(len(memory), len(self.unread))
         memory[:filled] = self.read(filled)
         while filled < len(memory):
@@ -74,12 +74,12 @@ class TcpStream:
         return bool(self.unread or self._poll.poll(0))
 
     def shutdown(self) -> None:
-        """Ends the connection for both sides; any thread may call it. Raises nothing."""
+        """End the connection for both sides; any thread may call it. Raises nothing."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Frees the socket. Raises nothing."""
+        """Free the socket. Raises nothing."""
         with contextlib.suppress(OSError):
             self.socket.close()
 
@@ -129,7 +129,7 @@ class Listener:
         self.address = HostPort(address.host, self._socket.getsockname()[1])
 
     def accept(self) -> TcpStream:
-        """Waits for a connection; OSError once the listener is closed."""
+        """Wait for a connection; OSError once the listener is closed."""
         while True:
             connected, (host, port, *_) = self._socket.accept()
             try:
@@ -138,7 +138,7 @@ class Listener:
                 connected.close()  # The client has already disconnected.
 
     def close(self) -> None:
-        """Stops listening and wakes the thread that is in `accept`."""
+        """Stop listening and wake the thread that is in `accept`."""
         self.is_closed = True
         with contextlib.suppress(OSError):
             # Closing alone would leave a thread in accept().
@@ -147,7 +147,7 @@ class Listener:
 
 
 def connect(address: HostPort, timeout: float | None) -> TcpStream:
-    """Connects to a server.
+    """Connect to a server.
 
     Raises:
       ConnectionLostError: the connection was refused or failed; the text gives the reason.

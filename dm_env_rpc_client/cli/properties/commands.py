@@ -46,7 +46,7 @@ class _Place(options.World):
 
     @contextlib.contextmanager
     def properties(self) -> Iterator[tuple[PropertyAccess, str]]:
-        """Connects to the server and finds its properties.
+        """Connect to the server and find its properties.
 
         With `auto` the root is listed over each interface in turn, with a new connection each time,
         because some servers end the stream at an unknown message.
@@ -140,7 +140,7 @@ class _Writing(options.Group):
 )
 @options.with_options
 def list_properties(*, wanted: _Wanted, place: _Place, as_json: options.Json = False) -> None:
-    """Lists the properties of a server or world as a tree."""
+    """List the properties of a server or world as a tree."""
     from dm_env_rpc_client.cli.properties.text import describe_property
 
     key = wanted.key
@@ -184,7 +184,7 @@ def get_properties(
     place: _Place,
     as_json: options.Json = False,
 ) -> None:
-    """Reads properties. Prints the value of a single one alone, several as KEY = VALUE."""
+    """Read properties. Prints the value of a single one alone, several as KEY = VALUE."""
     with place.properties() as (properties, _):
         values = {key: properties.read(key) for key in keys}
     _print_values(place.address, values, as_json, bare=len(keys) == 1)
@@ -199,7 +199,7 @@ def get_properties(
 )
 @options.with_options
 def set_properties(*, wanted: _Writing, place: _Place, as_json: options.Json = False) -> None:
-    """Writes properties in the order given, after all values have been validated."""
+    """Write properties in the order given, after all values have been validated."""
     from dm_env_rpc_client.cli.properties.text import parse_value
 
     texts: dict[str, str] = {}
@@ -228,7 +228,7 @@ class _Entry(NamedTuple):
 def _walk(
     properties: PropertyAccess, key: str, depth: int | None
 ) -> Iterator[tuple[str, PropertySpec]]:
-    """Yields pairs of parent key and property, each property once and before those below it."""
+    """Yield pairs of parent key and property, each property once and before those below it."""
     seen = {key}
     levels = [(key, iter(properties.list(key)))]
     while levels:
@@ -251,7 +251,7 @@ def _read(properties: PropertyAccess, spec: PropertySpec) -> dict[str, Any]:
 
 
 def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
-    """Returns the spec that the server lists for a property; None if it does not list it."""
+    """Return the spec that the server lists for a property; None if it does not list it."""
     from dm_env_rpc_client.tensors.nesting import SEPARATOR
 
     try:

@@ -24,7 +24,7 @@ _BOOLS = {
 
 
 def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
-    """Reads a value from its text on a command line.
+    """Read a value from its text on a command line.
 
     Args:
       key: the property, for error messages.
@@ -85,14 +85,14 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 
 
 def describe_property(spec: PropertySpec) -> dict[str, Any]:
-    """Returns the specs and access rights of a property as JSON."""
+    """Return the specs and access rights of a property as JSON."""
     names = ("key", "readable", "writable", "listable", "description")
     described = {} if spec.spec is None else describe(spec.spec)
     return {**{name: getattr(spec, name) for name in names}, **described}
 
 
 def show_spec(spec: PropertySpec) -> str:
-    """Returns dtype, shape, bounds and access of a property in a few words."""
+    """Return dtype, shape, bounds and access of a property in a few words."""
     parts = []
     if spec.spec is not None:
         parts.append(spec_text(spec.spec, ".."))
@@ -104,6 +104,6 @@ def show_spec(spec: PropertySpec) -> str:
 
 
 def show_value(value: Any) -> str:
-    """Returns a value in one line, cut off if it is long."""
+    """Return a value in one line, cut off if it is long."""
     text = " ".join(str(value.tolist() if hasattr(value, "tolist") else value).split())
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

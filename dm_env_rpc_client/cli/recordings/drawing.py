@@ -39,7 +39,7 @@ def _segment(upper: Iterable[int], lower: Iterable[int]) -> Segment:
 
 
 def _fit(picture: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Returns at most that many columns and rows of pixels, an even number of rows."""
+    """Return at most that many columns and rows of pixels, an even number of rows."""
     rows, columns = picture.shape[:2]
     larger = min(width // columns, height // rows)
     if larger > 1:

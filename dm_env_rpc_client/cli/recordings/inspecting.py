@@ -50,7 +50,7 @@ def is_recording(named: str) -> bool:
 
 
 def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
-    """Shows the connections and the episodes of a recording, and a picture if there is one.
+    """Show the connections and the episodes of a recording, and a picture if there is one.
 
     Raises:
       RecordingError: the file cannot be read, is not a recording, is damaged or breaks the
@@ -136,7 +136,7 @@ def _print_tables(
 
 
 def _picture(episode: Episode) -> tuple[str, Any] | None:
-    """Returns the first image in the last TimeStep below a title; None if there is none."""
+    """Return the first image in the last TimeStep below a title; None if there is none."""
     import numpy as np
 
     from dm_env_rpc_client.cli.recordings.drawing import Drawing

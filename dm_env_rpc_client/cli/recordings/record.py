@@ -57,7 +57,7 @@ class _Proxy(options.Access):
 
 @options.with_options
 def record(*, proxy: _Proxy, as_json: Json = False) -> None:
-    """Records all that clients and a server say, until Ctrl-C or SIGTERM.
+    """Record all that clients and a server say, until Ctrl-C or SIGTERM.
 
     Clients connect to this command, which forwards requests and answers unchanged. Metadata and
     tokens are forwarded and not recorded. The flags of security are for the server.
@@ -104,7 +104,7 @@ class _Replay(recorded.Reading):
 
 @options.with_options
 def replay(*, served: _Replay, as_json: Json = False) -> None:
-    """Serves a recording without its environment, until Ctrl-C or SIGTERM.
+    """Serve a recording without its environment, until Ctrl-C or SIGTERM.
 
     The same requests get the same answers. Another request gets an error that names it and the
     recorded one.
@@ -139,7 +139,7 @@ class _Export(recorded.Reading):
 
 @options.with_options
 def export(*, wanted: _Export) -> None:
-    """Writes the episodes of a recording for other programs."""
+    """Write the episodes of a recording for other programs."""
     from rich.progress import TextColumn
 
     from dm_env_rpc_client.adaptors import minari
@@ -162,7 +162,7 @@ def export(*, wanted: _Export) -> None:
 def _serve(
     running: Serving, what: str, as_json: bool, progress: Callable[[], str] | None = None
 ) -> None:
-    """Serves until a signal.
+    """Serve until a signal.
 
     Args:
       running: the server; stopped at the end.

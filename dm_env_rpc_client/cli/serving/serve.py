@@ -75,7 +75,7 @@ class _What(options.Group):
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool, conversion: Conversion) -> Source:
-        """Returns what makes the environments, once it has made one.
+        """Return what makes the environments, once it has made one.
 
         Raises:
           UsageError: nothing is named, or it cannot be made.
@@ -116,7 +116,7 @@ _OF_SERVE: list[str] = []
 
 
 def _of_serve(field: str, *flags: str, **details: Any) -> Any:
-    """Returns the option of a field of `ServeOptions`, with its check and its text."""
+    """Return the option of a field of `ServeOptions`, with its check and its text."""
 
     def check(value: Any) -> Any:
         try:
@@ -184,7 +184,7 @@ class _Host(options.Access):
         return self.address or f"localhost:{5001 if self.is_gym_socket else 50051}"
 
     def check(self) -> None:
-        """Raises UsageError if the options do not go together, or an address is wrong."""
+        """Raise UsageError if the options do not go together, or an address is wrong."""
         options.check_listening_address(self.place, self)
         if not self.is_gym_socket:
             return
@@ -202,7 +202,7 @@ class _Host(options.Access):
             raise UsageError("the protocol gym-socket has neither --threads nor --thread")
 
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
-        """Starts the server; raises as `hosting.serve` and `gym_socket.serve`."""
+        """Start the server; raise as `hosting.serve` and `gym_socket.serve`."""
         if self.is_gym_socket:
             # It needs Gymnasium, which the other protocol does not.
             from dm_env_rpc_client.bridges import gym_socket
@@ -241,7 +241,7 @@ class _Output(options.Group):
 
 @options.with_options
 def serve(*, what: _What, host: _Host, output: _Output) -> None:
-    """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment.
+    """Serve an environment until Ctrl-C or SIGTERM. Each world has its own environment.
 
     It then ends with 0 if all environments were closed, otherwise with 130 or 143.
 

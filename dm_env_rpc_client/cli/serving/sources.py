@@ -17,7 +17,7 @@ from dm_env_rpc_client.tensors import nesting
 
 
 def with_settings(source: Source, settings: Mapping[str, Any]) -> Source:
-    """Returns a source that makes all environments with settings, by name, nested or flat."""
+    """Return a source that makes all environments with settings, by name, nested or flat."""
     if not settings:
         return source
     arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
@@ -27,7 +27,7 @@ def with_settings(source: Source, settings: Mapping[str, Any]) -> Source:
 def try_source(
     source: Source, settings: Mapping[str, Any], what: str, conversion: Conversion = AS_DECLARED
 ) -> None:
-    """Makes an environment of a source, and closes it.
+    """Make an environment of a source, and close it.
 
     Args:
       source: the source.
@@ -54,7 +54,7 @@ def try_source(
 
 
 def library_source(library: str, version: str, params: list[str] | None) -> Source:
-    """Returns the source of the environments of a library with the C interface.
+    """Return the source of the environments of a library with the C interface.
 
     Args:
       library: PATH:CONNECT.

@@ -61,7 +61,7 @@ class _Measurement(options.Group):
 def bench(
     *, measurement: _Measurement, world: options.World, as_json: options.Json = False
 ) -> None:
-    """Measures how fast an environment steps, and how the time of a step is spent.
+    """Measure how fast an environment steps, and how the time of a step is spent.
 
     Latency is the time of one step when nothing else is pending. Its phase `wait` contains the
     network in both directions and the work of the server. The share of the server is estimated
@@ -155,7 +155,7 @@ def _pipeline(
 
 
 def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> dict[str, Any]:
-    """Estimates the server's share of the wait; steps and unknown requests alternate."""
+    """Estimate the server's share of the wait; steps and unknown requests alternate."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
 
     waits: list[float] = []

@@ -38,7 +38,7 @@ Policy = Callable[[dm_env.TimeStep], Any]
 
 
 def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
-    """Returns a policy by its name.
+    """Return a policy by its name.
 
     Args:
       name: "random" samples every action from its spec; "constant" takes the value that
@@ -106,7 +106,7 @@ class Stopwatch:
         self._actions = itertools.cycle(actions)
 
     def step(self) -> Moments:
-        """Takes a step and waits for its answer.
+        """Take a step and wait for its answer.
 
         Raises:
           As `DmEnvAdaptor.step`.
@@ -132,7 +132,7 @@ class Stopwatch:
         )
 
     def round_trip(self) -> float:
-        """Sends a request that the server does not know; returns the seconds until the answer.
+        """Send a request that the server does not know; return the seconds until the answer.
 
         Raises:
           ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer
@@ -150,7 +150,7 @@ class Stopwatch:
         return arrival.moment - sent
 
     def ahead(self, depth: int, seconds: float) -> float:
-        """Takes steps for some time, with several of them pending; returns steps/s.
+        """Take steps for some time, with several of them pending; return steps/s.
 
         Args:
           depth: the most steps that are pending at once; see `DmEnvAdaptor.rollout`.
@@ -169,7 +169,7 @@ class Stopwatch:
 
 
 def percentiles_us(seconds: Sequence[float], percents: Sequence[float]) -> dict[str, float]:
-    """Returns percentiles of times by name, such as "p99", in microseconds."""
+    """Return percentiles of times by name, such as "p99", in microseconds."""
     found = np.percentile(seconds, percents) * 1e6
     return {f"p{percent:g}": float(us) for percent, us in zip(percents, found, strict=True)}
 
@@ -213,7 +213,7 @@ class Episodes:
         self._takes_mask = self._is_batch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yields each episode when it has ended."""
+        """Yield each episode when it has ended."""
         timestep = self._reset(None)
         while self._wanted.any():
             timestep = self._step(self._act(timestep))
@@ -251,7 +251,7 @@ class Episodes:
     def _begin(
         self, ended: npt.NDArray[np.bool_], is_cut: npt.NDArray[np.bool_], last: dm_env.TimeStep
     ) -> dm_env.TimeStep:
-        """Begins sequences where one has ended; where none can begin alone, the next step does."""
+        """Begin sequences where one has ended; where none can begin alone, the next step does."""
         if self._takes_mask:
             try:
                 return self._reset(ended)
@@ -270,7 +270,7 @@ class Episodes:
         return timestep
 
     def _check(self, timestep: dm_env.TimeStep) -> None:
-        """Raises EnvironmentsFailedError if rows have raised something."""
+        """Raise EnvironmentsFailedError if rows have raised something."""
         if not self._is_batch:
             return
         errors = timestep.observation.get(batches.ROW_ERRORS, "")

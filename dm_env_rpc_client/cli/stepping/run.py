@@ -44,7 +44,7 @@ class _Run(options.Group):
 
 @options.with_options
 def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = False) -> None:
-    """Runs episodes in an environment and shows returns, lengths and steps per second.
+    """Run episodes in an environment and show returns, lengths and steps per second.
 
     In a batched world all rows step together, each runs its share of the episodes, and the policy
     returns the actions of all rows.

@@ -56,7 +56,7 @@ class Watch:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Watches a step, or a reset, that is taken in the context."""
+        """Watch a step, or a reset, that is taken in the context."""
         self._since = time.monotonic()
         try:
             yield
@@ -98,7 +98,7 @@ class Watch:
 
 
 def on_stderr(env: DmEnvAdaptor, text: str) -> None:
-    """Tells what a step waits for, and how others join.
+    """Tell what a step waits for, and how others join.
 
     Args:
       env: the environment that is stepped.

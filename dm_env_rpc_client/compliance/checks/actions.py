@@ -41,7 +41,7 @@ _Cases: TypeAlias = Iterator[tuple[Tensor, str]]
 
 
 def _joined(trial: Trial) -> ProbeAgent:
-    """Returns an agent in a running sequence; NotOfferedError if it has no actions."""
+    """Return an agent in a running sequence; NotOfferedError if it has no actions."""
     agent = trial.join()
     if not agent.specs.actions:
         raise NotOfferedError("the environment has no actions")
@@ -68,7 +68,7 @@ def _sent(
     explained_by: tuple[Check, ...] = (),
     needs_any_value: bool = False,
 ) -> Callable[[Callable[[TensorField, ProbeAgent], _Cases]], Check]:
-    """Makes a check of a function that yields values of an action, sent beside valid ones.
+    """Make a check of a function that yields values of an action, sent beside valid ones.
 
     Args:
       send: `_take` or `_refuse`.
@@ -119,13 +119,13 @@ def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
 
 
 def _packed(field: TensorField, value: Any) -> Tensor:
-    """Packs a value, which may be out of bounds."""
+    """Pack a value, which may be out of bounds."""
     array = np.asarray(value, field.codec.dtype)
     return packing.pack_array(array, field.codec, field.label)
 
 
 def _pick(field: TensorField) -> Any:
-    """Returns a scalar that is valid for every element; None if there is none.
+    """Return a scalar that is valid for every element; None if there is none.
 
     There is none for messages, because the suite does not know the environment's types.
     """
@@ -145,7 +145,7 @@ def _pick(field: TensorField) -> Any:
 
 
 def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
-    """Returns a tensor whose elements are all valid; None if there is no such element."""
+    """Return a tensor whose elements are all valid; None if there is no such element."""
     element = _pick(field)
     return None if element is None else _packed(field, np.full(shape, element, field.codec.dtype))
 
@@ -154,7 +154,7 @@ def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
     "Actions are optional: a step may have only some of them.", needs=(a_world_can_be_joined,)
 )
 def each_action_can_be_sent_alone(trial: Trial) -> None:
-    """Sends one at a time; an environment that needs all of them may refuse.
+    """Send one at a time; an environment that needs all of them may refuse.
 
     An error: a client that acts with some actions gets no answer, or a wrong one.
     """
@@ -166,7 +166,7 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
 
 @_of_steps("The set of actions may be empty.", needs=(a_world_can_be_joined,))
 def a_step_may_be_empty(trial: Trial) -> None:
-    """Steps without actions in a sequence; an environment that needs them may refuse.
+    """Step without actions in a sequence; an environment that needs them may refuse.
 
     An error: a client that does not act gets no answer, or a wrong one.
     """
@@ -176,7 +176,7 @@ def a_step_may_be_empty(trial: Trial) -> None:
 
 @_refused("TensorSpec", "An action has the data type of its spec.")
 def actions_of_another_type_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends elements of another type, for each action.
+    """Send elements of another type, for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
@@ -198,7 +198,7 @@ def _as(payload: str, element: Any) -> Any:
 
 @_refused("Tensors", "A tensor has a payload.")
 def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends a shape without elements of any type.
+    """Send a shape without elements of any type.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
@@ -207,7 +207,7 @@ def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -
 
 @_refused("TensorSpec", "An action has the shape of its spec.")
 def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends one dimension too many, and other lengths, for each action.
+    """Send one dimension too many, and other lengths, for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
@@ -226,7 +226,7 @@ def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) 
 def actions_that_do_not_fill_their_shape_are_refused(
     field: TensorField, agent: ProbeAgent
 ) -> _Cases:
-    """Sends one element too many for each action.
+    """Send one element too many for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
@@ -238,7 +238,7 @@ def actions_that_do_not_fill_their_shape_are_refused(
 
 
 def _edges(field: TensorField, beyond: bool) -> _Cases:
-    """Yields values at a bound, or with one element beyond it, and why they (do not) conform.
+    """Yield values at a bound, or with one element beyond it, and why they (do not) conform.
 
     If each element has its own bounds, the other elements are at theirs. A server that does not
     read them in row-major order would find such a value out of bounds.
@@ -267,7 +267,7 @@ def _edges(field: TensorField, beyond: bool) -> _Cases:
 
 
 def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
-    """Returns a value clearly out of bounds; None if the type has none."""
+    """Return a value clearly out of bounds; None if the type has none."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         outside = int(bound) - 1 if below else int(bound) + 1
@@ -284,7 +284,7 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
     leniency="the protocol does not enforce ranges: a server should refuse, but need not",
 )
 def actions_out_of_range_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Puts each element in turn below its minimum and above its maximum.
+    """Put each element in turn below its minimum and above its maximum.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
@@ -293,7 +293,7 @@ def actions_out_of_range_are_refused(field: TensorField, agent: ProbeAgent) -> _
 
 @_taken("Ranges", "Ranges are inclusive.", "no action has bounds", needs_any_value=True)
 def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Puts every element at its minimum, then at its maximum.
+    """Put every element at its minimum, then at its maximum.
 
     An error: a client that follows the specs cannot act.
     """
@@ -307,7 +307,7 @@ def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> 
     explained_by=(actions_at_their_bounds_are_taken,),
 )
 def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends each dimension of each action as -1 in turn.
+    """Send each dimension of each action as -1 in turn.
 
     An error: a client that follows the specs cannot act.
     """
@@ -321,7 +321,7 @@ def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cas
 
 @_refused("Variable lengths", "At most one length may be negative.", "no action has two dimensions")
 def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends two dimensions of each action as -1.
+    """Send two dimensions of each action as -1.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
@@ -340,7 +340,7 @@ def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _
     needs_any_value=True,
 )
 def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends several lengths for a dimension of -1.
+    """Send several lengths for a dimension of -1.
 
     An error: a client that follows the specs cannot act.
     """
@@ -359,7 +359,7 @@ def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent)
     needs_any_value=True,
 )
 def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends one element with the whole shape.
+    """Send one element with the whole shape.
 
     An error: a client that follows the specs cannot act.
     """
@@ -376,7 +376,7 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     "no action takes messages",
 )
 def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Sends one dimension too many, for each action of messages.
+    """Send one dimension too many, for each action of messages.
 
     A warning: only a client that makes a mistake sends it; see above.
     """

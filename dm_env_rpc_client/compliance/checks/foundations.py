@@ -36,7 +36,7 @@ _UNKNOWN_IS_A_MISTAKE = "a client sends only UIDs of the specs"
     "A world that exists, or that was created, can be joined.", otherwise="nothing can be checked"
 )
 def the_server_can_be_checked(trial: Trial) -> None:
-    """Creates a world and joins it.
+    """Create a world and join it.
 
     An error: without a world nothing can be checked, and no client can do anything.
     """
@@ -59,7 +59,7 @@ def the_server_can_be_checked(trial: Trial) -> None:
     otherwise="an agent that has joined cannot step",
 )
 def a_world_can_be_joined(trial: Trial) -> None:
-    """Joins and steps.
+    """Join and step.
 
     An error: no client can do without it.
     """
@@ -74,7 +74,7 @@ _Invalid: TypeAlias = dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldReque
 
 
 def _invalid_requests(trial: Trial) -> Iterator[tuple[Probe, _Invalid, str]]:
-    """Yields connections, each with a request that should be refused, and why."""
+    """Yield connections, each with a request that should be refused, and why."""
     yield trial.connect(), dm_env_rpc_pb2.StepRequest(), "an error, because no world is joined"
     join = dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name)
     yield trial.connect(), join, "an error, because there is no such world"
@@ -93,7 +93,7 @@ def _is_error(answer: object) -> bool:
     otherwise="a request that fails is not answered with an error",
 )
 def a_failed_request_is_answered(trial: Trial) -> None:
-    """Sends requests that should fail, until one does.
+    """Send requests that should fail, until one does.
 
     An error: a client that waits for the answer gets none, or loses its stream without a reason.
     """
@@ -112,7 +112,7 @@ def a_failed_request_is_answered(trial: Trial) -> None:
     tells="ignores_first_actions",
 )
 def the_first_step_ignores_its_actions(trial: Trial) -> None:
-    """Begins a sequence with an unknown action.
+    """Begin a sequence with an unknown action.
 
     A warning: only a client that makes a mistake sends one. Valid actions have another check.
     """
@@ -127,7 +127,7 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
     otherwise="unknown observations are not refused",
 )
 def unknown_observations_are_refused(trial: Trial) -> None:
-    """Requests an unknown UID, alone and among others.
+    """Request an unknown UID, alone and among others.
 
     A warning: the documents leave the validity of requests to the client ("Streaming").
     """
@@ -148,7 +148,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
     tells="refuses_unknown_actions",
 )
 def unknown_actions_are_refused(trial: Trial) -> None:
-    """Sends an unknown UID in a sequence, alone and beside valid ones.
+    """Send an unknown UID in a sequence, alone and beside valid ones.
 
     A warning: the documents leave the validity of requests to the client ("Streaming").
     """
@@ -168,7 +168,7 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     tells="survives_errors",
 )
 def the_stream_survives_errors(trial: Trial) -> None:
-    """Causes errors before a join and after one, each on a connection of its own.
+    """Cause errors before a join and after one, each on a connection of its own.
 
     A warning: the server decides which errors are fatal, and may close the stream after those.
     """
@@ -199,7 +199,7 @@ def the_stream_survives_errors(trial: Trial) -> None:
     tells="takes_resets",
 )
 def a_reset_is_taken(trial: Trial) -> None:
-    """Resets with the settings of the options before the first sequence.
+    """Reset with the settings of the options before the first sequence.
 
     An error: a client cannot tell a server without Reset from one that cannot reset now.
     """
@@ -212,7 +212,7 @@ def a_reset_is_taken(trial: Trial) -> None:
     otherwise="a ResetWorld is refused",
 )
 def a_reset_world_is_taken(trial: Trial) -> None:
-    """Resets the world of the only agent before its first sequence.
+    """Reset the world of the only agent before its first sequence.
 
     An error: a client cannot tell a server without ResetWorld from one that cannot reset now.
     """
@@ -228,7 +228,7 @@ def a_reset_world_is_taken(trial: Trial) -> None:
     otherwise="a request may get several answers",
 )
 def one_answer_for_each_request(trial: Trial) -> None:
-    """Sends valid and invalid requests, and checks that nothing follows their answers.
+    """Send valid and invalid requests, and check that nothing follows their answers.
 
     An error: answers have no number, so one more answer is taken for that to the next request.
     """
@@ -263,7 +263,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
     tells="errors_are_no_ops",
 )
 def an_error_changes_no_state(trial: Trial) -> None:
-    """Fails in each state; the state shows in whether actions are ignored afterwards.
+    """Fail in each state; the state shows in whether actions are ignored afterwards.
 
     A warning: the documents allow it for errors that the client can recover from, and demand
     nothing.
@@ -289,7 +289,7 @@ def an_error_changes_no_state(trial: Trial) -> None:
     tells="refuses_empty_requests",
 )
 def a_request_without_payload_is_refused(trial: Trial) -> None:
-    """Sends an empty envelope.
+    """Send an empty envelope.
 
     A warning: only a client that makes a mistake sends one.
     """

@@ -46,7 +46,7 @@ def _check_each(
 
 @_of_specs("The names of the actions are unique, and those of the observations.")
 def names_are_unique(trial: Trial) -> None:
-    """Looks for a name that occurs twice.
+    """Look for a name that occurs twice.
 
     An error: a client takes the name for the key, and loses one of the two.
     """
@@ -59,7 +59,7 @@ def names_are_unique(trial: Trial) -> None:
 
 @overview("Nested actions or observations", "A period in a name is a level of nesting only.")
 def no_name_is_the_parent_of_another(trial: Trial) -> None:
-    """Looks for `a` beside `a.b`, which would be a value and a group at once.
+    """Look for `a` beside `a.b`, which would be a value and a group at once.
 
     An error: a client that nests by names cannot represent it.
     """
@@ -73,7 +73,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")
 def data_types_are_valid(trial: Trial) -> None:
-    """Looks for 0 and for numbers that the protocol does not define.
+    """Look for 0 and for numbers that the protocol does not define.
 
     An error: a client cannot pack or unpack the tensor.
     """
@@ -82,7 +82,7 @@ def data_types_are_valid(trial: Trial) -> None:
 
 @overview("Variable lengths", "At most one dimension of a tensor is variable.")
 def at_most_one_dimension_is_variable(trial: Trial) -> None:
-    """Counts the negative elements of each shape.
+    """Count the negative elements of each shape.
 
     An error: a client cannot infer the shape.
     """
@@ -95,7 +95,7 @@ def at_most_one_dimension_is_variable(trial: Trial) -> None:
 
 @overview("Ranges", "A range has one element, or the shape of its tensor, and can be met.")
 def bounds_make_sense(trial: Trial) -> None:
-    """Checks type, number, NaN and order; bounds per element need a fixed shape.
+    """Check type, number, NaN and order; bounds per element need a fixed shape.
 
     An error: no value conforms to the spec, or a client cannot know which ones do.
     """
@@ -120,7 +120,7 @@ def bounds_make_sense(trial: Trial) -> None:
     ),
 )
 def the_specs_can_be_used(trial: Trial) -> None:
-    """Chooses a value for each action, as all later checks do.
+    """Choose a value for each action, as all later checks do.
 
     An error: a client cannot act.
     """
@@ -139,7 +139,7 @@ _STEPS = 12
 
 
 def _joined(trial: Trial) -> ProbeAgent:
-    """Returns an agent; NotOfferedError if it has no observations."""
+    """Return an agent; NotOfferedError if it has no observations."""
     agent = trial.join()
     if not agent.specs.observations:
         raise NotOfferedError("the environment has no observations")
@@ -148,7 +148,7 @@ def _joined(trial: Trial) -> ProbeAgent:
 
 @_of_steps("If no observations are requested, none are returned.", needs=(a_world_can_be_joined,))
 def nothing_is_returned_unless_requested(trial: Trial) -> None:
-    """Requests nothing, in a first step and in later ones.
+    """Request nothing, in a first step and in later ones.
 
     An error: a client pays for what it did not ask for, or takes it for a broken answer.
     """
@@ -163,7 +163,7 @@ def nothing_is_returned_unless_requested(trial: Trial) -> None:
     otherwise="requested observations are not returned",
 )
 def what_is_requested_is_returned(trial: Trial) -> None:
-    """Requests everything, in a first step and in later ones.
+    """Request everything, in a first step and in later ones.
 
     An error: a client lacks an observation.
     """
@@ -179,7 +179,7 @@ def what_is_requested_is_returned(trial: Trial) -> None:
     needs=(nothing_is_returned_unless_requested, what_is_requested_is_returned),
 )
 def each_observation_can_be_requested_alone(trial: Trial) -> None:
-    """Requests one at a time, then all but one at a time.
+    """Request one at a time, then all but one at a time.
 
     An error: a client lacks an observation, or gets one too many.
     """
@@ -197,7 +197,7 @@ def each_observation_can_be_requested_alone(trial: Trial) -> None:
     needs=(what_is_requested_is_returned,),
 )
 def duplicate_requests_are_redundant(trial: Trial) -> None:
-    """Requests everything twice over.
+    """Request everything twice over.
 
     A warning: the documents do not mention the case.
     """
@@ -207,7 +207,7 @@ def duplicate_requests_are_redundant(trial: Trial) -> None:
 
 
 def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rpc_pb2.Tensor]]:
-    """Yields every observation of some steps, with a reset between them."""
+    """Yield every observation of some steps, with a reset between them."""
     agent = _joined(trial)
     for number in range(_STEPS):
         if number == _STEPS - 2:
@@ -225,7 +225,7 @@ def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rp
     needs=(what_is_requested_is_returned,),
 )
 def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
-    """Checks payload, number of elements and shape; a variable length can be any.
+    """Check payload, number of elements and shape; a variable length can be any.
 
     An error: a client cannot unpack the observation.
     """
@@ -244,7 +244,7 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
     needs=(what_is_requested_is_returned,),
 )
 def observations_are_within_their_bounds(trial: Trial) -> None:
-    """Compares every element with the common bounds or with its own.
+    """Compare every element with the common bounds or with its own.
 
     An error: a client that validates refuses the observation, and others compute with it.
     """
@@ -266,7 +266,7 @@ def observations_are_within_their_bounds(trial: Trial) -> None:
 def _floats(
     trial: Trial, lacking: str, is_meant: Callable[[TensorField], bool]
 ) -> Iterator[tuple[ProbeAgent, TensorField, np.ndarray, bool]]:
-    """Yields floating point observations without bounds, to the end of a sequence and beyond.
+    """Yield floating point observations without bounds, to the end of a sequence and beyond.
 
     Those with bounds have a check of their own, which finds NaN too.
 
@@ -321,7 +321,7 @@ def _check_is_number(agent: ProbeAgent, field: TensorField, value: np.ndarray) -
     needs=(what_is_requested_is_returned,),
 )
 def rewards_and_discounts_are_numbers(trial: Trial) -> None:
-    """Looks for NaN after the first step of a sequence, which has no reward.
+    """Look for NaN after the first step of a sequence, which has no reward.
 
     An error: the return of the client's agent is NaN from there on. Infinity is a number.
     """
@@ -339,7 +339,7 @@ def rewards_and_discounts_are_numbers(trial: Trial) -> None:
     needs=(what_is_requested_is_returned,),
 )
 def observations_without_bounds_are_numbers(trial: Trial) -> None:
-    """Looks for NaN; where there is no bound, infinity is in range.
+    """Look for NaN; where there is no bound, infinity is in range.
 
     A warning: a spec cannot say that there may be NaN, so a client does not expect it, but one that
     leaves out the element does not notice.

@@ -56,7 +56,7 @@ class _Properties(abc.ABC):
 
     @abc.abstractmethod
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
-        """Lists, reads or writes.
+        """List, read or write.
 
         Args:
           verb: "list", "read" or "write".
@@ -68,7 +68,7 @@ class _Properties(abc.ABC):
         """
 
     def walk(self) -> Iterator[_Property]:
-        """Yields the properties of the tree, each once, and checks that they can be listed."""
+        """Yield the properties of the tree, each once, and check that they can be listed."""
         waiting = self._listed("")
         seen: set[str] = set()
         while waiting and len(seen) < _MAX_PROPERTIES:
@@ -139,7 +139,7 @@ class _OfLine10(_Properties):
 
 
 def _offered(trial: Trial) -> list[_Properties]:
-    """Returns the dialects in which the server lists properties, before a join or else after it."""
+    """Return the dialects in which the server lists properties, before a join or else after it."""
     dialects: list[type[_Properties]] = [_OfExtension]
     if trial.facts.refuses_empty_requests:
         # To servers of other lines a request of the 1.0 line has no payload.
@@ -163,14 +163,14 @@ def _offered(trial: Trial) -> list[_Properties]:
 
 
 def _walked(trial: Trial) -> Iterator[tuple[_Properties, _Property]]:
-    """Yields all properties, in each dialect."""
+    """Yield all properties, in each dialect."""
     for properties in _offered(trial):
         for found in properties.walk():
             yield properties, found
 
 
 def _own_values(trial: Trial) -> Iterator[tuple[_Properties, _Property, Tensor]]:
-    """Yields the readable properties with their values."""
+    """Yield the readable properties with their values."""
     for properties, found in _walked(trial):
         value = properties.ask("read", found.key) if found.is_readable else None
         if isinstance(value, Tensor):
@@ -183,7 +183,7 @@ def _own_values(trial: Trial) -> Iterator[tuple[_Properties, _Property, Tensor]]
     otherwise="properties cannot be listed",
 )
 def properties_can_be_listed(trial: Trial) -> None:
-    """Walks the tree from the root.
+    """Walk the tree from the root.
 
     An error: a client cannot find the properties.
     """
@@ -197,7 +197,7 @@ def properties_can_be_listed(trial: Trial) -> None:
     otherwise="readable properties cannot be read",
 )
 def readable_properties_can_be_read(trial: Trial) -> None:
-    """Reads each one.
+    """Read each one.
 
     An error: a client cannot read, or cannot unpack what it has read.
     """
@@ -221,7 +221,7 @@ def readable_properties_can_be_read(trial: Trial) -> None:
     needs=(properties_can_be_listed,),
 )
 def unreadable_properties_are_refused(trial: Trial) -> None:
-    """Reads each one.
+    """Read each one.
 
     A warning: only a client that ignores the attributes reads it.
     """
@@ -237,7 +237,7 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
     "What can be read and written takes its own value.", needs=(readable_properties_can_be_read,)
 )
 def writable_properties_can_be_written(trial: Trial) -> None:
-    """Writes to each one the value that was read.
+    """Write to each one the value that was read.
 
     An error: a client cannot write.
     """
@@ -255,7 +255,7 @@ def writable_properties_can_be_written(trial: Trial) -> None:
     needs=(readable_properties_can_be_read,),
 )
 def unwritable_properties_are_refused(trial: Trial) -> None:
-    """Writes to each one the value that was read.
+    """Write to each one the value that was read.
 
     A warning: only a client that ignores the attributes writes to it.
     """
@@ -272,7 +272,7 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
     needs=(properties_can_be_listed,),
 )
 def unknown_properties_are_refused(trial: Trial) -> None:
-    """Reads, writes and lists an unknown key.
+    """Read, write and list an unknown key.
 
     A warning: only a client that guesses keys sends one.
     """

@@ -42,7 +42,7 @@ _WINDOW = 8
     otherwise="a first step with actions is refused",
 )
 def a_first_step_may_have_actions(trial: Trial) -> None:
-    """Begins a sequence with valid actions.
+    """Begin a sequence with valid actions.
 
     An error: a client that sends steps ahead does not know which of them is a first step.
     """
@@ -54,7 +54,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
 
 @_of_states("Each state leads to some states only.", needs=(a_world_can_be_joined,))
 def states_follow_each_other(trial: Trial) -> None:
-    """Steps to the end of a sequence and into the next.
+    """Step to the end of a sequence and into the next.
 
     An error: a client loses count of its sequences.
     """
@@ -73,7 +73,7 @@ def _endless(trial: Trial) -> str:
     "The last step of a sequence returns observations too.", needs=(what_is_requested_is_returned,)
 )
 def the_last_step_returns_observations(trial: Trial) -> None:
-    """Requests everything in each step until the end.
+    """Request everything in each step until the end.
 
     An error: a client lacks the observations of the end.
     """
@@ -91,7 +91,7 @@ def the_last_step_returns_observations(trial: Trial) -> None:
     explained_by=(actions_at_their_bounds_are_taken, states_follow_each_other),
 )
 def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
-    """Keeps several steps pending beyond the end of a sequence.
+    """Keep several steps pending beyond the end of a sequence.
 
     An error: a client that sends steps ahead gets wrong answers, or none.
     """
@@ -112,7 +112,7 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
 
 @_of_resets("After a Reset the next step begins a sequence; its actions are ignored.")
 def a_reset_ends_the_sequence(trial: Trial) -> None:
-    """Resets in the middle of a sequence.
+    """Reset in the middle of a sequence.
 
     An error: the agent continues a sequence that it takes for ended.
     """
@@ -128,7 +128,7 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
     explained_by=(actions_at_their_bounds_are_taken,),
 )
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
-    """Sends a step, a Reset and a first step without waiting.
+    """Send a step, a Reset and a first step without waiting.
 
     An error: a client that sends requests ahead gets wrong answers, or none.
     """
@@ -162,7 +162,7 @@ def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs
 
 @_of_resets("The specs are sent again even if nothing has changed.")
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
-    """Resets in a sequence and between two; the sent specs must be valid for the next steps.
+    """Reset in a sequence and between two; the sent specs must be valid for the next steps.
 
     An error: a client takes the specs of the answer for those that hold now.
     """
@@ -185,7 +185,7 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
     needs=(a_reset_ends_the_sequence, a_reset_sends_the_specs_again),
 )
 def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
-    """Resets twice before the first sequence and twice after a Reset.
+    """Reset twice before the first sequence and twice after a Reset.
 
     An error: a client that resets twice has other specs than the server, or another sequence.
     """
@@ -206,7 +206,7 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
 
 @_of_resets("Settings of a Reset are those for the agent's next sequence.")
 def reset_settings_are_taken(trial: Trial) -> None:
-    """Resets with them in a sequence and between two, and steps with the new specs.
+    """Reset with them in a sequence and between two, and step with the new specs.
 
     An error: the options promise that they are accepted.
     """
@@ -223,7 +223,7 @@ def reset_settings_are_taken(trial: Trial) -> None:
 
 @reference(_RESET, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_reset_settings_are_refused(trial: Trial) -> None:
-    """Sends each one; the sequence continues, if errors are no-ops.
+    """Send each one; the sequence continues, if errors are no-ops.
 
     An error: the options promise it.
     """
@@ -240,7 +240,7 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
 
 @_of_states("A joined agent has one of three states after a step.", needs=(a_world_can_be_joined,))
 def states_are_those_of_the_protocol(trial: Trial) -> None:
-    """Checks the number of the state in each of some steps.
+    """Check the number of the state in each of some steps.
 
     An error: a client does not know whether its sequence continues.
     """
@@ -265,7 +265,7 @@ _TOLD_WITHIN = 5
     needs=(a_failed_request_is_answered,),
 )
 def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
-    """Names one that does not exist.
+    """Name one that does not exist.
 
     A warning: nothing is reset, and the documents do not mention the case.
     """
@@ -278,7 +278,7 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
-    """Resets before an agent has joined; then one joins and begins as usual.
+    """Reset before an agent has joined; then one joins and begins as usual.
 
     An error: a client that manages worlds cannot reset them.
     """
@@ -295,7 +295,7 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def an_agent_resets_its_world(trial: Trial) -> None:
-    """Resets before a sequence, in one, and again; no step is INTERRUPTED.
+    """Reset before a sequence, in one, and again; no step is INTERRUPTED.
 
     An error: the agent takes the end of the old sequence for a step of the new one.
     """
@@ -312,7 +312,7 @@ def an_agent_resets_its_world(trial: Trial) -> None:
 
 
 def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
-    """Steps until the sequence ends, which must be soon, and returns the INTERRUPTED step."""
+    """Step until the sequence ends, which must be soon, and return the INTERRUPTED step."""
     for _ in range(_TOLD_WITHIN):
         response = agent.step(requested=agent.specs.observations)
         if agent.state is not State.RUNNING:
@@ -325,7 +325,7 @@ def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
 
 
 def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
-    """Checks that the agent has an INTERRUPTED step before the caller has its answer."""
+    """Check that the agent has an INTERRUPTED step before the caller has its answer."""
     if caller.has_answer(trial.options.quiet_seconds):
         answer = caller.accepted("reset_world", "a ResetWorldResponse")
         raise caller.violation(
@@ -346,7 +346,7 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     takes=Takes(connections=2),
 )
 def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
-    """Resets from a second connection in the middle of the agent's sequence.
+    """Reset from a second connection in the middle of the agent's sequence.
 
     An error: the agent is not told that its sequence has ended, or the caller is told too early.
     """
@@ -368,7 +368,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
-    """Resets from one agent: the other is told by a step, and both begin a new sequence.
+    """Reset from one agent: the other is told by a step, and both begin a new sequence.
 
     An error: the agent is not told that its sequence has ended, or the caller is told too early.
     """

@@ -40,7 +40,7 @@ _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
     needs=(nothing_is_returned_unless_requested, the_last_step_returns_observations),
 )
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
-    """Requests different observations in each of many steps and compares the answers.
+    """Request different observations in each of many steps and compare the answers.
 
     An error: a client takes an answer for that to another request.
     """
@@ -67,7 +67,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
     explained_by=(an_error_changes_no_state,),
 )
 def answers_are_of_the_requests_kind(trial: Trial) -> None:
-    """Sends one request of each kind without waiting; each may be refused or not.
+    """Send one request of each kind without waiting; each may be refused or not.
 
     An error: a client cannot read the answer.
     """
@@ -97,7 +97,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
     ),
 )
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
-    """Leaves and joins again without waiting: a step in between is refused, others are not.
+    """Leave and join again without waiting: a step in between is refused, others are not.
 
     An error: requests take effect at other times than the client expects.
     """
@@ -121,7 +121,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Sends steps of which every second one requests an unknown observation.
+    """Send steps of which every second one requests an unknown observation.
 
     An error: a client loses valid requests.
     """
@@ -143,7 +143,7 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
     needs=(a_failed_request_is_answered,),
 )
 def errors_have_a_code_and_a_message(trial: Trial) -> None:
-    """Checks the Status of requests that should fail.
+    """Check the Status of requests that should fail.
 
     A warning: codes and messages are the server's choice. A client cannot say what is wrong, but
     does not take the error for something else.
@@ -165,7 +165,7 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
     "An extension is answered by an extension, or an error.", needs=(a_failed_request_is_answered,)
 )
 def an_unknown_extension_is_answered(trial: Trial) -> None:
-    """Sends a message of an unknown type.
+    """Send a message of an unknown type.
 
     An error: a client asks in this way whether the server has an extension.
     """

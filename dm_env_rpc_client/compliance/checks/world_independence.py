@@ -145,7 +145,7 @@ class _Run:
                 self._see_change(number, fields[uid].name, value)
 
     def _see_change(self, number: int, name: str, value: np.ndarray) -> None:
-        """Keeps the difference to the step before: a count of all worlds begins with any number."""
+        """Keep the difference to the step before: a count of all worlds begins with any number."""
         before = self._arrays.get(name)
         self._arrays[name] = value
         if before is not None and before.shape == value.shape:
@@ -179,7 +179,7 @@ def _tells(same: Seen) -> bool:
     takes=Takes(connections=2, joined=2),
 )
 def a_step_changes_its_own_world_only(trial: Trial) -> None:
-    """Compares runs of a world alone with runs in which another agent steps in its own world.
+    """Compare runs of a world alone with runs in which another agent steps in its own world.
 
     An error: what one client does moves, ends or changes the sequence of another.
     """
@@ -206,7 +206,7 @@ def a_step_changes_its_own_world_only(trial: Trial) -> None:
 def _repeat(
     trial: Trial, draw: random.Random, steps: int, rounds: int, alone: Seen
 ) -> tuple[Seen, Seen]:
-    """Repeats both kinds of runs.
+    """Repeat both kinds of runs.
 
     Args:
       trial: the check.
@@ -255,7 +255,7 @@ def _violation(number: int, alone: Seen, beside: Seen) -> ViolationError:
     takes=Takes(connections=2, joined=2),
 )
 def worlds_are_independent(trial: Trial) -> None:
-    """Ends, resets, leaves and destroys one world in the middle of a sequence in another.
+    """End, reset, leave and destroy one world in the middle of a sequence in another.
 
     An error: what one client does spoils the sequence of another.
     """
@@ -283,7 +283,7 @@ def worlds_are_independent(trial: Trial) -> None:
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
-    """Joins a second agent; both step, and neither affects the other.
+    """Join a second agent; both step, and neither affects the other.
 
     An error: what one client does spoils the sequence of another.
     """

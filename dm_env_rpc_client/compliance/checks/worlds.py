@@ -27,7 +27,7 @@ _of_several_worlds = functools.partial(reference, "Multiple world support")
 
 
 def destroy_world(trial: Trial, probe: Probe, name: str) -> None:
-    """Destroys a world of the check; ViolationError if that is refused."""
+    """Destroy a world of the check; ViolationError if that is refused."""
     _check_creates(trial)
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=name)
     probe.accept(request, "a DestroyWorldResponse")
@@ -43,7 +43,7 @@ def _check_creates(trial: Trial) -> None:
     "A world is created with the settings, and destroyed.", otherwise="worlds cannot be destroyed"
 )
 def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
-    """Does so twice, because the first time must leave nothing behind.
+    """Do so twice, because the first time must leave nothing behind.
 
     An error: a client cannot get rid of its worlds.
     """
@@ -57,7 +57,7 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
     "Settings that are required cannot be left out.", needs=(a_failed_request_is_answered,)
 )
 def required_create_settings_are_required(trial: Trial) -> None:
-    """Leaves each of them out.
+    """Leave each of them out.
 
     An error: the options promise it.
     """
@@ -74,7 +74,7 @@ def required_create_settings_are_required(trial: Trial) -> None:
 
 @_of_creation("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_create_settings_are_refused(trial: Trial) -> None:
-    """Adds each setting to the valid ones.
+    """Add each setting to the valid ones.
 
     An error: the options promise it.
     """
@@ -93,7 +93,7 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
     otherwise="two worlds that exist at the same time can have one name",
 )
 def names_of_worlds_are_unique(trial: Trial) -> None:
-    """Creates three on one connection; the server may refuse, if it has one world only.
+    """Create three on one connection; the server may refuse, if it has one world only.
 
     An error: a client cannot say which of two worlds it joins, resets or destroys.
     """
@@ -104,7 +104,7 @@ def names_of_worlds_are_unique(trial: Trial) -> None:
 
 
 def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
-    """Creates a world while others exist and adds its name, which must be another one."""
+    """Create a world while others exist and add its name, which must be another one."""
     name = trial.create_another_world(probe)
     if name in names:
         raise probe.violation(
@@ -121,7 +121,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
     takes=Takes(connections=2),
 )
 def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
-    """Creates on one connection, joins and steps on another.
+    """Create on one connection, join and step on another.
 
     An error: one client cannot create the worlds of others.
     """
@@ -137,7 +137,7 @@ def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
-    """Creates one on a connection, one on another, and one on the first again.
+    """Create one on a connection, one on another, and one on the first again.
 
     An error: a client that was told the name by another connection joins another world.
     """
@@ -151,7 +151,7 @@ def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
     "A server with one world refuses to create another.", needs=(a_failed_request_is_answered,)
 )
 def a_server_with_one_world_refuses_another(trial: Trial) -> None:
-    """Creates a second one beside the first.
+    """Create a second one beside the first.
 
     An error: two clients take one world for their own.
     """
@@ -165,7 +165,7 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
 
 @_of_joining("The name says which world to join.", needs=(a_failed_request_is_answered,))
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
-    """Names a world that does not exist, beside one that does.
+    """Name a world that does not exist, beside one that does.
 
     An error: a client whose world was destroyed by another gets into a world that it does not mean.
     """
@@ -188,7 +188,7 @@ def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
     explained_by=(an_unknown_world_cannot_be_joined,),
 )
 def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
-    """Joins a world that was just destroyed.
+    """Join a world that was just destroyed.
 
     An error: a client acts in a world that others take for destroyed.
     """
@@ -204,7 +204,7 @@ def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
     needs=(a_destroyed_world_cannot_be_joined,),
 )
 def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
-    """Names one that was never created, and one that was destroyed.
+    """Name one that was never created, and one that was destroyed.
 
     A warning: there is no such world afterwards, and the documents do not mention the case.
     """
@@ -226,7 +226,7 @@ def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
     needs=(an_error_changes_no_state, names_of_worlds_are_unique),
 )
 def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
-    """Tries before a sequence and in one; the agent continues after each.
+    """Try before a sequence and in one; the agent continues after each.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -245,7 +245,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
-    """Destroys from another connection; the agent's next answer must fit that answer.
+    """Destroy from another connection; the agent's next answer must fit that answer.
 
     An error: the agent acts in a world that is not there, or waits for ever.
     """
@@ -274,7 +274,7 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
 
 @_of_joining("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_join_settings_are_refused(trial: Trial) -> None:
-    """Adds each setting to the valid ones.
+    """Add each setting to the valid ones.
 
     An error: the options promise it.
     """
@@ -295,7 +295,7 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
     needs=(an_error_changes_no_state,),
 )
 def a_joined_connection_cannot_join_again(trial: Trial) -> None:
-    """Joins the same world again, before a sequence and in one.
+    """Join the same world again, before a sequence and in one.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -314,7 +314,7 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
     needs=(a_joined_connection_cannot_join_again, names_of_worlds_are_unique),
 )
 def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
-    """Joins a second world.
+    """Join a second world.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -332,7 +332,7 @@ def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
     needs=(a_failed_request_is_answered, one_answer_for_each_request),
 )
 def step_and_reset_need_a_join(trial: Trial) -> None:
-    """Sends both before a join, and after a leave.
+    """Send both before a join, and after a leave.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -356,7 +356,7 @@ def step_and_reset_need_a_join(trial: Trial) -> None:
     needs=(one_answer_for_each_request,),
 )
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
-    """Leaves before a join and twice after one.
+    """Leave before a join and twice after one.
 
     An error: a client may leave to be on the safe side, and gets an error.
     """
@@ -375,7 +375,7 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
     needs=(one_answer_for_each_request,),
 )
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
-    """Leaves in the middle of a sequence; after the next join another one begins.
+    """Leave in the middle of a sequence; after the next join another one begins.
 
     An error: the agent continues a sequence that it has not begun. The server may refuse the join,
     because it decides what becomes of a world after a leave.
@@ -395,7 +395,7 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
-    """Joins from a second connection.
+    """Join from a second connection.
 
     An error: two clients act as one agent, of which the options say that there is no other.
     """

@@ -88,13 +88,13 @@ class BatchAdaptor(DmEnvAdaptor):
         return batches.ROW_ERRORS in self._observation_specs
 
     def row_specs(self) -> RowSpecs:
-        """Returns the specs of one row, as an environment of its own would have them."""
+        """Return the specs of one row, as an environment of its own would have them."""
         if self._read is not self._adopted:
             self._read_rows()
         return self._row_specs
 
     def check_row(self, action: Mapping[str, Any], place: int) -> None:
-        """Raises SpecError, as for an environment of its own, if a row's action does not conform.
+        """Raise SpecError, as for an environment of its own, if a row's action does not conform.
 
         Args:
           action: arrays [N, ...] by flat name.
@@ -115,7 +115,7 @@ class BatchAdaptor(DmEnvAdaptor):
         codec.encode({name: values[place] for name, values in action.items()})
 
     def _specs_by_kind(self) -> dict[str, Any]:
-        """Returns those of one row."""
+        """Return those of one row."""
         own = self.row_specs()
         return {
             "action_spec": own.actions,

@@ -68,11 +68,11 @@ class _World:
         self.unseen: set[int] = set()
 
     def places(self, rows: Iterable[int]) -> list[int]:
-        """Returns the places that rows have in this world."""
+        """Return the places that rows have in this world."""
         return [self._place[row] for row in rows]
 
     def mask(self, rows: Iterable[int]) -> npt.NDArray[np.bool_]:
-        """Returns which rows of the world are some rows, bool [n]."""
+        """Return which rows of the world are some rows, bool [n]."""
         return np.isin(np.arange(len(self.rows)), self.places(rows))
 
 
@@ -109,11 +109,11 @@ class BatchWorlds(RowWorlds):
         return cast("Sequence[BatchAdaptor]", self.pool.environments)
 
     def specs(self) -> RowSpecs:
-        """Returns the specs of one row."""
+        """Return the specs of one row."""
         return self.adaptors[0].row_specs()
 
     def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
-        """Steps all rows and waits for them; within `exchange`.
+        """Step all rows and wait for them; within `exchange`.
 
         Args:
           actions: arrays [N, ...] by flat name.
@@ -149,7 +149,7 @@ class BatchWorlds(RowWorlds):
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Steps all rows of some worlds without waiting for them.
+        """Step all rows of some worlds without waiting for them.
 
         Args:
           actions: arrays [M, ...] by flat name.
@@ -184,7 +184,7 @@ class BatchWorlds(RowWorlds):
         self._raise()
 
     def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
-        """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
+        """Wait for rows with steps under way; see `EnvironmentPool.receive`."""
         self.pool.taken, self._delivered = [], ()
         check_count(minimum, maximum, len(self._busy()))
         answers = self._answers(rows)
@@ -203,7 +203,7 @@ class BatchWorlds(RowWorlds):
         rows: Rows,
         adopt: Callable[[bool], None],
     ) -> None:
-        """Begins a sequence in some rows; see `EnvironmentPool.reset`."""
+        """Begin a sequence in some rows; see `EnvironmentPool.reset`."""
         self.pool.taken, self._delivered = [], ()
         by_world: dict[int, dict[int, Mapping[str, Any]]] = {}
         for row, own in settings.items():
@@ -245,7 +245,7 @@ class BatchWorlds(RowWorlds):
         self.pool.interrupted(error, lost)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Returns those of some rows in which no sequence is running."""
+        """Return those of some rows in which no sequence is running."""
         found: set[int] = set()
         for world in self._worlds:
             if not world.is_running.all():
@@ -256,11 +256,11 @@ class BatchWorlds(RowWorlds):
         return not self._arrived and not any(world.under_way for world in self._worlds)
 
     def _busy(self) -> set[int]:
-        """Returns the rows with a step under way, or one that was not received."""
+        """Return the rows with a step under way, or one that was not received."""
         return {*self._arrived, *(row for world in self._worlds for row in world.under_way)}
 
     def check_idle(self, ids: Iterable[int]) -> None:
-        """Raises SpecError if one of some rows has a step under way."""
+        """Raise SpecError if one of some rows has a step under way."""
         check_not_busy(self._busy(), ids)
 
     def _batch(
@@ -276,7 +276,7 @@ class BatchWorlds(RowWorlds):
         return batch
 
     def _blame(self, sent: Mapping[int, Actions]) -> None:
-        """Raises SpecError for the first row of some worlds whose action does not conform."""
+        """Raise SpecError for the first row of some worlds whose action does not conform."""
         for number, action in sent.items():
             for place, row in enumerate(self._worlds[number].rows):
                 try:
@@ -287,7 +287,7 @@ class BatchWorlds(RowWorlds):
 
     @contextlib.contextmanager
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
-        """Takes note of the rows of worlds that fail in this context.
+        """Take note of the rows of worlds that fail in this context.
 
         Of a world whose step was not sent, or whose answer was lost by an interrupt, no row is
         under way then. A SpecError is about the first row whose action does not conform.
@@ -319,12 +319,12 @@ class BatchWorlds(RowWorlds):
             raise EnvironmentsFailedError(failures, {row: self.addresses[row] for row in failures})
 
     def _answers(self, rows: Rows) -> _Answers:
-        """Returns what takes the answers of worlds, and gives those of their rows to `rows`."""
+        """Return what takes the answers of worlds, and gives those of their rows to `rows`."""
         # A `BatchAdaptor` reads all of its steps, so that no MID steps come.
         return _Answers(functools.partial(self._put, rows), rows.put_mid_steps)
 
     def _put(self, all_rows: Rows, number: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the answer of a world; returns whether rows of it begin a sequence now."""
+        """Take the answer of a world; return whether rows of it begin a sequence now."""
         world = self._worlds[number]
         if self.pool.environments[number].interruption is not None:
             return self._put_lost(all_rows, world, timestep)
@@ -352,7 +352,7 @@ class BatchWorlds(RowWorlds):
         return bool(begins) and self._begin(number, begins)
 
     def _begin(self, number: int, rows: list[int]) -> bool:
-        """Ends the sequences of rows, whose next ones begin with the next step of the world."""
+        """End the sequences of rows, whose next ones begin with the next step of the world."""
         world, adaptor = self._worlds[number], self.adaptors[number]
         world.under_way = rows
         mask = {batches.RESET_MASK: world.mask(rows)} if len(rows) < len(world.rows) else {}
@@ -363,7 +363,7 @@ class BatchWorlds(RowWorlds):
     def _take(
         self, world: _World, rows: list[int], timestep: dm_env.TimeStep
     ) -> dict[int, Exception]:
-        """Takes note of what rows are doing; returns what they have raised."""
+        """Take note of what rows are doing; return what they have raised."""
         kinds = timestep.observation[batches.STEP_TYPE]
         if kinds.shape != world.is_running.shape:
             raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
@@ -383,7 +383,7 @@ class BatchWorlds(RowWorlds):
         return {world.rows[place]: _row_error(error) for place, error in failed.items()}
 
     def _put_lost(self, all_rows: Rows, world: _World, timestep: dm_env.TimeStep) -> bool:
-        """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
+        """Take the TimeStep of a world that was lost; return whether rows begin again at once.
 
         The sequences that were running end. Rows whose sequence had ended before begin the next one
         with this step.
@@ -403,14 +403,14 @@ class BatchWorlds(RowWorlds):
 
 
 def _any_value(spec: specs.Array) -> Any:
-    """Returns a value that conforms to a spec."""
+    """Return a value that conforms to a spec."""
     if isinstance(spec, specs.BoundedArray):
         return spec.minimum
     return spec.dtype.type(0) if spec.dtype.kind in "biuf" else ""
 
 
 def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
-    """Returns the LAST TimeStep of one row, with arrays of its own."""
+    """Return the LAST TimeStep of one row, with arrays of its own."""
 
     def row(values: Any) -> Any:
         return np.copy(values[place])[()]
@@ -424,6 +424,6 @@ def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
 
 
 def _row_error(text: str) -> DmEnvRpcError:
-    """Returns the error of a row, as an environment of its own would have it."""
+    """Return the error of a row, as an environment of its own would have it."""
     message = f"the environment failed in a step request: {text}"
     return DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))

@@ -19,7 +19,7 @@ from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec, tensor_s
 
 
 def num_envs_of(env: dm_env.Environment) -> int | None:
-    """Returns how many rows a batched world has that `make` has joined; None for all others."""
+    """Return how many rows a batched world has that `make` has joined; None for all others."""
     if not isinstance(env, DmEnvAdaptor):
         return None
     # Rows cannot be shown without the types of their steps.
@@ -61,11 +61,11 @@ class OneRow(dm_env.Environment):
         self._row = row
 
     def shown(self) -> dm_env.TimeStep | None:
-        """Returns the last TimeStep of the row; None before the first one."""
+        """Return the last TimeStep of the row; None before the first one."""
         return None if self._last is None else self._timestep(self._last)
 
     def reset(self, settings: Mapping[str, Any] = {}) -> dm_env.TimeStep:
-        """Begins a sequence in the row, and in all rows if none has begun, or one alone cannot.
+        """Begin a sequence in the row, and in all rows if none has begun, or one alone cannot.
 
         Args:
           settings: of the Reset. They are for all rows.
@@ -85,7 +85,7 @@ class OneRow(dm_env.Environment):
         return self._checked()
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Steps all rows with the action of one; begins a sequence in the row if none is running.
+        """Step all rows with the action of one; begin a sequence in the row if none is running.
 
         Args:
           action: as in `action_spec`; by flat or nested names.
@@ -103,19 +103,19 @@ class OneRow(dm_env.Environment):
         return self._checked()
 
     def action_spec(self) -> Any:
-        """Returns the specs of the row's actions."""
+        """Return the specs of the row's actions."""
         return self._row_specs(self._env.action_spec())
 
     def observation_spec(self) -> Any:
-        """Returns the specs of the row's observations."""
+        """Return the specs of the row's observations."""
         return self._row_specs(self._env.observation_spec())
 
     def reward_spec(self) -> Any:
-        """Returns the spec of the row's reward."""
+        """Return the spec of the row's reward."""
         return self._row_spec(self._env.reward_spec())
 
     def discount_spec(self) -> Any:
-        """Returns the spec of the row's discount."""
+        """Return the spec of the row's discount."""
         return self._row_spec(self._env.discount_spec())
 
     def _row_specs(self, structure: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ _ASK_SECONDS = 5.0
 
 
 def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> str:
-    """Returns what `repr` says of N environments: how many, where, and what one takes and returns.
+    """Return what `repr` says of N environments: how many, where, and what one takes and return.
 
     Args:
       name: of the class.
@@ -74,7 +74,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
 
 
 def checked_batches(num_batches: int | None) -> int | None:
-    """Returns in how many batches environments are; SpecError if it is not an integer from 0 on."""
+    """Return in how many batches environments are; SpecError if it is not an integer from 0 on."""
     none = "None for as few as the server allows"
     return arguments.count("num_batches", num_batches, least=0, none=none)
 
@@ -89,7 +89,7 @@ def open_worlds(
     world_settings: Mapping[str, Any] = NO_SETTINGS,
     **make_kwargs: Unpack[BatchKeywords],
 ) -> AnyWorlds:
-    """Opens the worlds of N environments.
+    """Open the worlds of N environments.
 
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An
@@ -139,7 +139,7 @@ def _open_found(
     joining: Sequence[Mapping[str, Any]],
     options: MakeOptions,
 ) -> AnyWorlds:
-    """Opens a world at each address, which may be a batch of as many rows as the server likes."""
+    """Open a world at each address, which may be a batch of as many rows as the server likes."""
     pool = EnvironmentPool(sites, creating, joining, options.flat(_adaptor), keeps_sites=True)
     groups: list[range] = []
     for environment in pool.environments:
@@ -166,7 +166,7 @@ def _open_batches(
     world_settings: Mapping[str, Any],
     options: MakeOptions,
 ) -> BatchWorlds | None:
-    """Opens batched worlds; returns None if a stream for each environment has to be opened."""
+    """Open batched worlds; return None if a stream for each environment has to be opened."""
     if any(own != joining[0] for own in joining):
         return None
     groups: list[list[int]] = []
@@ -227,7 +227,7 @@ def _label(rows: Sequence[int], address: str) -> str:
 
 
 def _ask(sites: PoolSites, index: int) -> int:
-    """Asks a server how many rows a batch may have; returns 0 if it makes none."""
+    """Ask a server how many rows a batch may have; return 0 if it makes none."""
     group = sites.of[index].target
     try:
         connection, pending = group.open_with(_question(), _ASK_SECONDS)
@@ -251,7 +251,7 @@ def _question() -> any_pb2.Any:
 
 
 def _number(connection: Connection, pending: Any) -> int:
-    """Returns the number that a server answers; 0 for any other answer, or none."""
+    """Return the number that a server answers; 0 for any other answer, or none."""
     response = properties_pb2.PropertyResponse()
     try:
         answer = connection.wait(pending)

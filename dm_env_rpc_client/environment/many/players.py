@@ -111,12 +111,12 @@ class Players:
         return self._pending.keys()
 
     def check_open(self) -> None:
-        """Raises ConnectionClosedError after `close`, which a failure calls, too."""
+        """Raise ConnectionClosedError after `close`, which a failure calls, too."""
         if self._is_closed:
             raise ConnectionClosedError("the agents have left the world")
 
     def join(self, agent: AgentId, settings: Mapping[str, Any]) -> DmEnvAdaptor:
-        """Joins the world with another agent; errors are those of `join_world`."""
+        """Join the world with another agent; errors are those of `join_world`."""
         connection = self._group.open()
         try:
             env = join_world(connection, self.world_name, settings, **self._options.adapt.keywords)
@@ -129,12 +129,12 @@ class Players:
         return env
 
     def leave(self, agent: AgentId) -> None:
-        """Leaves the world with one agent."""
+        """Leave the world with one agent."""
         self._selector.forget(self._numbers.pop(agent))
         self.environments.pop(agent).close()
 
     def end_sequence(self, settings: Mapping[str, Any]) -> None:
-        """Ends the sequence of all agents, if one is running; the next Steps begin another.
+        """End the sequence of all agents, if one is running; the next Steps begin another.
 
         Args:
           settings: of the ResetWorld.
@@ -171,7 +171,7 @@ class Players:
                     raise
 
     def send(self, actions: Mapping[AgentId, Any]) -> None:
-        """Sends the Steps of some agents.
+        """Send the Steps of some agents.
 
         Args:
           actions: by agent, as for `DmEnvAdaptor.step`.
@@ -195,11 +195,11 @@ class Players:
         self._check(failures)
 
     def any_answered(self) -> AgentId:
-        """Waits until one of the pending Steps has an answer, or fails; returns its agent."""
+        """Wait until one of the pending Steps has an answer, or fails; returns its agent."""
         return self._answered(None)[0]
 
     def finish(self, agents: Iterable[AgentId]) -> dict[AgentId, dm_env.TimeStep]:
-        """Waits for the answers to pending Steps.
+        """Wait for the answers to pending Steps.
 
         Args:
           agents: whose Steps.
@@ -223,7 +223,7 @@ class Players:
         return timesteps
 
     def interrupted(self, error: BaseException) -> None:
-        """Makes all connections unusable if an error has interrupted a turn: its answers are lost.
+        """Make all connections unusable if an error has interrupted a turn: its answers are lost.
 
         Args:
           error: the error; one of this package is no interrupt.
@@ -234,7 +234,7 @@ class Players:
                     env._connection.interrupted(error)
 
     def close(self) -> None:
-        """Leaves the world with all agents, and destroys it if it was created here.
+        """Leave the world with all agents, and destroy it if it was created here.
 
         Raises nothing; errors are logged. A second call does nothing.
         """
@@ -265,7 +265,7 @@ class Players:
             drive(closing(self._control, destroy(self._control, self.world_name)))
 
     def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
-        """Prepares the Steps of agents that wait to take part, and wait no longer.
+        """Prepare the Steps of agents that wait to take part, and wait no longer.
 
         A server may limit how long a Step waits for the others, who may act seldom.
         """
@@ -295,7 +295,7 @@ class Players:
             failures[agent] = error
 
     def _answered(self, timeout: float | None) -> list[AgentId]:
-        """Waits until some of the pending Steps have answers, or fail; none after the timeout."""
+        """Wait until some of the pending Steps have answers, or fail; none after the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         agents = {self._numbers[agent]: agent for agent in self._pending}
         while True:
@@ -322,7 +322,7 @@ class Players:
         timesteps: dict[AgentId, dm_env.TimeStep],
         failures: dict[AgentId, Exception],
     ) -> NoReturn:
-        """Reads what is answered soon, and raises what all or some agents have failed with."""
+        """Read what is answered soon, and raise what all or some agents have failed with."""
         # What is refused for all has been answered to all. What has failed for one of them may keep
         # the others waiting for ever.
         deadline = time.monotonic() + CLEAN_UP_SECONDS

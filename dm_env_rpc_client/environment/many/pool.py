@@ -134,11 +134,11 @@ class EnvironmentPool:
         return {*self._in_flight, *self._arrived}
 
     def check_idle(self, indices: Iterable[int]) -> None:
-        """Raises SpecError if one of some environments has a step under way."""
+        """Raise SpecError if one of some environments has a step under way."""
         check_not_busy(self.in_turn, indices)
 
     def check_specs(self) -> None:
-        """Raises SpecError if an environment's specs differ from those of the first."""
+        """Raise SpecError if an environment's specs differ from those of the first."""
         first = self.environments[0]._specs_by_kind()
         for index, other in enumerate(self.environments):
             for kind, found in other._specs_by_kind().items():
@@ -149,7 +149,7 @@ class EnvironmentPool:
                     )
 
     def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:
-        """Steps environments without waiting for the answers.
+        """Step environments without waiting for the answers.
 
         An environment in which no sequence is running begins one and ignores the action.
 
@@ -174,7 +174,7 @@ class EnvironmentPool:
         self._start(prepared, failures)
 
     def receive(self, minimum: int, maximum: int | None, consume: Consumer) -> list[int]:
-        """Waits for environments with steps under way, in the order of their answers.
+        """Wait for environments with steps under way, in the order of their answers.
 
         Args:
           minimum: how many to wait for.
@@ -203,7 +203,7 @@ class EnvironmentPool:
                 return received
 
     def step(self, actions: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
-        """Steps environments and waits for all of them; otherwise as `send`.
+        """Step environments and wait for all of them; otherwise as `send`.
 
         Raises:
           EnvironmentsFailedError: some failed; all others were consumed.
@@ -220,7 +220,7 @@ class EnvironmentPool:
         return self.finish(actions, consume, failures)
 
     def _step_alone(self, action: Mapping[str, Any], consume: Consumer) -> None:
-        """Steps the only environment, without what several need: 0.88 of the time of CartPole."""
+        """Step the only environment, without what several need: 0.88 of the time of CartPole."""
         environment = self.environments[0]
         try:
             prepared = environment._prepare_step(action)
@@ -242,7 +242,7 @@ class EnvironmentPool:
         consume: Consumer,
         adopt: Callable[[bool], None],
     ) -> None:
-        """Begins a sequence in each of some environments.
+        """Begin a sequence in each of some environments.
 
         Answers to earlier steps are waited for and dropped.
 
@@ -286,7 +286,7 @@ class EnvironmentPool:
         self.finish(ready, consume, failures)
 
     def interrupted(self, error: BaseException, lost: Collection[int] = ()) -> None:
-        """Makes environments unusable whose answers an interrupted call has lost.
+        """Make environments unusable whose answers an interrupted call has lost.
 
         It has read them, and its caller does not get them. Answers that it has not read yet, and
         those of environments that have arrived, can still be received.
@@ -303,7 +303,7 @@ class EnvironmentPool:
                 connection.interrupted(error)
 
     def close(self, keeps_sites: bool = False) -> None:
-        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        """Leave and destroy all worlds and close the connections; never raise."""
         if not self._is_closed:
             self._is_closed = True
             self._selector.close()
@@ -312,7 +312,7 @@ class EnvironmentPool:
                 self._sites.close()
 
     def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
-        """Starts those again that are lost, all at the same time; returns what failed."""
+        """Start those again that are lost, all at the same time; return what failed."""
         failures: dict[int, Exception] = {}
         if not self._restarts_lost:
             return failures
@@ -328,7 +328,7 @@ class EnvironmentPool:
         return failures
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
-        """Begins sequences, without actions; returns what failed."""
+        """Begin sequences, without actions; return what failed."""
         first = [(i, self.environments[i]._prepare_step(NO_ACTION)) for i in indices]
         try:
             self._start(first)
@@ -366,7 +366,7 @@ class EnvironmentPool:
             self._selector.watch(index, environment.connection)
 
     def _finish(self, indices: Iterable[int], consume: Consumer) -> dict[int, Exception]:
-        """Waits for answers; the environments have arrived then, unless they begin again."""
+        """Wait for answers; the environments have arrived then, unless they begin again."""
         failures: dict[int, Exception] = {}
         arrived: list[int] = []
         unread = Unread(consume, failures)
@@ -402,7 +402,7 @@ class EnvironmentPool:
         consume: Consumer,
         failures: Mapping[int, Exception] = _NO_FAILURES,
     ) -> None:
-        """Waits for the steps of some environments that are under way.
+        """Wait for the steps of some environments that are under way.
 
         Args:
           indices: the environments, with or without a step under way.
@@ -421,7 +421,7 @@ class EnvironmentPool:
             self._raise(failed)
 
     def _drop(self, indices: Iterable[int]) -> None:
-        """Reads the answers to what environments were sent and ignores them."""
+        """Read the answers to what environments were sent and ignore them."""
         for index in indices:
             if index in self._arrived:
                 self._arrived.remove(index)
@@ -436,7 +436,7 @@ class EnvironmentPool:
         return self.environments[index].connection.poll(self._in_flight[index])
 
     def _ready(self, waits: bool) -> list[int]:
-        """Returns those whose pending steps may have an answer, to poll.
+        """Return those whose pending steps may have an answer, to poll.
 
         Args:
           waits: whether to wait until there is one.
@@ -492,7 +492,7 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
 
 
 def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Exception]:
-    """Does something for each of some environments; returns what failed."""
+    """Do something for each of some environments; return what failed."""
     failures: dict[Key, Exception] = {}
     for key in keys:
         try:
@@ -503,12 +503,12 @@ def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Ex
 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
-    """Closes environments, several at the same time."""
+    """Close environments, several at the same time."""
     at_once(environments, DmEnvAdaptor.close)
 
 
 def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
-    """Raises SpecError if some environments are among those with a step under way."""
+    """Raise SpecError if some environments are among those with a step under way."""
     found = sorted({*busy}.intersection(ids))
     if found:
         raise SpecError(
@@ -517,7 +517,7 @@ def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
 
 
 def check_count(minimum: int, maximum: int | None, busy: int) -> None:
-    """Raises SpecError if one cannot receive so many of some environments with a step under way."""
+    """Raise SpecError if one cannot receive so many of some environments with a step under way."""
     if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
         bound = "" if maximum is None else f" and at most {maximum}"
         raise SpecError(

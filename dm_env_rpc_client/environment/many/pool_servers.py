@@ -56,7 +56,7 @@ class ConnectionSelector:
         self._shared: dict[SharedSocket, dict[int, int]] = {}
 
     def watch(self, number: int, connection: Connection) -> None:
-        """Adds a connection; does nothing if its number is watched already.
+        """Add a connection; do nothing if its number is watched already.
 
         Args:
           number: what `wait` returns.
@@ -79,7 +79,7 @@ class ConnectionSelector:
             sharing.add(number)
 
     def wait(self, wanted: Collection[int], timeout: float | None) -> list[int]:
-        """Waits until one of the connections may have something to read.
+        """Wait until one of the connections may have something to read.
 
         Args:
           wanted: the numbers of those to wait for, which are watched.
@@ -104,7 +104,7 @@ class ConnectionSelector:
         return ready
 
     def _look(self, wanted: Collection[int]) -> list[int]:
-        """Returns the numbers of those with something to read."""
+        """Return the numbers of those with something to read."""
         ready = []
         for socket, numbers in self._shared.items():
             for own in socket.take_unread():
@@ -117,7 +117,7 @@ class ConnectionSelector:
         return ready
 
     def _one_of(self, descriptor: int, wanted: Collection[int]) -> list[int]:
-        """Returns one of those with a descriptor that is readable, although none has an answer.
+        """Return one of those with a descriptor that is readable, although none has an answer.
 
         To poll it reads what there is, such as a part of an answer.
         """
@@ -131,7 +131,7 @@ class ConnectionSelector:
         return []
 
     def forget(self, number: int) -> None:
-        """Watches a connection no longer; nothing happens if it is not watched."""
+        """Watch a connection no longer; nothing happens if it is not watched."""
         watched = self.watched.pop(number, None)
         if watched is None:
             return
@@ -148,7 +148,7 @@ class ConnectionSelector:
                 self._selector.unregister(watched.descriptor)
 
     def close(self) -> None:
-        """Forgets all connections."""
+        """Forget all connections."""
         self.watched.clear()
         self._sharing.clear()
         self._alone.clear()
@@ -163,14 +163,14 @@ _Place: TypeAlias = tuple[int, Address]
 
 
 def listed(addresses: Addresses) -> list[Address]:
-    """Returns one address, or several, as a list."""
+    """Return one address, or several, as a list."""
     if isinstance(addresses, str) or not hasattr(addresses, "__iter__"):
         return [addresses]
     return list(addresses)
 
 
 def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
-    """Returns the place of each environment: a number of the server, and its address.
+    """Return the place of each environment: a number of the server, and its address.
 
     Args:
       addresses: equal addresses are one server, and each server to launch is one of its own.
@@ -236,14 +236,14 @@ class PoolSites:
         return len(self._numbers)
 
     def by_server(self) -> list[list[int]]:
-        """Returns the environments of each server, by their indices."""
+        """Return the environments of each server, by their indices."""
         found: dict[int, list[int]] = {}
         for index, number in enumerate(self._numbers):
             found.setdefault(number, []).append(index)
         return list(found.values())
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> PoolSites:
-        """Returns the same servers for groups of environments, each of which is at one server."""
+        """Return the same servers for groups of environments, each of which is at one server."""
         sites = copy.copy(self)
         sites._numbers = [self._numbers[group[0]] for group in groups]
         sites._users = collections.Counter(sites._numbers)
@@ -267,14 +267,14 @@ class PoolSites:
                 group.uncork()
 
     def close(self) -> None:
-        """Ends the servers that were launched, and connections that were not used in the end."""
+        """End the servers that were launched, and connections that were not used in the end."""
         for site in self._sites.values():
             site.target.close()
         at_once([site for site in self._sites.values() if site.launch is not None], Site.close)
 
 
 def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
-    """Returns a server, launched if need be, with connections to it that share sockets.
+    """Return a server, launched if need be, with connections to it that share sockets.
 
     Args:
       address: as for `make`.
@@ -290,5 +290,5 @@ def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
 def open_at(
     site: Site[ConnectionGroup], first: dm_env_rpc_pb2.CreateWorldRequest
 ) -> tuple[Connection, Any]:
-    """Opens a connection to the server where it is now; as `worlds.Connect`."""
+    """Open a connection to the server where it is now; as `worlds.Connect`."""
     return site.target.open_with(first)

@@ -23,7 +23,7 @@ _Packed: TypeAlias = Mapping[str, dm_env_rpc_pb2.Tensor]
 
 
 def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:
-    """Returns the settings of each of `count` environments; SpecError if they are invalid."""
+    """Return the settings of each of `count` environments; SpecError if they are invalid."""
     if callable(settings):
         each = [settings(index) for index in range(count)]
     elif isinstance(settings, Mapping):
@@ -40,7 +40,7 @@ def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any
 
 
 def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Returns the settings of a world with a row for each of some environments.
+    """Return the settings of a world with a row for each of some environments.
 
     Args:
       each: the settings of each environment.
@@ -58,7 +58,7 @@ def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | Non
 
 
 def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Returns the settings of the Resets that begin sequences in some rows, one after the other.
+    """Return the settings of the Resets that begin sequences in some rows, one after the other.
 
     Args:
       each: the settings of rows, by their places in the world.

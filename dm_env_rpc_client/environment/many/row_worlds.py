@@ -54,13 +54,13 @@ class RowWorlds:
         return sum(environment.restarts * len(rows) for environment, rows in worlds)
 
     def close(self) -> None:
-        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        """Leave and destroy all worlds and close the connections; never raise."""
         self.pool.close()
 
     def exchange(
         self, results: Callable[[Ids], Result], act: Callable[..., Ids], *arguments: Any
     ) -> Result:
-        """Steps, receives or resets, and returns what the caller makes of the answers.
+        """Step, receive or reset, and return what the caller makes of the answers.
 
         If that is interrupted, the worlds whose answers are lost become unusable, so that no later
         step follows one that nobody has seen.
@@ -77,7 +77,7 @@ class RowWorlds:
             raise
 
     def _interrupted(self, error: BaseException) -> None:
-        """Makes worlds unusable whose answers are lost."""
+        """Make worlds unusable whose answers are lost."""
         self.pool.interrupted(error)
 
 
@@ -94,7 +94,7 @@ class StreamWorlds(RowWorlds):
         super().__init__(pool, [[index] for index in range(len(pool))])
 
     def specs(self) -> RowSpecs:
-        """Returns the specs of one row."""
+        """Return the specs of one row."""
         first = self.pool.environments[0]
         return RowSpecs(
             first.action_spec(),
@@ -104,18 +104,18 @@ class StreamWorlds(RowWorlds):
         )
 
     def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
-        """Steps all rows and waits for them; within `exchange`; see `BatchWorlds.step`."""
+        """Step all rows and wait for them; within `exchange`; see `BatchWorlds.step`."""
         self.pool.taken = []
         self.pool.step(self._split(actions, range(self.num_envs), idle), rows)
 
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Steps some rows without waiting for them; see `BatchWorlds.send`."""
+        """Step some rows without waiting for them; see `BatchWorlds.send`."""
         self.pool.send(self._split(actions, ids, idle))
 
     def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
-        """Waits for rows with steps under way; within `exchange`; see `EnvironmentPool.receive`."""
+        """Wait for rows with steps under way; within `exchange`; see `EnvironmentPool.receive`."""
         self.pool.taken = []
         return np.array(self.pool.receive(minimum, maximum, rows), np.int64)
 
@@ -125,17 +125,17 @@ class StreamWorlds(RowWorlds):
         rows: Rows,
         adopt: Callable[[bool], None],
     ) -> None:
-        """Begins a sequence in some rows; within `exchange`; see `EnvironmentPool.reset`."""
+        """Begin a sequence in some rows; within `exchange`; see `EnvironmentPool.reset`."""
         self.pool.taken = []
         self.pool.reset(settings, rows, adopt)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Returns those of some rows in which no sequence is running."""
+        """Return those of some rows in which no sequence is running."""
         environments = self.pool.environments
         return {index for index in ids if environments[index].state is not State.RUNNING}
 
     def check_idle(self, ids: Iterable[int]) -> None:
-        """Raises SpecError if one of some rows has a step under way."""
+        """Raise SpecError if one of some rows has a step under way."""
         self.pool.check_idle(ids)
 
     def _split(

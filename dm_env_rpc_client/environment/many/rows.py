@@ -25,7 +25,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def rows_at(indices: list[int]) -> slice | list[int]:
-    """Returns what selects rows of arrays; a slice, which is faster, if they are consecutive."""
+    """Return what selects rows of arrays; a slice, which is faster, if they are consecutive."""
     first, after = indices[0], indices[0] + len(indices)
     if indices[-1] == after - 1 and indices == list(range(first, after)):
         return slice(first, after)
@@ -33,7 +33,7 @@ def rows_at(indices: list[int]) -> slice | list[int]:
 
 
 def selector(indices: Sequence[int]) -> slice | Array:
-    """Returns what selects rows of arrays: a slice if the indices have one distance."""
+    """Return what selects rows of arrays: a slice if the indices have one distance."""
     steps = {after - before for before, after in itertools.pairwise(indices)}
     if len(steps) <= 1 and (step := max(steps, default=1)) > 0:
         return slice(indices[0], indices[-1] + 1, step)
@@ -43,7 +43,7 @@ def selector(indices: Sequence[int]) -> slice | Array:
 def split_action(
     batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
 ) -> list[dict[str, Any]]:
-    """Takes a batch of actions apart.
+    """Take a batch of actions apart.
 
     Args:
       batch: arrays [count, ...] by flat name; any of the names may be left out.
@@ -68,7 +68,7 @@ def split_action(
 def batch_of_actions(
     batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
 ) -> dict[str, Array]:
-    """Returns a batch of actions as arrays; arguments and errors are those of `split_action`."""
+    """Return a batch of actions as arrays; arguments and errors are those of `split_action`."""
     arrays = {}
     for name, value in batch.items():
         spec, where = single.get(name), f"action {name!r}"
@@ -141,7 +141,7 @@ class Rows:
         self.adopt(specs)
 
     def adopt(self, specs: RowSpecs) -> None:
-        """Begins anew, with other specs."""
+        """Begin anew, with other specs."""
         count = self.count
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
         self.reward = empty(specs.reward, count)
@@ -154,7 +154,7 @@ class Rows:
         self._is_lent = self._is_whole = False
 
     def lend(self, ids: Array | None) -> dict[str, Array]:
-        """Returns observations for a caller.
+        """Return observations for a caller.
 
         What belongs to callers is not changed here, and not read again, since they may change it.
 
@@ -169,7 +169,7 @@ class Rows:
         return {**self.observations}
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the TimeStep of one environment. A FIRST one has reward 0 and discount 1.
+        """Take the TimeStep of one environment. A FIRST one has reward 0 and discount 1.
 
         Returns:
           Whether to begin the next sequence at once; the environment has arrived with the TimeStep
@@ -194,11 +194,11 @@ class Rows:
         return False
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the LAST TimeStep of a row whose batch was lost; as `put`."""
+        """Take the LAST TimeStep of a row whose batch was lost; as `put`."""
         return self.put(index, timestep)
 
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
-        """Takes the TimeStep of a batch.
+        """Take the TimeStep of a batch.
 
         Args:
           at: selects its rows among all environments; None for all of these.
@@ -219,7 +219,7 @@ class Rows:
         return ()
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> slice | list[int]:
-        """Takes MID steps of some environments, whose rows it returns a selection of.
+        """Take MID steps of some environments, whose rows it returns a selection of.
 
         After an error it is called again for each of them alone, to find those that the error is
         about.
@@ -256,12 +256,12 @@ class Rows:
 
 
 def _column(spec: specs.Array, label: str) -> Column | None:
-    """Returns what takes numbers of a spec; None for others."""
+    """Return what takes numbers of a spec; None for others."""
     return Column(spec, (0,), label, spec.dtype) if spec.dtype.kind in "biuf" else None
 
 
 def empty(spec: specs.Array, count: int) -> Array:
-    """Returns an array for values of a spec: zeros, or None where they are objects."""
+    """Return an array for values of a spec: zeros, or None where they are objects."""
     if not isinstance(spec, specs.Array):
         raise SpecError(f"an array is expected, but an environment's spec is {spec!r}")
     if isinstance(spec, VARIABLE):

@@ -17,7 +17,7 @@ class Consumer(Protocol):
     """Takes what environments have answered: `Rows`, or what divides batches into rows."""
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes the TimeStep of an environment, by its index in the pool.
+        """Take the TimeStep of an environment, by its index in the pool.
 
         Returns:
           Whether to begin the next sequence at once; the environment has arrived with the TimeStep
@@ -25,7 +25,7 @@ class Consumer(Protocol):
         """
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> object:
-        """Takes MID steps of some environments, by their indices in the pool.
+        """Take MID steps of some environments, by their indices in the pool.
 
         After an error it is called again for each of them alone, to find those that the error is
         about.
@@ -51,7 +51,7 @@ class Unread:
         self._bytes = 0
 
     def add(self, index: int, step: UnreadStep) -> None:
-        """Adds the step of an environment."""
+        """Add the step of an environment."""
         indices, steps = self._groups.setdefault(step.layout, ([], []))
         indices.append(index)
         steps.append(step)
@@ -61,7 +61,7 @@ class Unread:
             self.consume()
 
     def consume(self) -> None:
-        """Gives all to the consumer."""
+        """Give all to the consumer."""
         groups, self._groups, self._bytes = self._groups, {}, 0
         for indices, steps in groups.values():
             try:
@@ -72,7 +72,7 @@ class Unread:
                 self.indices.difference_update(indices)
 
     def _consume_each(self, indices: list[int], steps: list[UnreadStep]) -> None:
-        """Gives steps to the consumer, one of which it cannot take."""
+        """Give steps to the consumer, one of which it cannot take."""
         for index, step in zip(indices, steps, strict=True):
             try:
                 self._consumer.put_mid_steps([index], MidSteps([step]))

@@ -135,7 +135,7 @@ def _read_varint(data: Any, at: int) -> Tuple[int, int]:
 
 
 def _field(number: int, contents: bytes) -> bytes:
-    """Returns a field of bytes, a text or a message."""
+    """Return a field of bytes, a text or a message."""
     return _varint(number << 3 | 2) + _varint(len(contents)) + contents
 
 
@@ -146,7 +146,7 @@ def _joined(parts: List[Any]) -> Any:
 def _parts(
     tags: Any, data: Any, budget: _Budget, choice: Any = (), what: str = "fields", count: int = 1
 ) -> Dict[int, List[Any]]:
-    """Returns the bytes of fields by number: of those with some tags, of a choice the last ones.
+    """Return the bytes of fields by number: of those with some tags, of a choice the last ones.
 
     Each field takes a count of something from the budget.
     """
@@ -181,7 +181,7 @@ def _parts(
 
 
 def _contents(readers: Any, data: Any, budget: _Budget) -> List[Any]:
-    """Returns what the fields 1 and 2 of a message hold, each read by a function."""
+    """Return what the fields 1 and 2 of a message hold, each read by a function."""
     parts = _parts((10, 16, 18), data, budget)
     return [read(parts.get(number, []), budget) for number, read in enumerate(readers, 1)]
 
@@ -198,7 +198,7 @@ def _read_text(parts: List[Any], budget: _Budget) -> str:
 
 
 def _read_varints(block: Any, budget: _Budget) -> Any:
-    """Returns the numbers of a packed field as an array of uint64."""
+    """Return the numbers of a packed field as an array of uint64."""
     if len(block) and block[-1] > 0x7F:
         raise _Malformed("the last number is not whole")
     if len(block) < 32:
@@ -263,7 +263,7 @@ def _product(sizes: Any) -> int:
 
 
 def _read_tensor(data: Any, budget: _Budget, where: str) -> Tuple[int, Any]:
-    """Returns a data type, and an array or, without a shape, the one element."""
+    """Return a data type, and an array or, without a shape, the one element."""
     parts = _parts(_TENSOR, data, budget, _PAYLOADS)
     sizes = _read_varints(_joined(parts.pop(15, [])), budget)
     text = f"{where}: more than {MAX_DIMENSIONS} dimensions"
@@ -301,7 +301,7 @@ def _read_payload(kind: int, payload: Any, budget: _Budget) -> Any:
 
 
 def _shaped(flat: Any, sizes: List[int], budget: _Budget, where: str) -> Any:
-    """Returns elements in a shape; one size may be negative, and one element fills all."""
+    """Return elements in a shape; one size may be negative, and one element fills all."""
     shape, count = list(sizes), len(flat)
     variable = [axis for axis, size in enumerate(shape) if size < 0]
     for axis in variable[:1]:
@@ -320,7 +320,7 @@ def _shaped(flat: Any, sizes: List[int], budget: _Budget, where: str) -> Any:
 
 
 def _write_block(kind: int, array: Any) -> bytes:
-    """Returns the elements of an array of numbers as the contents of their packed field."""
+    """Return the elements of an array of numbers as the contents of their packed field."""
     if kind in _BLOCKS:
         return bytes(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
     return bytes(array.tobytes()) if kind == _BOOL else _write_varints(array)
@@ -344,7 +344,7 @@ def _write_tensor(kind: int, array: Any) -> bytes:
 
 
 def _as_array(value: Any) -> Any:
-    """Returns a value as an array of a dtype of the protocol; strings and messages as objects."""
+    """Return a value as an array of a dtype of the protocol; strings and messages as objects."""
     if isinstance(value, Message):
         array = np.empty(1, object)
         array[0] = value
@@ -357,7 +357,7 @@ def _as_array(value: Any) -> Any:
 
 
 def _kind_of(array: Any, where: str) -> int:
-    """Returns the data type of an array that `_as_array` returned, or of a spec."""
+    """Return the data type of an array that `_as_array` returned, or of a spec."""
     dtype = array.dtype
     if dtype.kind == "O" and not isinstance(array, np.ndarray):
         return _STRING if getattr(array, "string_type", None) is str else _PROTO
@@ -371,7 +371,7 @@ def _kind_of(array: Any, where: str) -> int:
 
 
 def _exact(array: Any, dtype: Any, where: str) -> Any:
-    """Casts an array without changing an element; from float to float it may be rounded."""
+    """Cast an array without changing an element; from float to float it may be rounded."""
     if array.dtype == dtype or not array.size:
         return array.astype(dtype, copy=False)
     source, target = array.dtype.kind, dtype.kind
@@ -427,7 +427,7 @@ _IS_GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.E
 
 
 def _described(value: Any) -> str:
-    """Returns what a value is, in a few words."""
+    """Return what a value is, in a few words."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return f"an array {value.dtype} {list(value.shape)}"
@@ -441,7 +441,7 @@ def _described(value: Any) -> str:
 
 
 def _check_time_step(environment: Any, method: str, returned: Any) -> None:
-    """Raises TypeError if an environment returned no TimeStep; called when it has failed as one."""
+    """Raise TypeError if an environment returned no TimeStep; called when it has failed as one."""
     if all(hasattr(returned, name) for name in TimeStep._fields):
         return
     is_tuple = type(returned) is tuple and len(returned) in ((2,) if method == "reset" else (4, 5))
@@ -453,7 +453,7 @@ def _check_time_step(environment: Any, method: str, returned: Any) -> None:
 
 
 def _next_type(environment: Any, method: str, timestep: Any) -> int:
-    """Returns the type of a TimeStep in its sequence: FIRST for `reset`, otherwise MID or LAST."""
+    """Return the type of a TimeStep in its sequence: FIRST for `reset`, otherwise MID or LAST."""
     given = timestep.step_type
     try:
         step_type = _STEP_TYPES[given.item() if isinstance(given, np.ndarray) else given]
@@ -474,7 +474,7 @@ def _next_type(environment: Any, method: str, timestep: Any) -> int:
 
 
 def _reward_of(value: Any, where: str) -> float:
-    """Returns a reward as a float; TypeError if it is not one number."""
+    """Return a reward as a float; TypeError if it is not one number."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     is_number = kind in "biufO" and hasattr(value, "__float__") and not np.ndim(value)
     # Complex numbers have a `__float__` until Python 3.9, and a masked one is NaN.
@@ -522,7 +522,7 @@ class _Field:
         return _field(2, self._uid + _field(2, tensor))
 
     def entry(self, value: Any) -> bytes:
-        """Returns a value as an entry of the observations of a StepResponse; ValueError."""
+        """Return a value as an entry of the observations of a StepResponse; ValueError."""
         if type(value) is float and self.kind == _DOUBLE and not self.shape:
             return self._head + struct.pack("<d", value)
         array = self.conform(value)
@@ -531,7 +531,7 @@ class _Field:
         return self._entry(_write_tensor(self.kind, array))
 
     def conform(self, value: Any) -> Any:
-        """Returns a value as an array of the dtype and shape of the spec; ValueError."""
+        """Return a value as an array of the dtype and shape of the spec; ValueError."""
         array = value
         if type(value) is not np.ndarray or value.dtype != self.dtype or self.kind >= _STRING:
             if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -550,7 +550,7 @@ class _Field:
             raise ValueError(f"{self.label}: has shape {list(shape)}; expected {list(self.shape)}")
 
     def read(self, tensor: Any, budget: _Budget) -> Any:
-        """Returns the value of a Tensor if the spec allows it; Refusal."""
+        """Return the value of a Tensor if the spec allows it; Refusal."""
         kind, value = self.kind, self._read_block(tensor)
         if value is None:
             kind, value = _read_tensor(tensor, budget, self.label)
@@ -566,7 +566,7 @@ class _Field:
             raise Refusal(INVALID_ARGUMENT, str(error)) from None
 
     def _read_block(self, tensor: Any) -> Any:
-        """Returns the value of a Tensor that is written as most are; None if it is not."""
+        """Return the value of a Tensor that is written as most are; None if it is not."""
         begin, end = len(self._payload), len(tensor) - len(self._tail)
         if not begin or end - begin != self._size or tensor[:begin] != self._payload:
             return None
@@ -601,7 +601,7 @@ class _Field:
 
 
 def _by_name(structure: Any) -> Any:
-    """Returns a structure whose parts have names as a mapping; None for any other."""
+    """Return a structure whose parts have names as a mapping; None for any other."""
     if isinstance(structure, Mapping):
         return structure
     kind = type(structure)
@@ -611,7 +611,7 @@ def _by_name(structure: Any) -> Any:
 
 
 def _parts_of(structure: Any) -> Any:
-    """Returns the parts of a structure by key or index; None for a value without parts."""
+    """Return the parts of a structure by key or index; None for a value without parts."""
     is_sequence = isinstance(structure, (list, tuple))
     named = _by_name(structure)
     return dict(enumerate(structure)) if named is None and is_sequence else named
@@ -622,7 +622,7 @@ def _is_leaf(structure: Any) -> bool:
 
 
 def _named_specs(structure: Any, single: str, path: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:
-    """Returns specs by flat name; one that is not nested has the name `single`."""
+    """Return specs by flat name; one that is not nested has the name `single`."""
     if structure is None:
         return []
     if _is_leaf(structure):
@@ -642,7 +642,7 @@ _OF_STEPS = ("reward", "discount")
 
 
 def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
-    """Raises RuntimeError if flat names cannot be told apart."""
+    """Raise RuntimeError if flat names cannot be told apart."""
     seen: Set[str] = set()
     for name in names:
         if name in taken:
@@ -662,7 +662,7 @@ def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
 
 
 def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
-    """Returns the parts of a nested value in the order of `_named_specs`; RuntimeError."""
+    """Return the parts of a nested value in the order of `_named_specs`; RuntimeError."""
     if structure is None or _is_leaf(structure):
         return [] if structure is None else [value]
     expected = _parts_of(structure)
@@ -679,7 +679,7 @@ def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
 
 
 def _nest(structure: Any, values: Iterator[Any]) -> Any:
-    """Returns values, in the order of `_named_specs`, in a structure."""
+    """Return values, in the order of `_named_specs`, in a structure."""
     if structure is None or _is_leaf(structure):
         return None if structure is None else next(values)
     parts = {key: _nest(part, values) for key, part in _parts_of(structure).items()}
@@ -690,7 +690,7 @@ def _nest(structure: Any, values: Iterator[Any]) -> Any:
 
 
 def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns values by flat name as nested dicts; ValueError."""
+    """Return values by flat name as nested dicts; ValueError."""
     nested: Dict[str, Any] = {}
     for name in sorted(flat):
         *parents, last = name.split(".")
@@ -711,19 +711,19 @@ _SPACES = (*_ARRAYS, "Text", "Dict", "Tuple", "OneOf", "Sequence", "Graph")
 
 
 def _space_kind(space: Any) -> str:
-    """Returns the name of the class of a space, or of the first known one that it is made of."""
+    """Return the name of the class of a space, or of the first known one that it is made of."""
     names = [each.__name__ for each in type(space).__mro__]
     return next((name for name in names if name in _SPACES), "")
 
 
 def _items_of(space: Any) -> Any:
-    """Returns the space of the elements of a Sequence if they are arrays."""
+    """Return the space of the elements of a Sequence if they are arrays."""
     items = space.feature_space if _space_kind(space) == "Sequence" else None
     return items if _space_kind(items) in _ARRAYS else None
 
 
 def _members(space: Any) -> List[Tuple[Any, str, Any]]:
-    """Returns keys, escaped names and spaces of a Dict or Tuple."""
+    """Return keys, escaped names and spaces of a Dict or Tuple."""
     if _space_kind(space) == "Tuple":
         return [(index, str(index), part) for index, part in enumerate(space.spaces)]
     found = []
@@ -741,12 +741,12 @@ def _wire_dtype(space: Any) -> Any:
 
 
 def _start(space: Any) -> Any:
-    """Returns the first value of a Discrete or MultiDiscrete, which old ones do not have."""
+    """Return the first value of a Discrete or MultiDiscrete, which old ones do not have."""
     return np.asarray(getattr(space, "start", np.zeros_like(getattr(space, "nvec", 0))), np.int64)
 
 
 def _space_spec(space: Any) -> Any:
-    """Returns the spec, or the nested specs, of a space."""
+    """Return the spec, or the nested specs, of a space."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
         members = _members(space)
@@ -776,7 +776,7 @@ def _space_spec(space: Any) -> Any:
 
 
 def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
-    """Returns an element of a space as a value of its spec; RuntimeError."""
+    """Return an element of a space as a value of its spec; RuntimeError."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
         members = _members(space)
@@ -804,7 +804,7 @@ def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
 
 
 def _sampled_type(space: Any) -> Any:
-    """Returns the type of the samples of a space: until Gymnasium, a Discrete's are of Python."""
+    """Return the type of the samples of a space: until Gymnasium, a Discrete's are of Python."""
     kind = space.__dict__.get(_SAMPLED)
     if kind is None:
         # A copy, so that the samples that the environment draws stay the same.
@@ -816,7 +816,7 @@ _SAMPLED = "_dm_env_rpc_sampled_type"
 
 
 def _from_wire(space: Any, value: Any) -> Any:
-    """Returns the element of a space for a value of its spec."""
+    """Return the element of a space for a value of its spec."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
         by_key = kind == "Dict"
@@ -835,7 +835,7 @@ def _from_wire(space: Any, value: Any) -> Any:
 
 
 def _space_json(space: Any) -> Dict[str, Any]:
-    """Returns the JSON value of a space: its type, and the arguments that make it."""
+    """Return the JSON value of a space: its type, and the arguments that make it."""
 
     def bound(array: Any) -> Any:
         same = array.size > 0 and bool(np.all(array == array.flat[0]))
@@ -876,7 +876,7 @@ def _space_json(space: Any) -> Dict[str, Any]:
 
 
 def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
-    """Returns the JSON value of a value; what JSON does not have is an object with the key `$`.
+    """Return the JSON value of a value; what JSON does not have is an object with the key `$`.
 
     `exact`: whether the client knows the strings of NumPy, which are plain ones otherwise.
     """
@@ -930,7 +930,7 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
 
 
 def _text_of_deep(value: Any) -> str:
-    """Returns the text of a value below the last level; RuntimeError if it contains itself."""
+    """Return the text of a value below the last level; RuntimeError if it contains itself."""
     above: Set[int] = set()
     done: Set[int] = set()
     left = [(value, False)]
@@ -962,7 +962,7 @@ def _is_of_objects(value: Any) -> bool:
 
 
 def _numbers_of(array: Any) -> Tuple[Any, str]:
-    """Returns the numbers of complex ones, dates and bytes, and their dtype; "" for others."""
+    """Return the numbers of complex ones, dates and bytes, and their dtype; "" for others."""
     dtype = array.dtype.newbyteorder("=")
     if dtype.kind not in "cmMS" or not dtype.itemsize:
         return array, ""
@@ -975,7 +975,7 @@ def _numbers_of(array: Any) -> Tuple[Any, str]:
 
 
 def _from_numbers(numbers: Any, kind: str) -> Any:
-    """Returns the array that `_numbers_of` has taken apart; ValueError."""
+    """Return the array that `_numbers_of` has taken apart; ValueError."""
     dtype = np.dtype(kind)
     if dtype.kind in "mM" and numbers.dtype == np.int64:
         return numbers.view(dtype)
@@ -986,7 +986,7 @@ def _from_numbers(numbers: Any, kind: str) -> Any:
 
 
 def _masked_json(array: Any, levels: int, exact: bool) -> Any:
-    """Returns the JSON value of a masked array: that of its data, with the mask."""
+    """Return the JSON value of a masked array: that of its data, with the mask."""
     found = _jsonable(np.asarray(array.data), levels, exact)
     if not isinstance(found, dict):
         return repr(array)
@@ -997,7 +997,7 @@ def _masked_json(array: Any, levels: int, exact: bool) -> Any:
 
 
 def _with_mask(value: Any, array: Any) -> Any:
-    """Returns an array of `_unjsonable` as the masked array, or the scalar, that it is."""
+    """Return an array of `_unjsonable` as the masked array, or the scalar, that it is."""
     if "mask" not in value and "scalar" in value:
         return array.item() if value.get("as") == "complex" else array[()]
     if "mask" not in value:
@@ -1012,7 +1012,7 @@ def _with_mask(value: Any, array: Any) -> Any:
 
 
 def _unjsonable(value: Any) -> Any:
-    """Returns the value of a JSON value that `_jsonable` returned; ValueError and others."""
+    """Return the value of a JSON value that `_jsonable` returned; ValueError and others."""
     if isinstance(value, list):
         return [_unjsonable(part) for part in value]
     if not isinstance(value, dict) or "$" not in value:
@@ -1116,7 +1116,7 @@ class _Gymnasium:
         return frame if is_array else _encode(frame)
 
     def configure(self, settings: Dict[str, Any]) -> None:
-        """Takes settings of a Reset, which hold for the next one; ValueError."""
+        """Take settings of a Reset, which hold for the next one; ValueError."""
         for name, value in settings.items():
             is_flag = isinstance(value, (bool, np.bool_))
             if name == "infos" and (is_flag or value == "own"):
@@ -1232,7 +1232,7 @@ class _Specs:
         return {uid: _Field(uid, name, spec, role) for uid, (name, spec) in numbered}
 
     def values(self, timestep: Any) -> List[Any]:
-        """Returns all values of a time step in the order of their UIDs, which begin at 1."""
+        """Return all values of a time step in the order of their UIDs, which begin at 1."""
         reward, discount = timestep.reward, timestep.discount
         is_last = bool(timestep.step_type == LAST)
         allowed = (None, 1.0, 0.0) if is_last else (None, 1.0)
@@ -1277,7 +1277,7 @@ class _Owner:
         self.calls: Deque[Any] = collections.deque()  # Futures, and what is to be called.
 
     def claim(self) -> None:
-        """Makes this thread the owner."""
+        """Make this thread the owner."""
         self.ident, _local.owner = threading.get_ident(), self
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -1307,7 +1307,7 @@ class _Owner:
             self._changed.notify_all()
 
     def serve(self) -> None:
-        """Makes the calls that wait."""
+        """Make the calls that wait."""
         while self.calls:
             future, function, arguments = self.calls.popleft()
             future.set_running_or_notify_cancel()
@@ -1321,7 +1321,7 @@ class _Owner:
                 future.set_result(result)
 
     def serve_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Makes calls until something is over, for so many seconds at most; whether it is."""
+        """Make calls until something is over, for so many seconds at most; whether it is."""
         deadline = time.monotonic() + seconds
         while True:
             self.serve()
@@ -1333,7 +1333,7 @@ class _Owner:
                     self._changed.wait(min(0.1, max(0.0, deadline - time.monotonic())))
 
     def finish(self) -> None:
-        """Makes calls until nothing belongs to this thread any more."""
+        """Make calls until nothing belongs to this thread any more."""
         self.serve_until(lambda: not self.worlds)
         with self._changed:
             self._is_over = True
@@ -1356,7 +1356,7 @@ class _World:
         owner.worlds += 1
 
     def _make(self, settings: Dict[str, Any]) -> Tuple[Any, _Specs]:
-        """Returns an environment and its specs; Refusal if it does not take the settings."""
+        """Return an environment and its specs; Refusal if it does not take the settings."""
         refusal = "the environment does not take these settings: "
         try:
             arguments = _unflatten(settings)
@@ -1388,7 +1388,7 @@ class _World:
             raise
 
     def made_with(self, settings: Dict[str, Any]) -> Any:
-        """Returns the environment and specs for the settings of a reset, not yet in force."""
+        """Return the environment and specs for the settings of a reset, not yet in force."""
         if not settings:
             return None
         own = getattr(self.environment, "reset_settings", ())
@@ -1407,7 +1407,7 @@ class _World:
         return made, specs, {**self.settings, **others}
 
     def adopt(self, made: Any) -> None:
-        """Ends the sequence, and puts what `made_with` returned into force."""
+        """End the sequence, and put what `made_with` returned into force."""
         self._is_running = False
         if made is not None:
             former = self.environment
@@ -1416,7 +1416,7 @@ class _World:
                 _close(former)
 
     def step(self, actions: Dict[int, Any], is_running: bool) -> Tuple[int, List[Any]]:
-        """Steps, or begins a sequence; returns the state and all values."""
+        """Step, or begin a sequence; return the state and all values."""
         specs = self.specs
         if self.is_interrupted:
             self.end_interruption()
@@ -1443,7 +1443,7 @@ class _World:
             raise
 
     def _action(self, actions: Dict[int, Any]) -> Any:
-        """Returns actions in the structure of their spec; Refusal if one is missing."""
+        """Return actions in the structure of their spec; Refusal if one is missing."""
         specs, values = self.specs, dict(getattr(self.environment, "default_actions", {}))
         values.update((specs.actions[uid].name, action) for uid, action in actions.items())
         absent = [each.name for each in specs.actions.values() if each.name not in values]
@@ -1454,13 +1454,13 @@ class _World:
         return flat[0] if _is_leaf(specs.action) else _nest(specs.action, iter(flat))
 
     def reset(self, settings: Dict[str, Any]) -> None:
-        """Ends the sequence, for the agent's own Reset."""
+        """End the sequence, for the agent's own Reset."""
         made = self.made_with(settings)
         self.end_interruption()
         self.adopt(made)
 
     def interrupt(self, settings: Dict[str, Any], session: "_Session") -> None:
-        """Resets the world; an agent in a sequence is told by its next step."""
+        """Reset the world; an agent in a sequence is told by its next step."""
         if self.agent is session:
             self.end_interruption()
         made = self.made_with(settings)
@@ -1485,7 +1485,7 @@ class _World:
             self._end()
 
     def close(self) -> None:
-        """Closes the environment; if it is in use, its agent does so when it leaves."""
+        """Close the environment; if it is in use, its agent does so when it leaves."""
         self.is_closed = True
         if self.agent is None:
             self._end()
@@ -1521,7 +1521,7 @@ class _Session:
         self._message, self._budget = b"", {}  # type: bytes, _Budget
 
     def answer(self, message: bytes) -> bytes:
-        """Returns the EnvironmentResponse for an EnvironmentRequest."""
+        """Return the EnvironmentResponse for an EnvironmentRequest."""
         budget = self._budget = dict(LIMITS)
         self._message = message if len(message) < 256 else b""
         try:
@@ -1552,7 +1552,7 @@ class _Session:
             return _error(INTERNAL, f"the environment failed: {_shown(error)}", details)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Waits for another stream; _StreamError if the client is gone meanwhile."""
+        """Wait for another stream; _StreamError if the client is gone meanwhile."""
         # Not all that ends it tells this thread, which serves others meanwhile.
         while not _local.owner.serve_until(lambda: is_over() or self.is_gone, 0.02):
             pass
@@ -1560,7 +1560,7 @@ class _Session:
             raise _StreamError(CANCELLED, "the client is gone")
 
     def close(self) -> None:
-        """Leaves the world; those that this stream has created end later, without agents."""
+        """Leave the world; those that this stream has created end later, without agents."""
         self._leave_world()
         with self._server.lock:
             self._server.sessions.discard(self)
@@ -1679,7 +1679,7 @@ class _Session:
 
 
 def _shown(error: BaseException) -> str:
-    """Returns the name and the text of an error, whose text may raise one, too."""
+    """Return the name and the text of an error, whose text may raise one, too."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as failure:
@@ -1687,7 +1687,7 @@ def _shown(error: BaseException) -> str:
 
 
 def _error(code: int, text: str, details: bytes = b"") -> bytes:
-    """Returns an EnvironmentResponse with an error."""
+    """Return an EnvironmentResponse with an error."""
     shown = text.encode("utf-8", "replace")
     if len(shown) > MAX_ERROR_BYTES:
         shown = shown[:MAX_ERROR_BYTES].decode("utf-8", "ignore").encode() + b"..."
@@ -1701,7 +1701,7 @@ def _require_known(uid: int, fields: Dict[int, _Field], role: str) -> None:
 
 
 def _entries(parts: List[Any], budget: _Budget, key_tag: int) -> Iterator[Tuple[Any, Any]]:
-    """Yields the bytes of keys and tensors of the entries of a map."""
+    """Yield the bytes of keys and tensors of the entries of a map."""
     for part in parts:
         _take(budget, "entries")
         found = _parts((key_tag, 18), part, budget)
@@ -1745,7 +1745,7 @@ _REQUEST_TAGS = {number << 3 | 2 for number in _REQUESTS}
 
 
 def _property(environment: Any, request: int, key: str, tensor: Any, budget: _Budget) -> bytes:
-    """Answers a request to read (1), write (2) or list (3) properties of an environment."""
+    """Answer a request to read (1), write (2) or list (3) properties of an environment."""
     properties = dict(getattr(environment, "properties", None) or {})
     known = {k: v if isinstance(v, tuple) else (v, None) for k, v in properties.items()}
     getter, setter = known.get(key, (None, None))
@@ -1802,7 +1802,7 @@ class _Violation(Exception):
 
 
 def _require(is_allowed: Any, code: int = _PROTOCOL, stream: int = 0) -> None:
-    """Ends a stream, or the connection, unless what it did is allowed."""
+    """End a stream, or the connection, unless what it did is allowed."""
     if not is_allowed:
         raise _Violation(code, stream)
 
@@ -1909,7 +1909,7 @@ class _HeaderDecoder:
 
 
 def _header_block(headers: List[Tuple[str, str]]) -> bytes:
-    """Returns headers without use of a table, beside the size 0 that it is set to."""
+    """Return headers without use of a table, beside the size 0 that it is set to."""
     block = b"\x20"
     for header in headers:
         block += b"\x00"
@@ -1925,7 +1925,7 @@ _NAME = re.compile(rb":?[!-9;-@\[-~]+")
 
 
 def _checked_headers(headers: List[Tuple[bytes, bytes]], stream: int) -> Dict[bytes, bytes]:
-    """Returns the headers of a request or trailers by name (RFC 9113, section 8)."""
+    """Return the headers of a request or trailers by name (RFC 9113, section 8)."""
     fields: Dict[bytes, bytes] = {}
     for name, value in headers:
         wrong = not _NAME.fullmatch(name) or re.search(b"[\0\r\n]", value) or name in _FORBIDDEN
@@ -2009,7 +2009,7 @@ class _Connection:
     # Threads.
 
     def run(self) -> None:
-        """Serves the connection until it is over."""
+        """Serve the connection until it is over."""
         try:
             if self.server.tls is not None:
                 self.sock.settimeout(10.0)
@@ -2034,7 +2034,7 @@ class _Connection:
             self.server.connections.discard(self)
 
     def _read(self) -> None:
-        """Reads while no thread of a stream does."""
+        """Read while no thread of a stream does."""
         seen, pause = -1, 0.02
         with self.lock:
             while not self.is_over:
@@ -2049,7 +2049,7 @@ class _Connection:
                 seen = turn
 
     def _wait(self, stream: _Stream) -> None:
-        """Waits, with the lock, until something may have changed for a stream.
+        """Wait, with the lock, until something may have changed for a stream.
 
         Before that, it does what others have asked of the thread of the stream.
         """
@@ -2065,7 +2065,7 @@ class _Connection:
             stream.changed.wait()
 
     def wake(self, stream: _Stream) -> None:
-        """Wakes the thread of a stream, to which a world belongs."""
+        """Wake the thread of a stream, to which a world belongs."""
         with self.lock:
             stream.changed.notify()
             if self._bell is not None:
@@ -2087,7 +2087,7 @@ class _Connection:
             os.close(end)
 
     def _answer(self, stream: _Stream, session: _Session) -> None:
-        """Answers the messages of a stream, in a thread of its own, until it ends.
+        """Answer the messages of a stream, in a thread of its own, until it ends.
 
         The thread goes on as long as worlds belong to it that this stream has created.
         """
@@ -2128,7 +2128,7 @@ class _Connection:
     # What is sent; with the lock.
 
     def _send(self, stream: _Stream, message: bytes) -> None:
-        """Sends a message as the windows allow."""
+        """Send a message as the windows allow."""
         # A view, since parts of it are not copied.
         data = memoryview(struct.pack(">BI", 0, len(message)) + message)
         with self.lock:
@@ -2146,7 +2146,7 @@ class _Connection:
             self._flush()
 
     def _put(self, stream: _Stream, part: Any) -> None:
-        """Sends content, for which both windows have room."""
+        """Send content, for which both windows have room."""
         self._window -= len(part)
         stream.window -= len(part)
         self._outbound += _frame(_DATA, 0, stream.number, part)
@@ -2158,7 +2158,7 @@ class _Connection:
             self._outbound += _frame(_HEADERS, _END_HEADERS, stream.number, block)
 
     def _finish(self, stream: _Stream, code: int, text: str) -> None:
-        """Sends the status of a stream, and ends it."""
+        """Send the status of a stream, and end it."""
         if not stream.is_over:
             trailers = [("grpc-status", str(code))]
             if text:
@@ -2175,7 +2175,7 @@ class _Connection:
         self._flush()
 
     def _flush(self) -> None:
-        """Sends what the socket takes."""
+        """Send what the socket takes."""
         try:
             while self._outbound and not self.is_over:
                 del self._outbound[: self.sock.send(self._outbound)]
@@ -2190,7 +2190,7 @@ class _Connection:
     # What is received.
 
     def _receive(self) -> None:
-        """Waits for the client, without the lock, and takes what it sends."""
+        """Wait for the client, without the lock, and take what it sends."""
         is_full = len(self._outbound) > 4 * MAX_UNSENT  # Who does not read is not read, either.
         try:
             if is_full or self.server.tls is None or not self.sock.pending():
@@ -2219,7 +2219,7 @@ class _Connection:
             self._end_all()
 
     def _take_some(self) -> None:
-        """Takes what has come."""
+        """Take what has come."""
         try:
             data = self.sock.recv(1 << 16)
         except _WOULD_BLOCK:
@@ -2238,7 +2238,7 @@ class _Connection:
                 self._reset_stream(violation.stream, violation.code)
 
     def _parse(self) -> None:
-        """Takes the frames in the buffer."""
+        """Take the frames in the buffer."""
         buffer, at = self._buffer, 0
         try:
             if self._preface:
@@ -2266,7 +2266,7 @@ class _Connection:
             del buffer[:at]
 
     def _is_wanted(self, size: int, kind: int, flags: int, number: int) -> bool:
-        """Checks the head of a frame; False if nobody needs what follows."""
+        """Check the head of a frame; False if nobody needs what follows."""
         if not self._is_greeted and (kind != _SETTINGS or flags & _ACK or number or size % 6):
             raise OSError("the client does not begin with SETTINGS")
         _require(not self._block_of or kind == _CONTINUATION)
@@ -2287,20 +2287,20 @@ class _Connection:
         _require(number & 1 and number <= self.last_stream)
 
     def _acknowledge(self, size: int) -> None:
-        """Opens the window of the connection again."""
+        """Open the window of the connection again."""
         self._unacknowledged += size
         if self._unacknowledged * 2 > CONNECTION_WINDOW:
             self._outbound += _frame(_WINDOW, 0, 0, _number(self._unacknowledged))
             self._unacknowledged = 0
 
     def _acknowledge_content(self, stream: _Stream) -> None:
-        """Opens the window of a stream again; called when nothing of it waits."""
+        """Open the window of a stream again; called when nothing of it waits."""
         if stream.unacknowledged * 2 > STREAM_WINDOW and not stream.has_ended:
             self._outbound += _frame(_WINDOW, 0, stream.number, _number(stream.unacknowledged))
             stream.unacknowledged = 0
 
     def _take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """Takes a frame that is whole."""
+        """Take a frame that is whole."""
         stream, size = self.streams.get(number), len(payload)
         _require(not number or kind not in (_SETTINGS, _PING, _GOAWAY))
         where = number if kind == _PRIORITY and stream else 0
@@ -2370,7 +2370,7 @@ class _Connection:
             self._take(stream, message)
 
     def _take(self, stream: _Stream, message: Optional[bytes]) -> None:
-        """Takes a message, or None for the end of the client's half."""
+        """Take a message, or None for the end of the client's half."""
         if stream.is_over:
             return
         if stream.session is not None:
@@ -2405,7 +2405,7 @@ class _Connection:
             self._open(number, self._decoder.decode(self._block), self._block_ends)
 
     def _open(self, number: int, headers: List[Tuple[bytes, bytes]], has_ended: bool) -> None:
-        """Opens a stream, or ends it if these are trailers."""
+        """Open a stream, or end it if these are trailers."""
         stream = self.streams.get(number)
         if stream is not None:
             _require(not stream.has_ended, _CLOSED, number)
@@ -2500,7 +2500,7 @@ class _Connection:
             self._forget(self.streams[number], is_gone=True)
 
     def _forget(self, stream: _Stream, is_gone: bool = False) -> None:
-        """Takes no more of a stream, whose client may be gone; its thread ends."""
+        """Take no more of a stream, whose client may be gone; its thread ends."""
         stream.is_over, stream.has_ended = True, stream.has_ended or is_gone
         stream.partial = bytearray()
         if not stream.has_ended:
@@ -2517,14 +2517,14 @@ class _Connection:
                 self.server.sessions.discard(stream.session)
 
     def _end_all(self) -> None:
-        """Ends all streams; `run` then closes the socket."""
+        """End all streams; `run` then close the socket."""
         self.is_over = True
         for stream in list(self.streams.values()):
             self._forget(stream, is_gone=True)
         self.changed.notify()
 
     def leave(self) -> None:
-        """Tells the client that no new streams are taken."""
+        """Tell the client that no new streams are taken."""
         with self.lock:
             self.is_ending = True
             self._send_goaway(0)
@@ -2643,14 +2643,14 @@ class Server:
             return name
 
     def world(self, name: str) -> _World:
-        """Returns a world by name; with the lock."""
+        """Return a world by name; with the lock."""
         if name not in self.worlds:
             known = ", ".join(list(self.worlds)[:32]) or "none; create one first"
             raise Refusal(NOT_FOUND, f"no world {name[:200]!r}; worlds: {known}")
         return self.worlds[name]
 
     def hold(self, world: Optional[_World], settings: Dict[str, Any]) -> int:
-        """Counts the memory of the settings with which a world is made or reset."""
+        """Count the memory of the settings with which a world is made or reset."""
         size = 0
         for name, value in {**(world.settings if world else {}), **settings}.items():
             elements = value.flat if getattr(value, "dtype", int) is np.dtype(object) else ()
@@ -2665,7 +2665,7 @@ class Server:
         return size
 
     def failed(self, error: BaseException, where: str) -> None:
-        """Notes an exception; the log gets one a second."""
+        """Note an exception; the log gets one a second."""
         self.errors.append(error)
         if time.monotonic() - self._logged_at > 1.0:
             self._logged_at = time.monotonic()
@@ -2695,7 +2695,7 @@ class Server:
             threading.Thread(target=connection.run, daemon=True).start()
 
     def _drop_silent(self) -> bool:
-        """Closes the oldest connection without a stream, if there is one."""
+        """Close the oldest connection without a stream, if there is one."""
         every = list(self.connections)
         silent = [each for each in every if not each.streams and not each.is_over]
         if silent:
@@ -2703,7 +2703,7 @@ class Server:
         return bool(silent)
 
     def _look(self) -> None:
-        """Looks once a second for mute clients, and worlds that nobody uses."""
+        """Look once a second for mute clients, and worlds that nobody uses."""
         while not self._stopped.wait(1.0):
             now = time.monotonic()
             with self.lock:
@@ -2724,7 +2724,7 @@ class Server:
     # The end.
 
     def wait(self) -> None:
-        """Waits until the server is stopped."""
+        """Wait until the server is stopped."""
         self._wait_until(self._has_ended.is_set)
 
     def _wait_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> None:
@@ -2738,7 +2738,7 @@ class Server:
             time.sleep(0.01 if seconds < math.inf else 0.1)
 
     def stop(self, grace: float = 5.0) -> bool:
-        """Ends all streams, after `grace` seconds at most, and closes the environments.
+        """End all streams, after `grace` seconds at most, and close the environments.
 
         Returns whether all are closed, for which it waits 3 s more. A second call does nothing.
         """
@@ -2773,7 +2773,7 @@ class Server:
             os.unlink(self.address[5:])
 
     def _end_world(self, world: _World) -> None:
-        """Closes a world, unless its thread is busy: then that does so later."""
+        """Close a world, unless its thread is busy: then that does so later."""
         with contextlib.suppress(Refusal):  # The thread has ended.
             closing = world.owner.begin(world.close)
             self._wait_until(lambda: closing.running() or closing.done(), 0.5)
@@ -2807,7 +2807,7 @@ _ADDRESS = re.compile(r"(unix:[^\0]*[^/\0]|([^\s/:[\]\0]+|\[[^\s/[\]\0]+\]):[0-9
 
 
 def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
-    """Returns a listening socket, and its address; only if `is_open` for other machines."""
+    """Return a listening socket, and its address; only if `is_open` for other machines."""
     host, _, port = address.rpartition(":")
     if not _ADDRESS.match(address) or (address[:5] != "unix:" and int(port) > 65535):
         form = "'localhost:50051', 'localhost:0' for a free port or 'unix:/tmp/socket'"
@@ -2848,7 +2848,7 @@ def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
 
 
 def _imported(reference: str) -> Any:
-    """Returns what MODULE:NAME names; SystemExit if there is none, after saying why."""
+    """Return what MODULE:NAME names; SystemExit if there is none, after saying why."""
     module, _, name = reference.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -2862,7 +2862,7 @@ def _imported(reference: str) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Serves what the command line says until SIGTERM or Ctrl-C; see `--help`.
+    """Serve what the command line says until SIGTERM or Ctrl-C; see `--help`.
 
     Returns the exit code: 0 if all environments were closed, otherwise 143 or 130.
     """

@@ -44,14 +44,14 @@ class Catch(dm_env.Environment):
         self._row = rows - 1
 
     def reset(self) -> dm_env.TimeStep:
-        """Starts an episode."""
+        """Start an episode."""
         self._row = 0
         self._ball = int(self._random.integers(self._columns))
         self._paddle = self._columns // 2
         return dm_env.restart(self._observation())
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Moves the paddle, and the ball down by one row."""
+        """Move the paddle, and the ball down by one row."""
         if self._row == self._rows - 1:
             return self.reset()
         move = int(action["paddle"]) - 1

@@ -51,7 +51,7 @@ class Race(Game):
         return self._players
 
     def join(self, settings: Mapping[str, Any]) -> int:
-        """Gives a player a lane."""
+        """Give a player a lane."""
         unknown = set(settings) - {"lane"}
         if unknown:
             raise ValueError(f"unknown join setting {min(unknown)!r}; settings: lane")
@@ -63,7 +63,7 @@ class Race(Game):
         return int(lane)
 
     def leave(self, player: Hashable) -> None:
-        """Frees a player's lane."""
+        """Free a player's lane."""
         lane = self._lane(player)
         self._runners.discard(lane)
         self._positions[lane] = -1
@@ -82,7 +82,7 @@ class Race(Game):
         }
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Sets `length`, up to the one of the creation: a larger one would change the specs."""
+        """Set `length`, up to the one of the creation: a larger one would change the specs."""
         length = settings.get("length", self._length)
         if set(settings) - {"length"} or not 1 <= length <= self._longest:
             raise ValueError(
@@ -92,14 +92,14 @@ class Race(Game):
         self._length = int(length)
 
     def reset(self) -> None:
-        """Moves all players to the start."""
+        """Move all players to the start."""
         self._turn = 0
         self._rewards = None
         self._positions[:] = -1
         self._positions[sorted(self._runners)] = 0
 
     def step(self, actions: Mapping[Hashable, Any]) -> None:
-        """Moves the players by their actions."""
+        """Move the players by their actions."""
         self._turn += 1
         for player, action in actions.items():
             self._positions[self._lane(player)] += int(action["move"])

@@ -32,7 +32,7 @@ class _Questions:
         self._lock = make_lock()
 
     def ask(self, *question: Any) -> Any:
-        """Returns or raises what a method does; OSError or EOFError if that process is gone."""
+        """Return or raise what a method does; OSError or EOFError if that process is gone."""
         with self._lock:
             send_message(self._pipe, *question)
             (answer, error), _ = receive_message(self._pipe)
@@ -106,7 +106,7 @@ def _unless_gone() -> contextlib.AbstractContextManager[None]:
 
 
 def answer_questions(asked: Properties | Share, pipe: MessagePipe) -> None:
-    """Answers until the other end is closed, and closes this one."""
+    """Answer until the other end is closed, and close this one."""
     with contextlib.closing(pipe), contextlib.suppress(EOFError, OSError):
         while True:
             (method, *arguments), _ = receive_message(pipe)

@@ -11,12 +11,12 @@ from dm_env_rpc_client.tensors.memory_limits import described
 
 
 def send_message(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
-    """Sends a message, and an open descriptor; OSError if the other end is closed."""
+    """Send a message, and an open descriptor; OSError if the other end is closed."""
     pipe.send(pickle.dumps(message), descriptor=descriptor)
 
 
 def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
-    """Waits for a message, and a descriptor that belongs to the caller then.
+    """Wait for a message, and a descriptor that belongs to the caller then.
 
     Raises:
       EOFError: the other end is closed.
@@ -39,7 +39,7 @@ class PackedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
-        """Packs an exception, perhaps of a class that cannot be pickled."""
+        """Pack an exception, perhaps of a class that cannot be pickled."""
         where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         shown = described(error)
         try:
@@ -49,7 +49,7 @@ class PackedError(NamedTuple):
         return cls(pickled, shown, where)
 
     def unpacked(self) -> BaseException:
-        """Returns the exception; one with its text if its class is known to the worker only."""
+        """Return the exception; one with its text if its class is known to the worker only."""
         try:
             error: BaseException = pickle.loads(self.pickled)
         except Exception:

@@ -28,7 +28,7 @@ class WorkerShare(Share):
         self._registry = registry
 
     def own(self, name: str) -> int:
-        """Returns what the worlds of this worker take."""
+        """Return what the worlds of this worker take."""
         return self._taken[name]
 
     def total(self, name: str) -> int:
@@ -57,14 +57,14 @@ class Registry:
         self._lost: dict[str, None] = {}
 
     def new_share(self) -> WorkerShare:
-        """Returns the share of another worker."""
+        """Return the share of another worker."""
         share = WorkerShare(self)
         with self._lock:
             self._shares.append(share)
         return share
 
     def place(self, among: Sequence[WorkerShare]) -> WorkerShare | None:
-        """Chooses the worker with the fewest worlds for another one, and counts that.
+        """Choose the worker with the fewest worlds for another one, and count that.
 
         Args:
           among: the shares of those that can have it.
@@ -79,12 +79,12 @@ class Registry:
             return chosen
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Takes note that there is no world of those that were placed."""
+        """Take note that there is no world of those that were placed."""
         with self._lock:
             share.placed -= 1
 
     def named(self, share: WorkerShare) -> str:
-        """Returns the name of a new world of a worker."""
+        """Return the name of a new world of a worker."""
         with self._lock:
             name = f"world-{next(self._numbers)}"
             if share in self._shares:
@@ -92,18 +92,18 @@ class Registry:
             return name
 
     def forget(self, name: str) -> None:
-        """Forgets a world."""
+        """Forget a world."""
         with self._lock:
             share = self._worlds.pop(name, None)
             if share is not None:
                 share.placed -= 1
 
     def of(self, name: str) -> WorkerShare | None:
-        """Returns the share of the worker that has a world; None if there is no such world."""
+        """Return the share of the worker that has a world; None if there is no such world."""
         return self._worlds.get(name)
 
     def names(self) -> list[str]:
-        """Returns the names of all worlds."""
+        """Return the names of all worlds."""
         with self._lock:
             return list(self._worlds)
 
@@ -112,12 +112,12 @@ class Registry:
         return name in self._lost
 
     def total(self, name: str) -> int:
-        """Returns what the worlds of all workers take."""
+        """Return what the worlds of all workers take."""
         with self._lock:
             return sum(share.own(name) for share in self._shares)
 
     def lose(self, share: WorkerShare) -> None:
-        """Forgets a worker that has ended, and its worlds; a second call does nothing."""
+        """Forget a worker that has ended, and its worlds; a second call does nothing."""
         with self._lock:
             if share not in self._shares:
                 return

@@ -66,12 +66,12 @@ def _unnamed_file() -> int:
 
 
 def forms_of(arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Form]:
-    """Returns the forms of arrays [N, ...] with `count` rows."""
+    """Return the forms of arrays [N, ...] with `count` rows."""
     return [(array.dtype, (count, *array.shape[1:])) for array in arrays]
 
 
 def _layout(forms: Sequence[Form]) -> tuple[list[int | None], int]:
-    """Returns where each array begins, and the size of all."""
+    """Return where each array begins, and the size of all."""
     offsets: list[int | None] = []
     size = 0
     for dtype, shape in forms:

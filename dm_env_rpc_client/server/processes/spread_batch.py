@@ -46,7 +46,7 @@ class RowPlaces(Protocol):
     """The workers, as those who have rows of a batch."""
 
     def spread(self, most: int) -> list[int]:
-        """Returns the numbers of workers for the rows of a batch, in which they are counted.
+        """Return the numbers of workers for the rows of a batch, in which they are counted.
 
         It waits until there is one.
 
@@ -58,10 +58,10 @@ class RowPlaces(Protocol):
         """
 
     def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
-        """Returns a pipe to a worker, and its share; OSError if it has ended."""
+        """Return a pipe to a worker, and its share; OSError if it has ended."""
 
     def wait_replaced(self, number: int, share: WorkerShare) -> None:
-        """Waits until another worker is in the place of one that has ended, and counts rows there.
+        """Wait until another worker is in the place of one that has ended, and count rows there.
 
         Args:
           number: that of the place.
@@ -72,10 +72,10 @@ class RowPlaces(Protocol):
         """
 
     def gone(self, share: WorkerShare) -> None:
-        """Takes note that rows that were counted are closed."""
+        """Take note that rows that were counted are closed."""
 
     def lost(self, share: WorkerShare) -> None:
-        """Takes note that a worker has ended."""
+        """Take note that a worker has ended."""
 
 
 class _LostError(ChildProcessError):
@@ -110,7 +110,7 @@ class _Part:
         self._share: WorkerShare | None = None
 
     def open(self) -> None:
-        """Opens the way to the worker, or to the one that has replaced it.
+        """Open the way to the worker, or to the one that has replaced it.
 
         Raises:
           ChildProcessError: there is none.
@@ -124,7 +124,7 @@ class _Part:
         self.is_lost = False
 
     def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
-        """Asks for something, without waiting for it; see `rows_here`."""
+        """Ask for something, without waiting for it; see `rows_here`."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Returns or raises what came of that; _LostError if the worker has ended."""
+        """Return or raise what came of that; _LostError if the worker has ended."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -150,12 +150,12 @@ class _Part:
         )
 
     def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
-        """Asks for something, and waits for it."""
+        """Ask for something, and wait for it."""
         self.begin(method, *arguments, descriptor=descriptor)
         return self.end()
 
     def share_memory(self, rows: Rows) -> None:
-        """Gives the worker the memory of arrays.
+        """Give the worker the memory of arrays.
 
         Args:
           rows: those of the whole batch.
@@ -168,7 +168,7 @@ class _Part:
         self.actions, self.arrays = shared.arrays[: len(actions)], shared.arrays[len(actions) :]
 
     def close(self) -> None:
-        """Gives up the way to the worker, which closes rows that are not closed yet."""
+        """Give up the way to the worker, which closes rows that are not closed yet."""
         if self._pipe is not None:
             self._pipe.shut_down()
             self._pipe.close()
@@ -239,7 +239,7 @@ class SpreadBatch(AnyBatch):
         return self._name, asked.part(part.rows.start, part.rows.stop)
 
     def _adopt(self, made: MadeRows, is_new: bool = True) -> None:
-        """Takes note of what rows are."""
+        """Take note of what rows are."""
         self._default_actions = made.default_actions
         if is_new:
             self._rows = Rows(made.kind, self.num_envs)
@@ -280,7 +280,7 @@ class SpreadBatch(AnyBatch):
         self._adopt(after.made, after.is_new)
 
     def _after(self, prepared: Sequence[Any]) -> PreparedRows:
-        """Returns what all rows are when they have taken settings.
+        """Return what all rows are when they have taken settings.
 
         Args:
           prepared: what they are in each worker, or the error.
@@ -311,14 +311,14 @@ class SpreadBatch(AnyBatch):
                     part.end()
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins sequences; see `Batch`."""
+        """Begin sequences; see `Batch`."""
         self._mend()
         for part in self._parts:
             part.begin("begin")
         return self._gathered(dm_env.StepType.FIRST, "reset")
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step; see `Batch`."""
+        """Take a step; see `Batch`."""
         self._mend()
         leaves = [
             value
@@ -337,7 +337,7 @@ class SpreadBatch(AnyBatch):
         return self._gathered(dm_env.StepType.MID, "step")
 
     def _gathered(self, kind: dm_env.StepType, request: str) -> dm_env.TimeStep:
-        """Waits until all rows have acted, and returns their TimeStep."""
+        """Wait until all rows have acted, and return their TimeStep."""
         rows, failures = self._rows, dict[int, Exception | str]()
         fatal: BaseException | None = None
         for part in self._parts:
@@ -369,7 +369,7 @@ class SpreadBatch(AnyBatch):
                 raise outcome
 
     def close(self) -> None:
-        """Closes every environment; raises the first error after all have been closed."""
+        """Close every environment; raise the first error after all have been closed."""
         outcomes = self._outcomes("close")
         self._close_parts()
         for outcome in outcomes:
@@ -387,7 +387,7 @@ class SpreadBatch(AnyBatch):
             part.close()
 
     def _ask_all(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Asks all workers for something, and returns what came of it, or raises the first error.
+        """Ask all workers for something, and return what came of it, or raise the first error.
 
         Args:
           method: see `rows_here`.
@@ -400,7 +400,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Does the same, and returns errors in the place of what came of it."""
+        """Do the same, and return errors in the place of what came of it."""
         for number, part in enumerate(self._parts):
             part.begin(method, *(each[number] for each in arguments))
         outcomes: list[Any] = []
@@ -412,7 +412,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _mend(self) -> None:
-        """Makes rows anew that were lost with their workers.
+        """Make rows anew that were lost with their workers.
 
         Raises:
           StreamStatusError: they cannot be made, and the world has ended.
@@ -462,7 +462,7 @@ class _RowElsewhere(StandIn):
 
 
 def _check_kind(own: RowKind, part: _Part, expected: RowKind, has_settings: bool) -> None:
-    """Raises an error if the rows of a worker are others than expected; see `check_specs`."""
+    """Raise an error if the rows of a worker are others than expected; see `check_specs`."""
     check_specs(own.specs, part.rows.start, expected.specs, has_settings)
     if own.form != expected.form:
         raise other_form(part.rows.start)

@@ -33,7 +33,7 @@ _REQUEST = dm_env_rpc_pb2.EnvironmentRequest
 
 
 def _tag(field: str) -> bytes:
-    """Returns the first byte of a message with this payload only."""
+    """Return the first byte of a message with this payload only."""
     return bytes([_REQUEST.DESCRIPTOR.fields_by_name[field].number << 3 | 2])
 
 
@@ -83,7 +83,7 @@ class Link:
         self._is_abandoned = False
 
     def answer(self, message: bytes) -> bytes:
-        """Returns the answer of the worker.
+        """Return the answer of the worker.
 
         Raises:
           WorkerGoneError: the worker has ended.
@@ -103,15 +103,15 @@ class Link:
         return bytes(memoryview(answer)[1:])
 
     def paced(self, is_slow: bool) -> None:
-        """Takes note that answers take long, as `ServerStream.paced`."""
+        """Take note that answers take long, as `ServerStream.paced`."""
 
     def abandon(self) -> None:
-        """Lets the worker end its end of the stream, and `answer` give up."""
+        """Let the worker end its end of the stream, and `answer` give up."""
         self._is_abandoned = True
         self._pipe.shut_down()
 
     def close(self) -> None:
-        """Closes this end."""
+        """Close this end."""
         self._pipe.shut_down()
         self._pipe.close()
 
@@ -129,7 +129,7 @@ class LinkHere(Link):
         self._session = session
 
     def answer(self, message: bytes) -> bytes:
-        """Returns the answer.
+        """Return the answer.
 
         Raises:
           ElsewhereError: the batch that is asked for has to be in a worker.
@@ -154,7 +154,7 @@ class Places(Protocol):
     """Says where worlds are, and leads there; the workers of a server."""
 
     def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
-        """Returns the worker in which a world is to be created, and counts it as placed there.
+        """Return the worker in which a world is to be created, and count it as placed there.
 
         It waits until there is one.
 
@@ -166,26 +166,26 @@ class Places(Protocol):
         """
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Takes note that there is no world of those that were placed."""
+        """Take note that there is no world of those that were placed."""
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
-        """Returns the share of this process if a world is a batch whose rows are to be spread."""
+        """Return the share of this process if a world is a batch whose rows are to be spread."""
 
     def is_here(self, share: WorkerShare) -> bool:
         """Whether a share is that of this process, and not that of a worker."""
 
     def of(self, name: str) -> WorkerShare | None:
-        """Returns the share of the process that has a world; None if there is no such world."""
+        """Return the share of the process that has a world; None if there is no such world."""
 
     def connect(self, share: WorkerShare, peer: Peer) -> Link:
-        """Returns a new way to a worker.
+        """Return a new way to a worker.
 
         Raises:
           WorkerGoneError: the worker has ended.
         """
 
     def lost(self, share: WorkerShare) -> None:
-        """Takes note that a worker has ended."""
+        """Take note that a worker has ended."""
 
 
 def _asks_for_waiting(request: dm_env_rpc_pb2.EnvironmentRequest) -> bool:
@@ -281,7 +281,7 @@ class PassedStream(ServerStream):
         return answer
 
     def _for(self, request: dm_env_rpc_pb2.EnvironmentRequest, field: str) -> WorkerShare:
-        """Returns the worker that is to answer a request other than CreateWorld."""
+        """Return the worker that is to answer a request other than CreateWorld."""
         joined = self._joined
         named: WorkerShare | None = None
         if field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
@@ -302,7 +302,7 @@ class PassedStream(ServerStream):
         return share
 
     def _parsed(self, message: bytes) -> dm_env_rpc_pb2.EnvironmentRequest:
-        """Returns a request; an empty one if it cannot be parsed, which the session reports."""
+        """Return a request; an empty one if it cannot be parsed, which the session reports."""
         try:
             return bounded_parsing.parse(_REQUEST, message, Budget(self._limits), "the request")
         except (SpecError, *DECODE_ERRORS):
@@ -317,7 +317,7 @@ class PassedStream(ServerStream):
         return link
 
     def _forget(self, share: WorkerShare) -> None:
-        """Closes the link to a worker that has ended; WorkerGoneError if the stream is joined."""
+        """Close the link to a worker that has ended; WorkerGoneError if the stream is joined."""
         self._places.lost(share)
         link = self._links.pop(share, None)
         if link is not None:

@@ -121,7 +121,7 @@ class WorkerProcess:
         return self._untaken > 0 and time.monotonic() - self._untaken_since > _BEHIND_SECONDS
 
     def connect(self, what: str, *arguments: Any) -> MessagePipe:
-        """Returns this end of a pipe for another stream, or for rows of a batch.
+        """Return this end of a pipe for another stream, or for rows of a batch.
 
         Args:
           what: "stream" or "rows".
@@ -147,13 +147,13 @@ class WorkerProcess:
         return mine
 
     def taken(self) -> None:
-        """Takes note that it has taken a stream."""
+        """Take note that it has taken a stream."""
         with self._handing:
             self._untaken -= 1
             self._untaken_since = time.monotonic()
 
     def receive(self, take: Callable[[WorkerProcess, tuple[Any, ...]], None]) -> None:
-        """Takes all messages that the worker has sent.
+        """Take all messages that the worker has sent.
 
         Args:
           take: called with each message.
@@ -182,7 +182,7 @@ class WorkerProcess:
         return self._process.is_alive
 
     def check_begun(self) -> None:
-        """Waits until it serves.
+        """Wait until it serves.
 
         Raises:
           SpecError: it cannot load what it is to serve.
@@ -202,7 +202,7 @@ class WorkerProcess:
         )
 
     def look_stopped(self) -> float:
-        """Looks whether a signal has stopped the process, and returns for how many seconds.
+        """Look whether a signal has stopped the process, and return for how many seconds.
 
         Looks are counted, not the clock: all processes may have been stopped together.
         """
@@ -210,7 +210,7 @@ class WorkerProcess:
         return self._stopped_looks * LOOK_SECONDS
 
     def tell_levels(self) -> None:
-        """Tells it the levels of the loggers of this process, if they are others now."""
+        """Tell it the levels of the loggers of this process, if they are others now."""
         levels = _levels()
         if levels != self._levels:
             self._levels = levels
@@ -218,18 +218,18 @@ class WorkerProcess:
                 send_message(self.control, "levels", levels)
 
     def go_on(self) -> None:
-        """Lets a stopped process continue."""
+        """Let a stopped process continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self, because: str) -> None:
-        """Kills the process, and says why where its end is told."""
+        """Kill the process, and say why where its end is told."""
         if not self._killed_because:
             self._killed_because = because
             _log.warning("worker process %d %s and is killed", self.pid, because)
             self._process.kill()
 
     def reap(self) -> None:
-        """Waits until the process has ended, kills it if it does not, and says how it ended."""
+        """Wait until the process has ended, kill it if it does not, and say how it ended."""
         ended = children.how_it_ended(self._process.wait(_END_SECONDS))
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"
@@ -244,7 +244,7 @@ class WorkerProcess:
 
 
 def _answering(asked: Properties | Share, index: int) -> MessagePipe:
-    """Returns the other end of a pipe on which a thread answers what a worker asks."""
+    """Return the other end of a pipe on which a thread answers what a worker asks."""
     answers, questions = MessagePipe.pair()
     name = f"dm_env_rpc answers worker {index}"
     threading.Thread(target=answer_questions, args=(asked, answers), name=name, daemon=True).start()

@@ -45,7 +45,7 @@ def run(
     counted: ctypes.Array[ctypes.c_int64],
     levels: Mapping[str, int],
 ) -> None:
-    """Serves until the server's own process says to stop, or ends.
+    """Serve until the server's own process says to stop, or ends.
 
     Args:
       control: to the server's own process.
@@ -98,7 +98,7 @@ class Worker:
         self._rows = RowsHere(self._host)
 
     def run(self) -> None:
-        """Does what it is told, until it is told to stop."""
+        """Do what it is told, until it is told to stop."""
         main = self._host.main
         if main is None:
             self._run()
@@ -150,12 +150,12 @@ class _SentRecords(logging.handlers.QueueHandler):
         self._control = control
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Sends a record."""
+        """Send a record."""
         _tell(self._control, "log", record)
 
 
 def _tell(control: MessagePipe, *message: Any) -> None:
-    """Tells the server's own process; this one ends soon if that is gone."""
+    """Tell the server's own process; this one ends soon if that is gone."""
     with contextlib.suppress(OSError):
         send_message(control, *message)
 

@@ -162,18 +162,18 @@ class Workers(Places, RowPlaces):
         return self._error_log.kept
 
     def stats(self) -> ServerStats:
-        """Returns what all workers have done, and what there is now."""
+        """Return what all workers have done, and what there is now."""
         self._hear_all()
         total = self._registry.total
         errors = self._error_log.count
         return self._activity.stats(total("worlds"), total("agents"), errors, self._counted)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the workers have stopped; returns whether they have."""
+        """Wait until the workers have stopped; return whether they have."""
         return self._stopped.wait(timeout)
 
     def stop(self, grace: float) -> bool:
-        """Ends all workers; returns when they have ended, as `Server.stop`."""
+        """End all workers; return when they have ended, as `Server.stop`."""
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)
@@ -232,7 +232,7 @@ class Workers(Places, RowPlaces):
         raise _stopped()
 
     def _prompt(self) -> list[WorkerProcess]:
-        """Returns the workers that can have more; none that are behind, unless all of them are."""
+        """Return the workers that can have more; none that are behind, unless all of them are."""
         able = [worker for worker in list(self._workers.values()) if worker.is_able]
         return [worker for worker in able if not worker.is_behind] or able
 
@@ -305,7 +305,7 @@ class Workers(Places, RowPlaces):
         self._registry.was_not_created(share)
 
     def _hear_all(self) -> None:
-        """Takes what workers have said until now: they tell of an error before they answer."""
+        """Take what workers have said until now: they tell of an error before they answer."""
         for worker in list(self._workers.values()):
             with contextlib.suppress(EOFError, OSError):
                 worker.receive(self._take)
@@ -313,7 +313,7 @@ class Workers(Places, RowPlaces):
     # Each worker has a thread that does this.
 
     def _supervise(self, worker: WorkerProcess) -> None:
-        """Hears a worker, and starts another when it has ended."""
+        """Hear a worker, and start another when it has ended."""
         delay = 0.0
         while True:
             self._hear(worker)
@@ -347,7 +347,7 @@ class Workers(Places, RowPlaces):
         return worker
 
     def _hear(self, worker: WorkerProcess) -> None:
-        """Does what a worker says, until it has ended."""
+        """Do what a worker says, until it has ended."""
         next_look = 0.0
         with contextlib.suppress(EOFError, OSError):
             while True:
@@ -362,7 +362,7 @@ class Workers(Places, RowPlaces):
                 next_look = time.monotonic() + LOOK_SECONDS if is_due else next_look
 
     def _look(self, worker: WorkerProcess) -> None:
-        """Kills a worker that a signal has stopped for long, or that does not stop in time."""
+        """Kill a worker that a signal has stopped for long, or that does not stop in time."""
         stopped = worker.look_stopped()
         if not self._stopping.is_set():
             if stopped >= _STOPPED_SECONDS:
@@ -393,7 +393,7 @@ class Workers(Places, RowPlaces):
             _log_here(*arguments)
 
     def _forget(self, worker: WorkerProcess) -> None:
-        """Forgets a worker that has ended."""
+        """Forget a worker that has ended."""
         lost = worker.share.own("worlds")
         self.lost(worker.share)
         worker.reap()
@@ -415,7 +415,7 @@ def _stopped() -> StreamStatusError:
 
 
 def _of_batches(options: ServeOptions, batches: Mapping[str, SpreadBatches]) -> ServeOptions:
-    """Returns how the server's own process serves batches, each of which has a thread."""
+    """Return how the server's own process serves batches, each of which has a thread."""
     return dataclasses.replace(
         options, environment=batches, processes=None, threads="world", thread=None, **_OF_CLIENTS
     )

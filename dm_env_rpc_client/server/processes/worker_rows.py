@@ -93,7 +93,7 @@ class RowsHere:
         self._are_clean = True
 
     def adopt(self, descriptor: int) -> None:
-        """Makes rows as the other end of a pipe says, and steps them.
+        """Make rows as the other end of a pipe says, and step them.
 
         Args:
           descriptor: this end.
@@ -115,7 +115,7 @@ class RowsHere:
             pipe.close()
 
     def close(self, deadline: float) -> bool:
-        """Closes all rows that are left; returns whether all were closed, these and others before.
+        """Close all rows that are left; return whether all were closed, these and others before.
 
         Args:
           deadline: until which steps that are being executed are waited for, in seconds of the
@@ -166,7 +166,7 @@ def _answer(pipe: MessagePipe, call: Callable[[], Any]) -> None:
 
 
 def action_forms(action_spec: Any) -> list[Form]:
-    """Returns the forms in which actions arrive.
+    """Return the forms in which actions arrive.
 
     Args:
       action_spec: the specs, [N, ...] each.
@@ -191,7 +191,7 @@ class _Rows:
         return self._batch
 
     def make(self, name: str, asked: AskedRows) -> MadeRows | None:
-        """Makes the rows; returns None if what is made is a batch itself, and closed again.
+        """Make the rows; return None if what is made is a batch itself, and closed again.
 
         Args:
           name: of the environment.
@@ -207,7 +207,7 @@ class _Rows:
         return MadeRows(self._batch.rows.kind, self._batch.default_actions)
 
     def memory(self, descriptor: int) -> None:
-        """Takes the memory for the arrays of the actions, and of what the rows return."""
+        """Take the memory for the arrays of the actions, and of what the rows return."""
         batch = self._made
         actions = action_forms(batch.action_spec())
         values = forms_of(batch.rows.arrays, batch.num_envs)
@@ -219,7 +219,7 @@ class _Rows:
         self._nest = structures.nester(spec) if actions else lambda _: spec
 
     def step(self, others: Mapping[int, npt.NDArray[Any]]) -> RowsAnswer:
-        """Steps the rows.
+        """Step the rows.
 
         Args:
           others: actions that are not in the memory, by their place among the leaves.
@@ -232,7 +232,7 @@ class _Rows:
         return self._answer_of(self._made.step_rows(self._nest(iter(actions))), "step")
 
     def begin(self) -> RowsAnswer:
-        """Begins sequences, as `Batch.reset`."""
+        """Begin sequences, as `Batch.reset`."""
         return self._answer_of(self._made.begin_rows(), "reset")
 
     def _answer_of(self, failures: dict[int, Exception | str], request: str) -> RowsAnswer:
@@ -265,12 +265,12 @@ class _Rows:
         return PreparedRows(made, is_new, prepared.taken)
 
     def keep(self) -> None:
-        """Puts the settings in force."""
+        """Put the settings in force."""
         assert self._prepared is not None
         self._prepared.keep()
 
     def undo(self) -> None:
-        """Leaves the rows as they were."""
+        """Leave the rows as they were."""
         assert self._prepared is not None
         self._prepared.undo()
 
@@ -279,7 +279,7 @@ class _Rows:
         self._made.begin_all()
 
     def close_replaced(self) -> None:
-        """Closes environments that settings have replaced."""
+        """Close environments that settings have replaced."""
         self._made.close_replaced()
 
     def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -287,14 +287,14 @@ class _Rows:
         return in_thread_of(self._made.environments[row], function, *arguments)
 
     def close(self) -> None:
-        """Closes the rows; a second call does nothing."""
+        """Close the rows; a second call does nothing."""
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.close()
 
 
 def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickles the infos of rows; one that cannot be pickled is the error of its row."""
+    """Pickle the infos of rows; one that cannot be pickled is the error of its row."""
     try:
         return _dumps(taken)
     except Exception:

@@ -43,7 +43,7 @@ class WorkerStreams:
         self._open: set[MessagePipe] = set()
 
     def adopt(self, descriptor: int, peer: Peer) -> None:
-        """Answers on a pipe.
+        """Answer on a pipe.
 
         Args:
           descriptor: this end of it.
@@ -59,7 +59,7 @@ class WorkerStreams:
             self._close(pipe)
 
     def stop(self, deadline: float) -> None:
-        """Waits until all streams have ended, and ends those that have not at a deadline.
+        """Wait until all streams have ended, and end those that have not at a deadline.
 
         Args:
           deadline: in seconds of the monotonic clock.
@@ -90,7 +90,7 @@ class WorkerStreams:
 
 
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Tells a stream when its client is gone: it may be waiting for others."""
+    """Tell a stream when its client is gone: it may be waiting for others."""
     poll = select.poll()
     poll.register(pipe, select.POLLRDHUP)
     poll.poll()
@@ -98,7 +98,7 @@ def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
 
 
 def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Answers until the stream has ended; OSError or EOFError when the client is gone."""
+    """Answer until the stream has ended; OSError or EOFError when the client is gone."""
     while True:
         message = _answer_at_owner(pipe, stream)
         if message is None:
@@ -108,7 +108,7 @@ def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
 
 
 def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
-    """Lets the owner of the stream's world answer steps, without another thread between.
+    """Let the owner of the stream's world answer steps, without another thread between.
 
     Returns:
       A request that is for this thread; None if the owner does not answer any, or no more.
@@ -126,7 +126,7 @@ def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
 
 
 def _answer_steps(pipe: MessagePipe, stream: ServerStream, owner: Owner) -> bytes | None:
-    """Answers steps, and does meanwhile what other threads ask of this owner."""
+    """Answer steps, and do meanwhile what other threads ask of this owner."""
     if owner.leads:
         return None
     bell = SelfPipe()
@@ -167,7 +167,7 @@ def _answer(
     message: bytes,
     answer_to: Callable[[ServerStream, bytes], bytes],
 ) -> bool:
-    """Answers a request; returns whether the stream goes on."""
+    """Answer a request; return whether the stream goes on."""
     try:
         answer = answer_to(stream, message)
     except StreamStatusError as error:

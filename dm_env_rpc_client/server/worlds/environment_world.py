@@ -47,7 +47,7 @@ class TakesSettings(Protocol):
     reset_settings: Collection[str] | None
 
     def configure(self, settings: Mapping[str, Any]) -> Callable[[], object] | None:
-        """Applies settings from the next sequence on; they may change the specs.
+        """Apply settings from the next sequence on; they may change the specs.
 
         Args:
           settings: some of `reset_settings`; names with periods are nested dictionaries.
@@ -166,7 +166,7 @@ class EnvironmentWorld(OwnedWorld):
             )
 
     def _interrupt(self, settings: Mapping[str, Any], caller: Agent | None) -> _Interruption | None:
-        """Resets the world; returns what to wait for: that of this reset, or of an earlier one."""
+        """Reset the world; return what to wait for: that of this reset, or of an earlier one."""
         if self._is_closed:
             raise was_closed()
         if self._interruption is not None:
@@ -208,7 +208,7 @@ class EnvironmentWorld(OwnedWorld):
             self._has_closed.wait()
 
     def _close(self) -> bool:
-        """Closes the environment if there is no agent; returns whether it is closed."""
+        """Close the environment if there is no agent; return whether it is closed."""
         if self._agent is None:
             self._close_environment()
         return self._agent is None

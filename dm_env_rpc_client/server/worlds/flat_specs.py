@@ -41,7 +41,7 @@ _USED = ("name", "shape", "dtype")
 
 
 def specs_of(hosted: Any, *player: Any) -> Specs:
-    """Returns the specs of an environment, or of a player of a game.
+    """Return the specs of an environment, or of a player of a game.
 
     Args:
       hosted: the environment or the game.
@@ -168,11 +168,11 @@ class FlatSpecs:
 
     @classmethod
     def of(cls, environment: dm_env.Environment, default_actions: Mapping[str, Any]) -> FlatSpecs:
-        """Returns the flat specs of an environment; TypeError if a method returns no specs."""
+        """Return the flat specs of an environment; TypeError if a method returns no specs."""
         return cls(*specs_of(environment), default_actions)
 
     def nested_action(self, actions: Mapping[str, Any]) -> Any:
-        """Returns the nested action for `dm_env.Environment.step`.
+        """Return the nested action for `dm_env.Environment.step`.
 
         Args:
           actions: values by flat name.
@@ -199,7 +199,7 @@ class FlatSpecs:
     def flat_observations(
         self, timestep: dm_env.TimeStep, requested: Collection[str]
     ) -> dict[str, Any]:
-        """Returns the requested values of a time step, by name; see `values`."""
+        """Return the requested values of a time step, by name; see `values`."""
         values, positions = self.values(timestep), self._positions
         # A loop, here and below: before Python 3.12 a comprehension is a call.
         found = {}
@@ -208,7 +208,7 @@ class FlatSpecs:
         return found
 
     def values(self, timestep: dm_env.TimeStep) -> list[Any]:
-        """Returns the values of a time step, in the order of `observation_names`.
+        """Return the values of a time step, in the order of `observation_names`.
 
         A TimeStep without a reward has reward 0. One without a discount has discount 1; where a
         sequence ends, 0, as `end_state` takes it.
@@ -251,7 +251,7 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
 
 
 def _flatten_nothing(observation: Any) -> list[Any]:
-    """Returns no values, as of an environment without observations; TypeError if it has one."""
+    """Return no values, as of an environment without observations; TypeError if it has one."""
     if observation is None or not structures.leaves(observation):
         return []
     raise TypeError(
@@ -261,7 +261,7 @@ def _flatten_nothing(observation: Any) -> list[Any]:
 
 
 def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
-    """Returns what is sent in place of values that a FIRST step does not have."""
+    """Return what is sent in place of values that a FIRST step does not have."""
     made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
     for array in made:
         array.flags.writeable = False
@@ -269,7 +269,7 @@ def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
 
 
 def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns what puts values by flat name into a structure; KeyError if one is missing."""
+    """Return what puts values by flat name into a structure; KeyError if one is missing."""
     if isinstance(structure, Array):
         (single,) = names
         return lambda values: values[single]
@@ -280,7 +280,7 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
 
 
 def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
-    """Returns what puts one row of some columns into a structure."""
+    """Return what puts one row of some columns into a structure."""
     if isinstance(structure, Array):
         return lambda columns, row: columns[0][row]
     keys = _flat_keys(structure)
@@ -298,20 +298,20 @@ def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
 
 
 def _flat_keys(structure: Any) -> list[Any] | None:
-    """Returns the keys of a dict without levels; None for other structures."""
+    """Return the keys of a dict without levels; None for other structures."""
     if type(structure) is dict and not any(map(structures.is_nested, structure.values())):
         return list(structure)
     return None
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:
-    """Returns the state after a LAST step: TERMINATED if all discounts are 0."""
+    """Return the state after a LAST step: TERMINATED if all discounts are 0."""
     ended = not any(np.any(leaf) for leaf in structures.leaves(timestep.discount))
     return State.TERMINATED if ended else State.INTERRUPTED
 
 
 def check_taken(names: Iterable[str], kind: str, taken: Mapping[str, str]) -> None:
-    """Raises SpecError if names of an environment mean something else where they are sent.
+    """Raise SpecError if names of an environment mean something else where they are sent.
 
     Args:
       names: the names.
@@ -324,7 +324,7 @@ def check_taken(names: Iterable[str], kind: str, taken: Mapping[str, str]) -> No
 
 
 def _check_names(names: Sequence[str], kind: str) -> None:
-    """Raises SpecError if the flat names of an environment cannot be told apart."""
+    """Raise SpecError if the flat names of an environment cannot be told apart."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -88,7 +88,7 @@ class Kind:
         return isinstance(self._factory, Instance)
 
     def make(self, settings: Mapping[str, Any]) -> World:
-        """Makes a world, in the thread that is its owner from then on; see `require_thread`.
+        """Make a world, in the thread that is its owner from then on; see `require_thread`.
 
         Args:
           settings: of the CreateWorld, by flat name.
@@ -112,7 +112,7 @@ class Kind:
         return self._make_at(new_owner(), settings)
 
     def make_rows(self, asked: AskedRows) -> Batch:
-        """Makes rows of a batch that is not in this process, in this thread.
+        """Make rows of a batch that is not in this process, in this thread.
 
         Raises:
           HasRowsError: what the factory makes is a batch itself.
@@ -138,7 +138,7 @@ class Kind:
         return home.is_to_lead(here) or (self._is_making and home.is_quick)
 
     def require_thread(self) -> None:
-        """Raises ElsewhereError if this is an owner, and a new world is to have another one."""
+        """Raise ElsewhereError if this is an owner, and a new world is to have another one."""
         here = owner_threads.current()
         if here is None:
             return
@@ -190,7 +190,7 @@ class Kind:
 
 
 def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
-    """Returns the kind that settings select, and removes the one that does.
+    """Return the kind that settings select, and remove the one that does.
 
     Raises:
       RequestError: they select none.
@@ -209,7 +209,7 @@ def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
 
 
 def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = None) -> World:
-    """Returns a world as it is, or a world that runs a game.
+    """Return a world as it is, or a world that runs a game.
 
     Args:
       made: the world or the game.
@@ -222,5 +222,5 @@ def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = Non
 
 
 def new_owner() -> Owner:
-    """Returns the owner of one world."""
+    """Return the owner of one world."""
     return OwnerThread(f"dm_env_rpc owns a world ({next(_numbers)})")

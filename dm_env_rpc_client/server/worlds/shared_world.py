@@ -165,7 +165,7 @@ class SharedWorld(OwnedWorld):
                 self.owner.release()
 
     def _leave(self, agent: _SharedAgent) -> None:
-        """Removes an agent; the others no longer wait for it."""
+        """Remove an agent; the others no longer wait for it."""
         self._agents.remove(agent)
         self._end_sequence_of(agent)
         self._game.leave(agent.player)
@@ -208,7 +208,7 @@ class SharedWorld(OwnedWorld):
         return agent.is_interrupted or (self._uninformed is not None and agent in self._uninformed)
 
     def _advance(self, agent: _SharedAgent) -> None:
-        """Takes the step that `agent` waits for, if it can be taken now."""
+        """Take the step that `agent` waits for, if it can be taken now."""
         if agent.outcome is not None or self._uninformed is not None:
             return
         unseen, agent.unseen = agent.unseen, None
@@ -233,7 +233,7 @@ class SharedWorld(OwnedWorld):
         return [each for each in self._agents if not self._is_running or not each.is_out]
 
     def _take_step(self, takers: list[_SharedAgent]) -> None:
-        """Advances the game and sets the outcome of each agent in `takers`."""
+        """Advance the game and set the outcome of each agent in `takers`."""
         try:
             actions = None
             if self._is_running:
@@ -266,7 +266,7 @@ class SharedWorld(OwnedWorld):
     def _which_are_out(
         self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]
     ) -> list[bool]:
-        """Returns which agents take no part after a step, in the order of their TimeSteps.
+        """Return which agents take no part after a step, in the order of their TimeSteps.
 
         Raises:
           RuntimeError: the game breaks the rules of `Game.timestep`.
@@ -304,13 +304,13 @@ class SharedWorld(OwnedWorld):
         agent.outcome = (State.RUNNING if agent.is_running else end_state(timestep)), timestep
 
     def _fail(self, takers: list[_SharedAgent], error: Exception) -> None:
-        """Lets a step fail for every agent in `takers`; it changes nothing."""
+        """Let a step fail for every agent in `takers`; it changes nothing."""
         for agent in takers:
             agent.outcome = error
         self._changed.notify_all()
 
     def _end_sequence_of(self, agent: _SharedAgent) -> None:
-        """Marks the sequence as over for an agent that is, or is about to be, told so."""
+        """Mark the sequence as over for an agent that is, or is about to be, told so."""
         agent.is_running = agent.is_interrupted = False
         agent.outcome = None
         if self._uninformed is not None:

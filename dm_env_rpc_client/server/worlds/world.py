@@ -31,7 +31,7 @@ _FIRST, _, _LAST = dm_env.StepType
 
 
 def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.StepType:
-    """Returns the type of a TimeStep.
+    """Return the type of a TimeStep.
 
     Args:
       hosted: what returned it, an environment or a game.
@@ -56,7 +56,7 @@ def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.
 
 
 def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-    """Returns the first TimeStep of a sequence: a FIRST one, without a reward and a discount.
+    """Return the first TimeStep of a sequence: a FIRST one, without a reward and a discount.
 
     Args:
       environment: the environment.
@@ -74,7 +74,7 @@ def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
 
 
 def next_step_type(environment: Any, timestep: dm_env.TimeStep) -> dm_env.StepType:
-    """Returns the type of a TimeStep in the middle of a sequence: MID or LAST.
+    """Return the type of a TimeStep in the middle of a sequence: MID or LAST.
 
     Args:
       environment: the environment.
@@ -122,7 +122,7 @@ class Game(abc.ABC):
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Player:
-        """Adds a player, possibly in the middle of a sequence.
+        """Add a player, possibly in the middle of a sequence.
 
         Args:
           settings: the settings of the agent's JoinWorld, values by flat name.
@@ -136,7 +136,7 @@ class Game(abc.ABC):
 
     @abc.abstractmethod
     def leave(self, player: Player) -> None:
-        """Removes a player. Called when its agent leaves and when its client disconnects."""
+        """Remove a player. Called when its agent leaves and when its client disconnects."""
 
     @abc.abstractmethod
     def action_spec(self, player: Player) -> Any:
@@ -155,7 +155,7 @@ class Game(abc.ABC):
         return dm_env.Environment.discount_spec(self)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Applies the settings of a ResetWorld from the next sequence on.
+        """Apply the settings of a ResetWorld from the next sequence on.
 
         Args:
           settings: values by flat name.
@@ -168,11 +168,11 @@ class Game(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Begins a sequence with the current players."""
+        """Begin a sequence with the current players."""
 
     @abc.abstractmethod
     def step(self, actions: Mapping[Player, Any]) -> None:
-        """Advances the sequence.
+        """Advance the sequence.
 
         Args:
           actions: actions by player. In lock-step they include every player that has
@@ -186,7 +186,7 @@ class Game(abc.ABC):
 
     @abc.abstractmethod
     def timestep(self, player: Player) -> dm_env.TimeStep | None:
-        """Returns a player's TimeStep of the last `reset` or `step`.
+        """Return a player's TimeStep of the last `reset` or `step`.
 
         Args:
           player: a player that has joined and has not left.
@@ -200,7 +200,7 @@ class Game(abc.ABC):
         """
 
     def close(self) -> None:  # noqa: B027  # most games have none
-        """Frees the resources of the game."""
+        """Free the resources of the game."""
 
 
 _T = TypeVar("_T")
@@ -230,7 +230,7 @@ class Agent(abc.ABC):
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
-        """Takes a step.
+        """Take a step.
 
         Args:
           actions: values by name, which conform to their specs; None for the first step of
@@ -249,31 +249,31 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any]) -> None:
-        """Ends the sequence, if one is running, and applies flat settings by name."""
+        """End the sequence, if one is running, and apply flat settings by name."""
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Leaves the world. Called once, also when the client disconnects."""
+        """Leave the world. Called once, also when the client disconnects."""
 
 
 class World(abc.ABC):
     """One simulation. It is called from any thread."""
 
     def access(self) -> contextlib.AbstractContextManager[Properties | None]:
-        """Returns a context with the world's properties, or None, in which no step is taken."""
+        """Return a context with the world's properties, or None, in which no step is taken."""
         return contextlib.nullcontext()
 
     def waiting_for(self) -> str:
-        """Returns what steps that agents have sent wait for; "" if none waits."""
+        """Return what steps that agents have sent wait for; "" if none waits."""
         return ""
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """Returns a new agent, made with flat settings by name; RequestError if it is refused."""
+        """Return a new agent, made with flat settings by name; RequestError if it is refused."""
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        """Ends the sequence of every agent and applies flat settings by name.
+        """End the sequence of every agent and apply flat settings by name.
 
         Returns when every agent other than `caller` has received an INTERRUPTED step.
 
@@ -285,7 +285,7 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees the resources of the world. Called when it has no agents."""
+        """Free the resources of the world. Called when it has no agents."""
 
 
 class OwnedWorld(World):
@@ -306,7 +306,7 @@ class OwnedWorld(World):
 
     @abc.abstractmethod
     def close(self, seconds: float | None = None) -> None:
-        """Frees the resources of the world.
+        """Free the resources of the world.
 
         Args:
           seconds: how long to wait for calls that the owner is executing; None for no limit.
@@ -337,10 +337,10 @@ def close_owned(
 
 
 def was_closed() -> RequestError:
-    """Returns the error of a request to a world that was closed meanwhile."""
+    """Return the error of a request to a world that was closed meanwhile."""
     return RequestError.not_now("the world was closed")
 
 
 def still_in_a_step() -> TimeoutError:
-    """Returns the error of a world that cannot be closed in time."""
+    """Return the error of a world that cannot be closed in time."""
     return TimeoutError("the environment is still in a step, and is not closed before that ends")

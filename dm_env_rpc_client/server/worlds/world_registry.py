@@ -49,22 +49,22 @@ class Share:
         self._numbers = itertools.count(1)
 
     def add(self, name: str, count: int) -> None:
-        """Adds to what this process takes."""
+        """Add to what this process takes."""
         self._taken[name] += count
 
     def total(self, name: str) -> int:
-        """Returns what all processes take."""
+        """Return what all processes take."""
         return self._taken[name]
 
     def new_name(self) -> str:
-        """Returns the name of a world that this process has made."""
+        """Return the name of a world that this process has made."""
         return f"world-{next(self._numbers)}"
 
     def forget(self, name: str) -> None:
-        """Takes note that there is no such world any more."""
+        """Take note that there is no such world any more."""
 
     def missing(self, name: str, known: Iterable[str]) -> str:
-        """Returns the text of the error that there is no such world.
+        """Return the text of the error that there is no such world.
 
         Args:
           name: what was asked for.
@@ -76,7 +76,7 @@ class Share:
 
 
 def held_bytes(name: str, value: Any) -> int:
-    """Returns about how much memory a setting takes."""
+    """Return about how much memory a setting takes."""
     size = _OVERHEAD + 4 * len(name)
     if isinstance(value, np.ndarray):
         elements = value.flat if value.dtype.kind == "O" else ()
@@ -163,7 +163,7 @@ class WorldRegistry:
                 self._entries[UNNAMED].world = hosting(options.made, options, main)
 
     def try_instances(self) -> None:
-        """Makes a world of each environment that existed before; raises as `make_world`."""
+        """Make a world of each environment that existed before; raise as `make_world`."""
         with self._as_owner():
             for kind in (each for each in self._kinds.values() if each.is_instance):
                 kind.make({}).close()
@@ -173,7 +173,7 @@ class WorldRegistry:
         return contextlib.nullcontext() if self._main is None else self._main.lent_here()
 
     def abandon(self) -> None:
-        """Ends the threads to which environments belong, and leaves these open."""
+        """End the threads to which environments belong, and leave these open."""
         for instance in self._instances:
             instance.abandon()
         for entry in list(self._entries.values()):
@@ -191,7 +191,7 @@ class WorldRegistry:
             return sum(entry.agents for entry in self._entries.values())
 
     def create(self, settings: Mapping[str, Any], creator: object) -> str:
-        """Creates a world and returns its name.
+        """Create a world and return its name.
 
         Args:
           settings: values by name.
@@ -232,21 +232,21 @@ class WorldRegistry:
             raise
 
     def kind(self, name: str) -> Kind:
-        """Returns what worlds of the environment of this name are made of."""
+        """Return what worlds of the environment of this name are made of."""
         return self._kinds[name]
 
     def require_thread_to_create(self, settings: Mapping[str, Any]) -> None:
-        """Checks that a world may be created in this thread, as `create`."""
+        """Check that a world may be created in this thread, as `create`."""
         pick(self._kinds, dict(settings)).require_thread()
 
     def require_thread_of(self, name: str) -> None:
-        """Checks that this thread may use a world, as `join`."""
+        """Check that this thread may use a world, as `join`."""
         entry = self._entries.get(name)
         if entry is not None:
             _require_thread_of(entry.world)
 
     def creator_gone(self, creator: object) -> None:
-        """Ends, after a while, the worlds without agents that `creator` has created."""
+        """End, after a while, the worlds without agents that `creator` has created."""
         with self._lock:
             for entry in (each for each in self._entries.values() if each.creator is creator):
                 entry.creator = None
@@ -254,7 +254,7 @@ class WorldRegistry:
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Counts settings with which a world is reset; undone if the reset fails.
+        """Count settings with which a world is reset; undone if the reset fails.
 
         Args:
           name: the world.
@@ -277,7 +277,7 @@ class WorldRegistry:
             raise
 
     def join(self, name: str, settings: Mapping[str, Any]) -> tuple[Agent, Owner | None]:
-        """Joins a world.
+        """Join a world.
 
         Returns:
           A new agent, and the owner that is to call it; None if that is for threads that are none.
@@ -305,18 +305,18 @@ class WorldRegistry:
             raise
 
     def paced(self, name: str, is_slow: bool) -> None:
-        """Takes note whether the answers of a world take long."""
+        """Take note whether the answers of a world take long."""
         entry = self._entries.get(name)
         if entry is not None and entry.kind is not None:
             entry.kind.is_slow = is_slow
 
     def get(self, name: str) -> World:
-        """Returns a world; RequestError if no world has this name."""
+        """Return a world; RequestError if no world has this name."""
         with self._lock:
             return self._find(name).world
 
     def left(self, name: str) -> None:
-        """Counts one agent of a world less."""
+        """Count one agent of a world less."""
         with self._lock:
             entry = self._entries.get(name)
             # The server may have been stopped, and its worlds closed, during a step.
@@ -326,7 +326,7 @@ class WorldRegistry:
                 self._look_idle(entry)
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        """Resets a world; see `World.reset`.
+        """Reset a world; see `World.reset`.
 
         Raises:
           ElsewhereError: this thread is an owner, and may have to wait.
@@ -336,7 +336,7 @@ class WorldRegistry:
             self.get(name).reset(settings, caller)
 
     def destroy(self, name: str) -> None:
-        """Destroys a world that has no agents.
+        """Destroy a world that has no agents.
 
         Raises:
           ElsewhereError: as `join`.
@@ -356,7 +356,7 @@ class WorldRegistry:
         entry.world.close()
 
     def close(self) -> bool:
-        """Closes all worlds, and environments that existed before, when the server has stopped.
+        """Close all worlds, and environments that existed before, when the server has stopped.
 
         Returns:
           Whether none failed to close.
@@ -383,7 +383,7 @@ class WorldRegistry:
         return all(are_closed)
 
     def _remove(self, name: str) -> World:
-        """Forgets a world, which the caller closes; called with the lock."""
+        """Forget a world, which the caller closes; called with the lock."""
         entry = self._entries.pop(name)
         self._share.forget(name)
         self._give_back(entry)
@@ -445,7 +445,7 @@ class WorldRegistry:
                 self._close(name, world)
 
     def _wait_idle(self) -> str | None:
-        """Returns the next world that is due; None if no world is idle."""
+        """Return the next world that is due; None if no world is idle."""
         while True:
             idle = [
                 (each.due, name) for name, each in self._entries.items() if each.due is not None
@@ -459,7 +459,7 @@ class WorldRegistry:
             self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _hold(self, entry: _Entry, settings: Mapping[str, Any]) -> None:
-        """Counts settings of a world."""
+        """Count settings of a world."""
         sizes = {**entry.held, **{key: held_bytes(key, each) for key, each in settings.items()}}
         own, more = sum(sizes.values()), sum(sizes.values()) - sum(entry.held.values())
         self._share.add("held_bytes", more)
@@ -485,7 +485,7 @@ def _owner_of(world: World) -> Owner | None:
 
 
 def _require_thread_of(world: World) -> Owner | None:
-    """Checks that this thread may use a world; returns the owner that answers its agents.
+    """Check that this thread may use a world; return the owner that answers its agents.
 
     Raises:
       ElsewhereError: this thread is an owner, but not that one.

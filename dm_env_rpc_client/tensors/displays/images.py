@@ -43,7 +43,7 @@ class Picture(NamedTuple):
     height: int
 
     def shown_size(self, side: int) -> tuple[int, int]:
-        """Returns the width and height on a page, the longer at most `side`.
+        """Return the width and height on a page, the longer at most `side`.
 
         A small image is enlarged by an integer factor, so that all its pixels have one size.
         """
@@ -68,7 +68,7 @@ def is_rgb(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
 
 
 def picture(array: Array, low: Any = None, high: Any = None, most: int = MAX_SIDE) -> Picture:
-    """Returns an image of an array for which `is_image` holds.
+    """Return an image of an array for which `is_image` holds.
 
     An array with more than three channels is shown as one image per channel, side by side, unless
     it is RGBA and fully opaque.
@@ -83,7 +83,7 @@ def picture(array: Array, low: Any = None, high: Any = None, most: int = MAX_SID
 
 
 def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
-    """Returns one picture of several images of the same shape, side by side.
+    """Return one picture of several images of the same shape, side by side.
 
     Args:
       arrays: [N, ...], each as for `picture`.
@@ -104,7 +104,7 @@ def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
 
 
 def encode(image: PIL.Image.Image, most: int = MAX_SIDE) -> Picture:
-    """Returns the file of an image: PNG, or JPEG for large RGB images.
+    """Return the file of an image: PNG, or JPEG for large RGB images.
 
     Args:
       image: the image.
@@ -139,7 +139,7 @@ def _layout(shape: tuple[int, ...]) -> str | None:
 
 
 def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8]:
-    """Returns the pixels of an array for which `is_image` holds.
+    """Return the pixels of an array for which `is_image` holds.
 
     Args:
       array: as for `picture`.
@@ -170,7 +170,7 @@ def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.ui
 
 
 def rgb(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8]:
-    """Returns an array for which `is_image` or `is_rgb` holds as a picture, uint8 [H, W, 3].
+    """Return an array for which `is_image` or `is_rgb` holds as a picture, uint8 [H, W, 3].
 
     Args:
       array: as for `picture`; not aliased by the result.

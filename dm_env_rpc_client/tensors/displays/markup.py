@@ -26,25 +26,25 @@ _HEAD = f"{_CELL};font-weight:normal;opacity:0.6"
 
 
 def shorten(text: str, length: int = MAX_TEXT) -> str:
-    """Returns `text`, truncated to `length` characters with an ellipsis if it is longer."""
+    """Return `text`, truncated to `length` characters with an ellipsis if it is longer."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def escape(value: object, length: int = MAX_TEXT) -> str:
-    """Returns the text of `value`, escaped for HTML elements and attributes."""
+    """Return the text of `value`, escaped for HTML elements and attributes."""
     # Lone surrogates are replaced: they cannot be sent to a browser.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return html.escape(shorten(text, length), quote=True)
 
 
 def preformatted(text: str) -> str:
-    """Returns text as HTML that preserves line breaks and spaces; escapes it."""
+    """Return text as HTML that preserves line breaks and spaces; escape it."""
     style = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;line-height:1.3"
     return f'<span style="{style}">{escape(text)}</span>'
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table.
+    """Return a table.
 
     Args:
       columns: the titles; they are escaped here.
@@ -71,7 +71,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def section(title: str, *bodies: str) -> str:
-    """Returns HTML below a title; the title is escaped here."""
+    """Return HTML below a title; the title is escaped here."""
     return (
         f'<div style="margin:2px 0 8px"><div style="font-weight:600">{escape(title)}</div>'
         f"{''.join(bodies)}</div>"
@@ -82,7 +82,7 @@ _SEPARATOR = "."
 
 
 def named_leaves(structure: Any, root: str) -> dict[str, Any]:
-    """Returns the leaves of nested mappings, lists and tuples.
+    """Return the leaves of nested mappings, lists and tuples.
 
     Args:
       structure: the structure; None has no leaves.
@@ -94,7 +94,7 @@ def named_leaves(structure: Any, root: str) -> dict[str, Any]:
 
 
 def leaf_paths(structure: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields the leaves of a structure, each with the keys and indices that lead to it."""
+    """Yield the leaves of a structure, each with the keys and indices that lead to it."""
     if _is_mapping(structure):
         for key, child in structure.items():
             yield from leaf_paths(child, (*path, key))
@@ -106,7 +106,7 @@ def leaf_paths(structure: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tup
 
 
 def rebuild(structure: Any, values: Mapping[str, Any], root: str) -> Any:
-    """Returns `structure` with each leaf replaced by the value of the same name.
+    """Return `structure` with each leaf replaced by the value of the same name.
 
     Leaves of a mapping without a value are left out.
 

@@ -48,7 +48,7 @@ class Axis(NamedTuple):
 
 
 def number(value: Any, digits: int = 6) -> str:
-    """Returns a number as text with at most `digits` significant digits, without trailing zeros."""
+    """Return a number as text with at most `digits` significant digits, without trailing zeros."""
     kind = np.asarray(value).dtype.kind
     if kind == "b":
         return str(bool(value))
@@ -56,7 +56,7 @@ def number(value: Any, digits: int = 6) -> str:
 
 
 def bars(values: npt.ArrayLike, width: int = 260, height: int = 64) -> str:
-    """Returns a plot with a bar from zero for each element of a vector.
+    """Return a plot with a bar from zero for each element of a vector.
 
     Args:
       values: real numbers [N]. Numbers that are not finite have no bar.
@@ -83,7 +83,7 @@ def line(
     title: str = "",
     axis: Axis | None = None,
 ) -> str:
-    """Returns a plot of numbers in order.
+    """Return a plot of numbers in order.
 
     If there are more numbers than pixels, each column of pixels shows the minimum and maximum.
 
@@ -160,7 +160,7 @@ class _Frame:
 
 
 def _along(axis: Axis, frame: _Frame) -> str:
-    """Returns an axis: its ticks, its label, its boundaries, and above it the legend."""
+    """Return an axis: its ticks, its label, its boundaries, and above it the legend."""
     top, bottom = frame.top, frame.bottom
     marks = _rule(_LEFT, frame.right, bottom, bottom, 'stroke-opacity="0.5"')
     if frame.right - _LEFT > _LEAST_GAP * len(axis.boundaries):
@@ -176,7 +176,7 @@ def _along(axis: Axis, frame: _Frame) -> str:
 
 
 def _round_numbers(first: int, last: int) -> Sequence[int]:
-    """Returns up to seven round numbers."""
+    """Return up to seven round numbers."""
     rough = max(1, (last - first) / 6)
     power = 10 ** math.floor(math.log10(rough))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough)

@@ -59,24 +59,24 @@ class Progress:
         )
 
     def copy(self) -> Progress:
-        """Returns the progress as of now, which later steps do not change."""
+        """Return the progress as of now, which later steps do not change."""
         kept = {name: getattr(self, name).copy() for name in ("rewards", "begins", "returns")}
         return dataclasses.replace(self, **kept)
 
     def facts(self) -> dict[str, str]:
-        """Returns the numbers that are shown, by name."""
+        """Return the numbers that are shown, by name."""
         reward = {"reward": number(self.rewards[-1])} if self.steps else {}
         counts = {"episode": str(self.episode), "step": str(self.steps)}
         return {**counts, **reward, "return": number(self.episode_return)}
 
     def begin(self, timestep: dm_env.TimeStep) -> None:
-        """Records a reset."""
+        """Record a reset."""
         self.timestep, self.action = timestep, None
         self.episode += 1
         self.steps, self.episode_return = 0, 0.0
 
     def advance(self, action: Any, timestep: dm_env.TimeStep) -> None:
-        """Records a step."""
+        """Record a step."""
         self.timestep, self.action = timestep, action
         self.begins.append(self.steps == 0)
         self.rewards.append(0.0 if timestep.reward is None else float(np.sum(timestep.reward)))

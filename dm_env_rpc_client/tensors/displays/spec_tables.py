@@ -38,7 +38,7 @@ def are_specs(structure: Any) -> bool:
 
 
 def spec_table(structure: Any, root: str = "value") -> str:
-    """Returns a table of the specs in a structure.
+    """Return a table of the specs in a structure.
 
     Args:
       structure: specs, nested or not.
@@ -52,7 +52,7 @@ def spec_table(structure: Any, root: str = "value") -> str:
 
 
 def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tuple[str, ...]]:
-    """Returns the facts of each spec in a structure, as in `COLUMNS`.
+    """Return the facts of each spec in a structure, as in `COLUMNS`.
 
     Args:
       structure: specs, nested or not.
@@ -67,14 +67,14 @@ def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tupl
 
 
 def spec_text(spec: specs.Array, to: str = "…") -> str:
-    """Returns dtype, shape and bounds of a spec in a few words, such as "float32 [2], 0 … 1"."""
+    """Return dtype, shape and bounds of a spec in a few words, such as "float32 [2], 0 … 1"."""
     shape = f" [{_shape_text(spec.shape)}]" if spec.shape else ""
     bounds = bounds_text(spec, to)
     return f"{dtype_text(spec)}{shape}{f', {bounds}' if bounds else ''}"
 
 
 def dtype_text(spec: specs.Array) -> str:
-    """Returns the usual name of a spec's dtype."""
+    """Return the usual name of a spec's dtype."""
     if isinstance(spec, specs.StringArray):
         return "string"
     dtype = np.dtype(spec.dtype)
@@ -82,7 +82,7 @@ def dtype_text(spec: specs.Array) -> str:
 
 
 def shapes_text(structure: Any) -> str:
-    """Returns the names, dtypes and shapes in a structure, such as "board float32 [10, 5]".
+    """Return the names, dtypes and shapes in a structure, such as "board float32 [10, 5]".
 
     Args:
       structure: specs, or spaces of Gymnasium, nested or not; a single one has no name.
@@ -95,7 +95,7 @@ def shapes_text(structure: Any) -> str:
 
 
 def bounds_text(spec: specs.Array, to: str = "…") -> str:
-    """Returns which values a spec allows; empty if it allows all values of its dtype."""
+    """Return which values a spec allows; empty if it allows all values of its dtype."""
     if not isinstance(spec, specs.BoundedArray):
         return ""
     low, high = (_side_text(side) for side in (spec.minimum, spec.maximum))
@@ -103,7 +103,7 @@ def bounds_text(spec: specs.Array, to: str = "…") -> str:
 
 
 def value_range(spec: specs.Array) -> Range:
-    """Returns the range of a spec's values; None for a bound that is missing or infinite."""
+    """Return the range of a spec's values; None for a bound that is missing or infinite."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
         return ANY
     low, high = np.min(spec.minimum), np.max(spec.maximum)

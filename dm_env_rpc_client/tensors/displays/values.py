@@ -23,7 +23,7 @@ _MAX_ELEMENTS = 1_000_000
 
 
 def show_value(value: Any, bounds: Range = ANY) -> str:
-    """Returns a value as HTML, whose size is limited for values of any size.
+    """Return a value as HTML, whose size is limited for values of any size.
 
     Args:
       value: an array, a number, a string, a message, or None.
@@ -52,7 +52,7 @@ def show_value(value: Any, bounds: Range = ANY) -> str:
 
 
 def in_short(value: Any) -> str:
-    """Returns a value as a short plain text."""
+    """Return a value as a short plain text."""
     array = np.asarray(value)
     if array.ndim == 0:
         text = plots.number(array, 4) if array.dtype.kind in "biuf" else repr(array.item())
@@ -62,7 +62,7 @@ def in_short(value: Any) -> str:
 
 
 def image_html(picture: images.Picture, side: int = IMAGE_SIDE) -> str:
-    """Returns an HTML element that contains a picture.
+    """Return an HTML element that contains a picture.
 
     Args:
       picture: the picture.
@@ -128,7 +128,7 @@ _FRAME_PIXELS = 640
 
 
 def show_timestep(timestep: dm_env.TimeStep) -> str:
-    """Returns a TimeStep as HTML.
+    """Return a TimeStep as HTML.
 
     If its fields have a leading axis, as those of `unroll` [T, ...] and of a batched
     environment [B, ...], it is shown as rows of images and as plots over that axis.

@@ -61,7 +61,7 @@ _MAX_FRAME_BYTES = 1 << 20
 
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
-    """Returns gRPC's credentials for a server on this machine."""
+    """Return gRPC's credentials for a server on this machine."""
     check_address(address, "a server address")
     unix = address.startswith("unix")
     kind = grpc.LocalConnectionType.UDS if unix else grpc.LocalConnectionType.LOCAL_TCP
@@ -74,7 +74,7 @@ def open_channel(
     timeout: float | None,
     max_message_bytes: int,
 ) -> grpc.Channel:
-    """Opens a channel and waits until it is connected.
+    """Open a channel and wait until it is connected.
 
     Args:
       address: `host:port`, `unix:path` or another gRPC target.
@@ -120,7 +120,7 @@ async def open_channel_async(
 async def _until_answered(
     waits: Waits, channel: Any, credentials: grpc.ChannelCredentials | None, attempts: Attempts
 ) -> None:
-    """Returns when the server has answered a probe, with whatever it was."""
+    """Return when the server has answered a probe, with whatever it was."""
     ping: Any = channel.unary_unary(_PING)
     while True:
         failure = None
@@ -142,7 +142,7 @@ def _channel(
     credentials: grpc.ChannelCredentials | None,
     max_message_bytes: int,
 ) -> Any:
-    """Returns a channel of `grpc` or of `grpc.aio`; ConnectionLostError without status."""
+    """Return a channel of `grpc` or of `grpc.aio`; ConnectionLostError without status."""
     check_works(f"cannot connect to {address}")
     full = status.used_up(_DESCRIPTORS)
     if full:
@@ -184,7 +184,7 @@ async def _failure(
     credentials: grpc.ChannelCredentials | None,
     attempts: Attempts,
 ) -> OSError | None:
-    """Returns why a probe was not answered; None if the server has answered it."""
+    """Return why a probe was not answered; None if the server has answered it."""
     details = answer.details() or ""
     if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimeoutError()

@@ -27,7 +27,7 @@ _works_in = os.getpid()
 
 
 def check_works(what: str) -> None:
-    """Raises SpecError in a forked child in which grpcio cannot work.
+    """Raise SpecError in a forked child in which grpcio cannot work.
 
     Args:
       what: what cannot be done then, for the error.

@@ -132,7 +132,7 @@ class _OwnHandler(grpc.GenericRpcHandler):
 
 @contextlib.contextmanager
 def _status_for(context: grpc.ServicerContext) -> Iterator[None]:
-    """Ends the call with the status of a StreamStatusError."""
+    """End the call with the status of a StreamStatusError."""
     try:
         yield
     except StreamStatusError as error:

@@ -144,7 +144,7 @@ class GrpcStream(Stream):
 
 
 def keep_for_ever(*objects: Any) -> None:
-    """Keeps objects of grpcio in a forked child, where freeing them crashes or hangs."""
+    """Keep objects of grpcio in a forked child, where freeing them crashes or hangs."""
     _never_free(objects)
     # Those of the parent's garbage, too: it would be collected here.
     gc.freeze()
@@ -164,7 +164,7 @@ def _never_free(kept: object) -> None:
 
 
 def explained(details: str | None) -> str | None:
-    """Returns the details of a status, with a likely cause if it is grpcio's own for a reset."""
+    """Return the details of a status, with a likely cause if it is grpcio's own for a reset."""
     return status.abrupt(details) if details and "RST_STREAM" in details else details
 
 

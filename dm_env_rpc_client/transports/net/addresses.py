@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
     @classmethod
     def parse(cls, address: str) -> Target:
-        """Reads `host:port`, `unix:path` or `unix-abstract:name`; SpecError for others."""
+        """Read `host:port`, `unix:path` or `unix-abstract:name`; SpecError for others."""
         scheme, _, rest = address.partition(":")
         if scheme == "unix" and rest:
             return cls(rest.removeprefix("//"), "", 0)
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
 
 def check_address(address: object, what: str, *, listens: bool = False) -> None:
-    """Raises SpecError for what is no address, whichever transport it is for.
+    """Raise SpecError for what is no address, whichever transport it is for.
 
     Args:
       address: what was given: `host:port`, `unix:path` or another target of gRPC.
@@ -67,7 +67,7 @@ def check_address(address: object, what: str, *, listens: bool = False) -> None:
 
 
 def why_no_address(address: str, *, listens: bool = False) -> str:
-    """Returns why a text is no address, in words for an error; "" if it is one.
+    """Return why a text is no address, in words for an error; "" if it is one.
 
     Arguments are those of `check_address`.
     """
@@ -120,7 +120,7 @@ def is_loopback(address: str) -> bool:
 
 
 def check_resolved(host: str, found: str) -> None:
-    """Raises SpecError if a name for a plaintext connection was resolved to another machine.
+    """Raise SpecError if a name for a plaintext connection was resolved to another machine.
 
     Args:
       host: the name.
@@ -134,7 +134,7 @@ def check_resolved(host: str, found: str) -> None:
 
 
 def parse_host_port(address: str, *, listens: bool = True) -> HostPort:
-    """Splits `host:port`; an IPv6 host is in brackets.
+    """Split `host:port`; an IPv6 host is in brackets.
 
     Args:
       address: the text.
@@ -153,7 +153,7 @@ def parse_host_port(address: str, *, listens: bool = True) -> HostPort:
 
 
 def _split(text: str, least: int) -> HostPort | str:
-    """Splits `host:port`, with a port of at least `least`; or returns why that is not possible."""
+    """Split `host:port`, with a port of at least `least`; or return why that is not possible."""
     host, colon, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     plain = host[1:-1] if is_bracketed else host

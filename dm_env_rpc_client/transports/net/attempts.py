@@ -75,7 +75,7 @@ class HandshakeError(ConnectionError):
 
 
 def _meaning(reason: str) -> str:
-    """Returns what the alert in an error of a handshake means, after a semicolon; "" for none."""
+    """Return what the alert in an error of a handshake means, after a semicolon; "" for none."""
     if reason == NAMELESS_ALERT:
         return f"; {_CLIENT_CERTIFICATE}"
     found = _ALERT.search(reason.upper().replace("_", " "))
@@ -112,7 +112,7 @@ class Attempts:
         return None if self.deadline is None else seconds_left(self.deadline)
 
     def failed(self, error: OSError) -> None:
-        """Records a failed attempt; returns if another may be made.
+        """Record a failed attempt; return if another may be made.
 
         Raises:
           DmEnvRpcClientError: there is no time for another, or it would end like this one.
@@ -137,7 +137,7 @@ class Attempts:
         return now - self._broken_off_since >= _BROKEN_OFF_SECONDS
 
     def _tell(self, error: OSError) -> None:
-        """Logs, once, that there is no connection yet: a program that waits looks as if it hung."""
+        """Log, once, that there is no connection yet: a program that waits looks as if it hung."""
         now = time.monotonic()
         left = math.inf if self.deadline is None else self.deadline - now
         if not self._has_told and now - self._begun >= _TELL_SECONDS and left > _TELL_SECONDS:
@@ -158,5 +158,5 @@ def _reason(error: OSError) -> str:
 
 
 def seconds_left(deadline: float) -> float:
-    """Returns the seconds until a deadline; at least a moment, since 0 means non-blocking."""
+    """Return the seconds until a deadline; at least a moment, since 0 means non-blocking."""
     return max(0.001, deadline - time.monotonic())

@@ -58,14 +58,14 @@ class Tls:
         self._load(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Returns the context of a client, which checks the server's certificate and name."""
+        """Return the context of a client, which checks the server's certificate and name."""
         with _reading(self.ca, "the CA certificates"):
             context = ssl.create_default_context(cafile=self.ca)
         self._load(context)
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """Returns the context of a server; it asks clients for a certificate if there is a `ca`.
+        """Return the context of a server; it asks clients for a certificate if there is a `ca`.
 
         Raises:
           SpecError: there is no `cert`.
@@ -78,12 +78,12 @@ class Tls:
         return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Returns the credentials of a client for grpcio."""
+        """Return the credentials of a client for grpcio."""
         ca, cert, key = self._contents()
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns the credentials of a server for grpcio; SpecError if there is no `cert`."""
+        """Return the credentials of a server for grpcio; SpecError if there is no `cert`."""
         self._check_server()
         ca, cert, key = self._contents()
         assert cert is not None
@@ -139,12 +139,12 @@ ServerCredentials: TypeAlias = grpc.ServerCredentials | ssl.SSLContext | Tls
 
 
 def check_credentials(credentials: Credentials | None) -> None:
-    """Raises SpecError if these are not the credentials of a client, or None for plaintext."""
+    """Raise SpecError if these are not the credentials of a client, or None for plaintext."""
     _check(credentials, grpc.ChannelCredentials, "grpc.ssl_channel_credentials(...)", "ca={ca!r}")
 
 
 def check_server_credentials(credentials: object) -> None:
-    """Raises SpecError if these are not the credentials of a server, or None for plaintext."""
+    """Raise SpecError if these are not the credentials of a server, or None for plaintext."""
     files = "cert={ca!r}, key='server.key'"
     _check(credentials, grpc.ServerCredentials, "grpc.ssl_server_credentials(...)", files)
 
@@ -170,7 +170,7 @@ def is_local_credentials(credentials: Credentials | None) -> bool:
 
 
 def check_encryption(address: str, credentials: Credentials | None, insecure: bool) -> None:
-    """Raises SpecError if the connection would be plaintext to another machine, unasked for."""
+    """Raise SpecError if the connection would be plaintext to another machine, unasked for."""
     if is_loopback(address) or insecure:
         return
     if credentials is None:
@@ -186,7 +186,7 @@ def check_encryption(address: str, credentials: Credentials | None, insecure: bo
 
 
 def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
-    """Returns what the flags of a command line ask for.
+    """Return what the flags of a command line ask for.
 
     Args:
       ca: as for `Tls`; "system" for the authorities that this machine trusts.
@@ -205,7 +205,7 @@ def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | N
 
 
 def _read(path: _Path, what: str, expected: bytes) -> bytes:
-    """Returns the contents of a file; SpecError, without the contents, if they are wrong."""
+    """Return the contents of a file; SpecError, without the contents, if they are wrong."""
     with _reading(path, what):
         contents = Path(path).read_bytes()
     if expected not in contents:

@@ -36,7 +36,7 @@ _FAMILIES = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 
 
 def listen(add_port: Callable[[str], int], address: str) -> str:
-    """Binds a server to an address.
+    """Bind a server to an address.
 
     Args:
       add_port: binds it to one address as gRPC writes them and returns the port;
@@ -74,7 +74,7 @@ def listen(add_port: Callable[[str], int], address: str) -> str:
 
 
 def cannot_listen(address: str, error: OSError) -> OSError:
-    """Returns the error of a server that cannot listen: its cause, with the address and advice.
+    """Return the error of a server that cannot listen: its cause, with the address and advice.
 
     Args:
       address: where it was to listen.
@@ -93,7 +93,7 @@ _TAKEN_PATH = "; another program listens there, or it is a file: choose another 
 
 
 def try_to_bind(address: str) -> None:
-    """Binds a socket to an address and closes it, for the error with which that fails.
+    """Bind a socket to an address and close it, for the error with which that fails.
 
     Args:
       address: `host:port` or `unix:path`; for any other form nothing is tried.
@@ -117,12 +117,12 @@ def try_to_bind(address: str) -> None:
 
 
 def unix_path(address: str) -> str:
-    """Returns the path in `unix:path` or `unix:///path`."""
+    """Return the path in `unix:path` or `unix:///path`."""
     return address.removeprefix("unix:").removeprefix("//")
 
 
 def _clear(path: str) -> None:
-    """Removes the file of a server that was killed; OSError for any other file."""
+    """Remove the file of a server that was killed; OSError for any other file."""
     with contextlib.suppress(FileNotFoundError):
         is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
         # grpcio would remove that of a server that runs.
@@ -155,7 +155,7 @@ def _has(place: str) -> bool:
 
 
 def _free_port(places: list[str]) -> int:
-    """Returns a port that is free on all of the addresses."""
+    """Return a port that is free on all of the addresses."""
     while True:
         with contextlib.ExitStack() as stack:
             port = 0
@@ -193,7 +193,7 @@ class ListeningSockets:
         self._is_paused = False
 
     def add(self, address: str) -> int:
-        """Listens on one address, and returns the port; 0 for a unix socket.
+        """Listen on one address, and return the port; 0 for a unix socket.
 
         Raises:
           OSError: that is not possible. All sockets are closed then, because the caller has to
@@ -216,7 +216,7 @@ class ListeningSockets:
             raise
 
     def accept(self, descriptor: int) -> tuple[socket.socket, Any] | None:
-        """Returns a connection and the address of its client; None if there is none.
+        """Return a connection and the address of its client; None if there is none.
 
         Args:
           descriptor: of the socket that is ready.
@@ -243,20 +243,20 @@ class ListeningSockets:
         return descriptor in self._sockets
 
     def pause(self) -> None:
-        """Lets clients wait: the machine has no descriptors for them."""
+        """Let clients wait: the machine has no descriptors for them."""
         self._is_paused = True
         for listening in self._sockets.values():
             self._poll.unregister(listening)
 
     def go_on(self) -> None:
-        """Ends a pause."""
+        """End a pause."""
         if self._is_paused:
             self._is_paused = False
             for listening in self._sockets.values():
                 self._poll.register(listening, select.EPOLLIN)
 
     def close(self) -> None:
-        """Closes all sockets, and removes the files of unix sockets; may be called again."""
+        """Close all sockets, and remove the files of unix sockets; may be called again."""
         for listening in self._sockets.values():
             # A process forked from this one may have copies, which would keep them open.
             with contextlib.suppress(OSError, ValueError):
@@ -270,7 +270,7 @@ class ListeningSockets:
         self._paths.clear()
 
     def abandon(self) -> None:
-        """Closes the sockets only, as a forked child does with its copies."""
+        """Close the sockets only, as a forked child does with its copies."""
         for listening in self._sockets.values():
             listening.close()
         self._sockets.clear()

@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
-    """Returns valid metadata as a tuple. grpcio only logs a message if it is invalid.
+    """Return valid metadata as a tuple. grpcio only logs a message if it is invalid.
 
     Values may be secret, so no error shows one; nor a key that is invalid, which may hold one.
 
@@ -65,7 +65,7 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
 
 
 def bearer(token: str) -> tuple[str, str]:
-    """Returns the metadata that carries a token.
+    """Return the metadata that carries a token.
 
     Raises:
       SpecError: it is not text of printable ASCII characters without spaces.
@@ -77,7 +77,7 @@ def bearer(token: str) -> tuple[str, str]:
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
-    """Returns the token in a file, without spaces and line breaks around it.
+    """Return the token in a file, without spaces and line breaks around it.
 
     Raises:
       SpecError: the file cannot be read, or does not contain one token.

@@ -39,7 +39,7 @@ async def reach(
     deadline: float | None,
     loopback_only: bool,
 ) -> Any:
-    """Opens a socket to the first address of a name that takes it.
+    """Open a socket to the first address of a name that takes it.
 
     Args:
       waits: how to wait.
@@ -91,7 +91,7 @@ async def reach(
 
 
 def seconds_to_accept(remaining: float | None, places: int) -> float | None:
-    """Returns how long an address of a name may take to accept a connection.
+    """Return how long an address of a name may take to accept a connection.
 
     Addresses share the time, so that one that does not respond leaves time for the next ones.
 
@@ -105,7 +105,7 @@ def seconds_to_accept(remaining: float | None, places: int) -> float | None:
 
 
 async def explain_end(waits: Waits, error: OSError, attempts: Attempts) -> OSError:
-    """Finds out whether a server that closes plaintext connections at once expects TLS.
+    """Find out whether a server that closes plaintext connections at once expects TLS.
 
     Such a server and a proxy whose server has not started yet look the same to a client. The one is
     a final error, the other is worth another attempt.
@@ -144,7 +144,7 @@ async def _answers_tls(waits: Waits, target: Target, attempts: Attempts) -> bool
 
 
 async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list[Any]:
-    """Resolves a name, in a thread of its own if that may take long: it has no timeout."""
+    """Resolve a name, in a thread of its own if that may take long: it has no timeout."""
     look_up = functools.partial(
         socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
     )
@@ -159,7 +159,7 @@ async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list
 async def _connect(
     waits: Waits, connecting: socket.socket, where: Any, seconds: float | None
 ) -> None:
-    """Connects a socket to an address that has to accept it within so many seconds."""
+    """Connect a socket to an address that has to accept it within so many seconds."""
     code = connecting.connect_ex(where)
     if code in (errno.EINPROGRESS, errno.EINTR):
         if not await waits.ready(connecting, select.POLLOUT, seconds):
@@ -170,7 +170,7 @@ async def _connect(
 
 
 async def _encrypt(waits: Waits, connecting: ssl.SSLSocket, deadline: float | None) -> None:
-    """Makes the TLS handshake on a connected socket."""
+    """Make the TLS handshake on a connected socket."""
     while True:
         try:
             connecting.do_handshake()

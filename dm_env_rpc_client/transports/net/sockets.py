@@ -38,7 +38,7 @@ frozen peer is detected within 15 s, over each transport."""
 
 
 def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
-    """Returns the context for TLS; None for plaintext.
+    """Return the context for TLS; None for plaintext.
 
     Args:
       credentials: as for `connect`.
@@ -64,7 +64,7 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
 def server_tls_context(
     credentials: ssl.SSLContext | Tls | None, address: str
 ) -> ssl.SSLContext | None:
-    """Returns the context of a server; None for plaintext.
+    """Return the context of a server; None for plaintext.
 
     Args:
       credentials: as for `serve`, other than grpcio's.
@@ -87,7 +87,7 @@ def server_tls_context(
 
 
 def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> socket.socket:
-    """Makes an accepted socket non-blocking, and with TLS an encrypted one before its handshake.
+    """Make an accepted socket non-blocking, and with TLS an encrypted one before its handshake.
 
     Raises:
       OSError, ValueError: the client is gone.
@@ -100,7 +100,7 @@ def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> sock
 
 
 def set_options(connected: socket.socket) -> None:
-    """Makes a TCP socket send at once and notice when the other machine has gone."""
+    """Make a TCP socket send at once and notice when the other machine has gone."""
     if connected.family == socket.AF_UNIX:
         return
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -111,7 +111,7 @@ def set_options(connected: socket.socket) -> None:
 
 
 def poll_for(polled: Any, events: int) -> Callable[[float], bool]:
-    """Returns what waits up to so many seconds for the socket, and says whether it is ready."""
+    """Return what waits up to so many seconds for the socket, and says whether it is ready."""
     poll = select.poll()
     poll.register(polled, events)
 
@@ -130,7 +130,7 @@ class Waits(Protocol):
     """A way to wait."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
-        """Waits for a socket.
+        """Wait for a socket.
 
         Args:
           polled: the socket.
@@ -142,10 +142,10 @@ class Waits(Protocol):
         """
 
     async def pause(self, seconds: float) -> None:
-        """Waits so many seconds."""
+        """Wait so many seconds."""
 
     async def call(self, function: Callable[[], _T], seconds: float | None) -> _T:
-        """Calls a function that may block, in a thread of its own, which ends with the function.
+        """Call a function that may block, in a thread of its own, which ends with the function.
 
         Args:
           function: it.
@@ -223,7 +223,7 @@ IN_LOOP = InLoop()
 
 
 def run(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine that never suspends, such as one that was given `BLOCKING`."""
+    """Run a coroutine that never suspends, such as one that was given `BLOCKING`."""
     try:
         coroutine.send(None)
     except StopIteration as returned:

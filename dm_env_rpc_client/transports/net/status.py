@@ -56,18 +56,18 @@ _HTTP_CODES = {
 
 
 def http2_error(number: int) -> tuple[str, str]:
-    """Returns the name of an error code of HTTP/2, and the gRPC code that it stands for."""
+    """Return the name of an error code of HTTP/2, and the gRPC code that it stands for."""
     name = _HTTP2_NAMES[number] if number < len(_HTTP2_NAMES) else f"error {number}"
     return name, _HTTP2_CODES.get(name, "INTERNAL")
 
 
 def code_of_http_status(status: str) -> str:
-    """Returns the gRPC code for an HTTP status other than 200, such as "503"."""
+    """Return the gRPC code for an HTTP status other than 200, such as "503"."""
     return _HTTP_CODES.get(status, "UNKNOWN")
 
 
 def abrupt(what: str) -> str:
-    """Returns a text about a stream that ended without a gRPC status.
+    """Return a text about a stream that ended without a gRPC status.
 
     A gRPC server ends its streams with trailers, which hold the status. A proxy that has sent the
     headers of a response can only break it off.
@@ -79,7 +79,7 @@ def abrupt(what: str) -> str:
 
 
 def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClientError:
-    """Returns the error for a stream that ended with a gRPC status.
+    """Return the error for a stream that ended with a gRPC status.
 
     Args:
       address: how error messages name the server.
@@ -102,14 +102,14 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
 
 
 def silent(address: str) -> DmEnvRpcClientError:
-    """Returns the error for a server that does not answer a probe."""
+    """Return the error for a server that does not answer a probe."""
     return stream_error(address, "UNAVAILABLE", "the server did not answer a probe in time")
 
 
 def not_connected(
     address: str, timeout: float | None, code: str, details: str | None
 ) -> DmEnvRpcClientError:
-    """Returns the error for a server that no connection to was opened in time.
+    """Return the error for a server that no connection to was opened in time.
 
     Args:
       address: how error messages name the server.
@@ -139,7 +139,7 @@ def not_connected(
 
 
 def used_up(needed: int = 1) -> str:
-    """Returns what to do about a process that has no descriptors left; "" if it has some.
+    """Return what to do about a process that has no descriptors left; "" if it has some.
 
     Args:
       needed: how many there have to be.

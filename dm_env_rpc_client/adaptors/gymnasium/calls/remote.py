@@ -30,7 +30,7 @@ class RemoteCalls:
     _worlds: AnyWorlds
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of every environment.
+        """Call a method of every environment.
 
         Args:
           name: its name, or that of an attribute, which is read.
@@ -49,11 +49,11 @@ class RemoteCalls:
         return tuple(call_rows(self._worlds, name, range(self.num_envs), args, kwargs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Returns an attribute of every environment; a method is called. Raises as `call`."""
+        """Return an attribute of every environment; a method is called. Raises as `call`."""
         return self.call(name)
 
     def set_attr(self, name: str, given: Any) -> None:
-        """Sets an attribute of every environment.
+        """Set an attribute of every environment.
 
         Args:
           name: its name.
@@ -77,7 +77,7 @@ def call_rows(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> list[Any]:
-    """Returns what a method returned in some rows; see `RemoteCalls.call`.
+    """Return what a method returned in some rows; see `RemoteCalls.call`.
 
     Args:
       worlds: has the rows.
@@ -94,7 +94,7 @@ def call_rows(
 
 
 def set_rows(worlds: AnyWorlds, name: str, rows: Sequence[int], each: Sequence[Any]) -> None:
-    """Sets an attribute in some rows, to a value for each; see `RemoteCalls.set_attr`."""
+    """Set an attribute in some rows, to a value for each; see `RemoteCalls.set_attr`."""
     of = dict(zip(rows, each, strict=True))
     for properties, own, places in _parts(worlds, rows):
         _set(properties, name, places, [of[row] for row in own])
@@ -120,7 +120,7 @@ class RemoteNames:
         self._kinds: dict[str, str] = {}
 
     def get(self, name: str) -> Any:
-        """Returns a method, as a function, or the value of an attribute.
+        """Return a method, as a function, or the value of an attribute.
 
         Raises:
           AttributeError: the server does not allow the name, cannot be asked, or its environment
@@ -133,7 +133,7 @@ class RemoteNames:
         return self._call(name)
 
     def set(self, name: str, value: Any) -> bool:
-        """Sets an attribute; returns False if the server does not allow the name."""
+        """Set an attribute; return False if the server does not allow the name."""
         if name not in self._names(SET):
             return False
         _set(PropertiesExtension(self._connection()), name, None, [value])
@@ -174,7 +174,7 @@ def _call(
     kwargs: Mapping[str, Any],
     count: int,
 ) -> list[Any]:
-    """Returns what a method returned in some rows of one world, or in all if `rows` is None."""
+    """Return what a method returned in some rows of one world, or in all if `rows` is None."""
     key = f"{CALL}.{name}"
     given: dict[str, Any] = {} if rows is None else {"rows": rows}
     if args or kwargs:
@@ -194,7 +194,7 @@ def _call(
 def _set(
     properties: PropertiesExtension, name: str, rows: Sequence[int] | None, each: Sequence[Any]
 ) -> None:
-    """Sets an attribute in some rows of one world, or in all if `rows` is None."""
+    """Set an attribute in some rows of one world, or in all if `rows` is None."""
     given: dict[str, Any] = {"values": list(each)}
     if rows is not None:
         given["rows"] = rows
@@ -205,7 +205,7 @@ def _set(
 
 
 def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
-    """Returns the names that a server allows to be called, or to be set."""
+    """Return the names that a server allows to be called, or to be set."""
     try:
         return [key.removeprefix(f"{parent}.") for key in properties.specs(parent)]
     except PropertyNotFoundError:
@@ -215,7 +215,7 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 def _parts(
     worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
-    """Yields each world with rows: its properties, the rows, and their places; None for all."""
+    """Yield each world with rows: its properties, the rows, and their places; None for all."""
     worlds.check_idle(rows)
     wanted = set(rows)
     for environment, group in zip(worlds.pool.environments, worlds.groups, strict=True):
@@ -229,7 +229,7 @@ def _parts(
 def _refused(
     properties: PropertiesExtension, parent: str, name: str, error: PropertyNotFoundError
 ) -> AttributeError:
-    """Returns the error for a name that a server does not allow, or an environment lacks."""
+    """Return the error for a name that a server does not allow, or an environment lacks."""
     option = "callable_names" if parent == CALL else "settable_names"
     allowed = _allowed(properties, parent)
     if name in allowed:

@@ -25,16 +25,16 @@ class Callee(Protocol):
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        """Returns what a method returns in some rows, or all; an attribute as it is."""
+        """Return what a method returns in some rows, or all; an attribute as it is."""
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
-        """Sets an attribute in some rows, or in all, to a value for each."""
+        """Set an attribute in some rows, or in all, to a value for each."""
 
 
 def kinds_of(
     properties: Properties, environment: gymnasium.Env[Any, Any], names: Collection[str]
 ) -> None:
-    """Adds the properties that say what names of a single environment are.
+    """Add the properties that say what names of a single environment are.
 
     Args:
       properties: takes them.
@@ -153,7 +153,7 @@ class ServedCalls:
         settable_names: Collection[str],
         count: int,
     ) -> None:
-        """Adds the properties.
+        """Add the properties.
 
         Args:
           properties: takes them.

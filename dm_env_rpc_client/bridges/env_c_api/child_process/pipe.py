@@ -73,7 +73,7 @@ class ChildPipe:
         os.set_blocking(writer, False)
 
     def send(self, message: Any, timeout: float | None = None) -> None:
-        """Sends a JSON value that may contain arrays.
+        """Send a JSON value that may contain arrays.
 
         Raises:
           ProtocolError: the message exceeds the limits; nothing was sent.
@@ -102,7 +102,7 @@ class ChildPipe:
                     _wait(self._writer, select.POLLOUT, deadline)
 
     def receive(self, timeout: float | None = None) -> Any:
-        """Returns the next message; its arrays are writable and share no memory.
+        """Return the next message; its arrays are writable and share no memory.
 
         Raises:
           ProtocolError: it is invalid.
@@ -142,7 +142,7 @@ class ChildPipe:
             raise ProtocolError(f"an invalid message came through the pipe: {error}") from error
 
     def close(self) -> None:
-        """Closes both ends; call it once."""
+        """Close both ends; call it once."""
         os.close(self._reader)
         os.close(self._writer)
 
@@ -181,7 +181,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None), np.ndarray))
 
 
 def encode(value: Any) -> Any:
-    """Returns a result for a message: records as lists of their fields, mappings as pairs."""
+    """Return a result for a message: records as lists of their fields, mappings as pairs."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, (list, tuple)):
@@ -198,7 +198,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(type_: type[T], message: Any) -> T:
-    """Reverses `encode`; ProtocolError if the message is not of the type."""
+    """Reverse `encode`; ProtocolError if the message is not of the type."""
     try:
         decoded: T = _decoder(type_)(message)  # type: ignore[arg-type]  # types are hashable
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
@@ -207,7 +207,7 @@ def decode(type_: type[T], message: Any) -> T:
 
 
 def decode_answer(type_: type[T], answer: Any) -> T | DmEnvRpcClientError:
-    """Returns the result or the error in an answer; ProtocolError if it is invalid."""
+    """Return the result or the error in an answer; ProtocolError if it is invalid."""
     if isinstance(answer, dict) and answer.keys() == {"error"}:
         return decode_error(answer["error"])
     if isinstance(answer, dict) and answer.keys() == {"result"}:
@@ -216,7 +216,7 @@ def decode_answer(type_: type[T], answer: Any) -> T | DmEnvRpcClientError:
 
 
 def check_frame(frame: Frame, description: Description) -> None:
-    """Raises ProtocolError if a frame does not fit the description."""
+    """Raise ProtocolError if a frame does not fit the description."""
     expected = description.observations if frame.status is Status.RUNNING else None
     if expected is None or frame.observations is None:
         fits = expected is None and frame.observations is None
@@ -233,7 +233,7 @@ def check_frame(frame: Frame, description: Description) -> None:
 
 
 def encode_error(error: Exception) -> Any:
-    """Returns an error for a message."""
+    """Return an error for a message."""
     if isinstance(error, PropertyError):
         return ["PropertyError", [error.operation, error.key, error.code_name]]
     if isinstance(error, LibraryError):
@@ -245,7 +245,7 @@ def encode_error(error: Exception) -> Any:
 
 
 def decode_error(message: Any) -> DmEnvRpcClientError:
-    """Reverses `encode_error`; ProtocolError if the message is invalid."""
+    """Reverse `encode_error`; ProtocolError if the message is invalid."""
     try:
         name, arguments = message
         make, *types = _ERRORS[name]
@@ -268,7 +268,7 @@ _ERRORS: dict[str, tuple[Any, ...]] = {
 
 @functools.cache
 def _decoder(type_: Any) -> Callable[[Any], Any]:
-    """Returns what checks and converts the JSON values of a type."""
+    """Return what checks and converts the JSON values of a type."""
     origin, arguments = typing.get_origin(type_), typing.get_args(type_)
     if type(None) in arguments:
         given = _decoder(arguments[0])

@@ -44,7 +44,7 @@ ORPHAN_SECONDS = 5.0
 
 
 def main(parent: children.Parent, reader: int, writer: int) -> None:
-    """Answers calls until the parent closes its ends of the pipes.
+    """Answer calls until the parent closes its ends of the pipes.
 
     Args:
       parent: the parent process. When it ends, this one does, even if the library does not
@@ -61,12 +61,12 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
 
 
 def encode_opening(opening: Opening) -> Any:
-    """Returns the first message, whose answer is the description."""
+    """Return the first message, whose answer is the description."""
     return np.frombuffer(pickle.dumps(opening), np.uint8)
 
 
 def answer_calls(pipe: ChildPipe) -> None:
-    """Answers calls until the pipe ends; then releases the environment."""
+    """Answer calls until the pipe ends; then release the environment."""
     runner: LocalRunner | None = None
     try:
         while True:
@@ -156,27 +156,27 @@ class ProcessRunner:
             raise
 
     def start(self, episode: int, seed: int) -> Frame:
-        """Starts an episode."""
+        """Start an episode."""
         return self._call(Frame, "start", episode, seed)
 
     def advance(self, actions: Actions, steps: int) -> Frame:
-        """Sets actions and advances."""
+        """Set actions and advance."""
         return self._call(Frame, "advance", actions, steps)
 
     def read_property(self, key: str) -> str:
-        """Reads a property."""
+        """Read a property."""
         return self._call(str, "read_property", key)
 
     def write_property(self, key: str, value: str) -> None:
-        """Writes a property."""
+        """Write a property."""
         self._call(type(None), "write_property", key, value)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """Lists the properties directly below one."""
+        """List the properties directly below one."""
         return self._call(dict[str, PropertyAttributes], "list_property", key)
 
     def close(self) -> None:
-        """Releases the environment and ends the child; a second call does nothing."""
+        """Release the environment and end the child; a second call does nothing."""
         if self._end.alive and self._broken is None:
             try:
                 self._pipe.send(["close"], CLOSE_SECONDS)
@@ -193,7 +193,7 @@ class ProcessRunner:
         return self._hear(type_, name, self._timeout, [name, *arguments])
 
     def _hear(self, type_: type[T], name: str, timeout: float | None, message: Any = None) -> T:
-        """Returns what the child says next, after it was sent a message if there is one."""
+        """Return what the child says next, after it was sent a message if there is one."""
         try:
             if message is not None:
                 self._pipe.send(message, timeout)
@@ -257,6 +257,6 @@ def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:
 
 
 def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:
-    """Closes the pipes, upon which the child exits; kills it if it does not."""
+    """Close the pipes, upon which the child exits; kill it if it does not."""
     pipe.close()
     children.end(process, CLOSE_SECONDS)

@@ -24,7 +24,7 @@ async def opened_connection(
     allocate: Allocate,
     first: bytes | None = None,
 ) -> ClientConnection:
-    """Opens a connection.
+    """Open a connection.
 
     Args:
       waits: how to wait.
@@ -75,7 +75,7 @@ def open_connection(
 async def _until_accepted(
     waits: Waits, connection: ClientConnection, deadline: float | None, first: bytes | None
 ) -> None:
-    """Returns when the server has shown itself; otherwise closes the socket.
+    """Return when the server has shown itself; otherwise closes the socket.
 
     Args:
       waits: how to wait.
@@ -102,7 +102,7 @@ async def _until_accepted(
 async def _receive_some(
     waits: Waits, connection: ClientConnection, deadline: float | None, has_more: bool
 ) -> bool:
-    """Waits for the socket, unless TLS has more; returns what `receive_ready` returns."""
+    """Wait for the socket, unless TLS has more; return what `receive_ready` returns."""
     seconds = LOOK_SECONDS
     if deadline is not None:
         seconds = min(seconds, deadline - time.monotonic())

@@ -115,7 +115,7 @@ class ClientConnection:
         self._users = {self._first}
 
     def open_call(self) -> ClientStream | None:
-        """Opens another stream; None if the server allows no more, or the connection is over."""
+        """Open another stream; None if the server allows no more, or the connection is over."""
         opened: list[ClientStream] = []
 
         def open_one() -> None:
@@ -146,11 +146,11 @@ class ClientConnection:
         return len(self._users)
 
     def fileno(self) -> int:
-        """Returns the descriptor of the socket; -1 if it was closed on this side."""
+        """Return the descriptor of the socket; -1 if it was closed on this side."""
         return -1 if self.is_closed else int(self._socket.fileno())
 
     def cork(self) -> None:
-        """Begins to hold back what one thread writes on several streams, until `uncork`.
+        """Begin to hold back what one thread writes on several streams, until `uncork`.
 
         The first few messages are sent before that, then four times as many, so that the server
         answers them meanwhile.
@@ -162,12 +162,12 @@ class ClientConnection:
         self.is_corked = True
 
     def uncork(self) -> None:
-        """Sends what is held back. A thread that waits for an answer does the same."""
+        """Send what is held back. A thread that waits for an answer does the same."""
         self.is_corked = False
         self._change()
 
     def send(self, call: ClientStream, *messages: bytes) -> bool:
-        """Sends messages on a stream, as far as possible without waiting; see `Stream.write`."""
+        """Send messages on a stream, as far as possible without waiting; see `Stream.write`."""
         with self.lock:
             self._make(call.send, *messages)
         sending = self.sending  # `has_unsent`, without the call.
@@ -178,16 +178,16 @@ class ClientConnection:
         return not self.is_corked and bool(self.sending.outbound or self.sending.blocked)
 
     def end(self, call: ClientStream) -> None:
-        """Ends this side's half of a stream."""
+        """End this side's half of a stream."""
         self._change(call.end)
 
     def _change(self, change: Callable[[], object] = lambda: None) -> None:
-        """Makes a change with the lock; see `_make`."""
+        """Make a change with the lock; see `_make`."""
         with self.lock:
             self._make(change)
 
     def _give_up(self) -> None:
-        """Ends all streams, after an interrupt; called with the lock."""
+        """End all streams, after an interrupt; called with the lock."""
         self.sending.outbound.clear()
         self._framing.fail(
             ConnectionLostError(
@@ -198,7 +198,7 @@ class ClientConnection:
         self._is_torn = False
 
     def take_arrived(self) -> bool:
-        """Receives once, without waiting, unless another thread receives.
+        """Receive once, without waiting, unless another thread receives.
 
         Returns:
           Whether something was received, so that there may be more.
@@ -220,7 +220,7 @@ class ClientConnection:
                 self._dispose_unless_receiving()
 
     def receive_ready(self) -> bool:
-        """Receives from a socket that is readable, a part of a large message, without waiting.
+        """Receive from a socket that is readable, a part of a large message, without waiting.
 
         Returns:
           Whether TLS has more, which the descriptor does not show.
@@ -247,7 +247,7 @@ class ClientConnection:
                 break
 
     def events(self) -> int:
-        """Returns what to wait for: `select.POLLIN`, `select.POLLOUT` or both."""
+        """Return what to wait for: `select.POLLIN`, `select.POLLOUT` or both."""
         if self._read_waits_to_write:
             return select.POLLOUT
         if self.sending.outbound and not self._write_waits_to_read:
@@ -255,14 +255,14 @@ class ClientConnection:
         return select.POLLIN
 
     def take_all_arrived(self) -> None:
-        """Receives all that has arrived, without waiting, unless another thread receives."""
+        """Receive all that has arrived, without waiting, unless another thread receives."""
         # A peer may go on sending for ever.
         for _ in range(len(self._users)):
             if self.is_closed or not self.take_arrived():
                 break
 
     def take_unread(self) -> list[int]:
-        """Receives what has arrived; returns the numbers of the streams that can be read."""
+        """Receive what has arrived; return the numbers of the streams that can be read."""
         self.take_all_arrived()
         if self.is_closed:
             return [call.number for call in list(self._users)]
@@ -286,21 +286,21 @@ class ClientConnection:
             return bool((self._is_tls and self._socket.pending()) or self._look(0))
 
     def wait_to_send(self, timeout: float) -> None:
-        """Waits up to `timeout` seconds until the socket takes more, and sends that."""
+        """Wait up to `timeout` seconds until the socket takes more, and send that."""
         if not self.sending.outbound:
             time.sleep(timeout)  # The window is closed; the reading thread notices when it opens.
         elif poll_for(self._socket, select.POLLOUT)(timeout):
             self._change()
 
     def abandon(self) -> None:
-        """Closes a forked child's copy of the socket."""
+        """Close a forked child's copy of the socket."""
         self.lock = make_lock()
         self._receiving = make_lock()
         self.is_closed = True
         self._socket.close()  # Not shut down: that would end the connection of the parent.
 
     def release(self, call: ClientStream) -> bool:
-        """Ends one stream; returns whether others are open, so that the connection goes on.
+        """End one stream; return whether others are open, so that the connection goes on.
 
         After the last one no other is opened: the caller ends the connection.
         """
@@ -315,7 +315,7 @@ class ClientConnection:
         return bool(self._users - {call})
 
     def shut_down(self) -> None:
-        """Ends the connection; may be called again after an interrupt."""
+        """End the connection; may be called again after an interrupt."""
         if not self.is_closed:
             # Only if no other thread is in the middle of sending.
             locks.run(self.lock, lambda: self._make(self._half.shut_down))
@@ -330,13 +330,13 @@ class ClientConnection:
         self._dispose_unless_receiving()
 
     def _dispose_unless_receiving(self) -> None:
-        """Closes the socket, unless a thread receives: that one calls this when it is done."""
+        """Close the socket, unless a thread receives: that one calls this when it is done."""
         locks.run(
             self._receiving, lambda: locks.run(self.lock, self._socket.close, _DISPOSE_SECONDS)
         )
 
     def greet(self, message: bytes | None) -> None:
-        """Sends the client's greeting, and a message on the first stream unless it is None."""
+        """Send the client's greeting, and a message on the first stream unless it is None."""
         first = self._first
         assert first is not None
         self._change(*(() if message is None else (functools.partial(first.send, message),)))
@@ -350,11 +350,11 @@ class ClientConnection:
         return False
 
     def drop(self) -> None:
-        """Closes the socket of a connection that was not accepted."""
+        """Close the socket of a connection that was not accepted."""
         self._socket.close()
 
     def _make(self, change: Callable[..., _T], *arguments: Any) -> _T:
-        """Makes a change and sends what the socket takes, as a whole or not at all; with the lock.
+        """Make a change and send what the socket takes, as a whole or not at all; with the lock.
 
         Several streams depend on what is sent and received here. If an exception such as
         KeyboardInterrupt ends a thread in the middle, bytes may be sent again, or parsed again, and
@@ -412,7 +412,7 @@ class ClientConnection:
         writing: threading.Lock,
         is_due: bool,
     ) -> Buffer | None:
-        """Sends a message on a plain socket and receives the next one; see `Stream.exchange`.
+        """Send a message on a plain socket and receive the next one; see `Stream.exchange`.
 
         This is how most steps travel: the message is sent by one system call and the answer is
         received by another, without a queue in between. Whatever is not as usual is left where
@@ -489,7 +489,7 @@ class ClientConnection:
                 time.sleep(_YIELD_SECONDS)
 
     def advance(self, call: ClientStream, deadline: float | None) -> bool:
-        """Waits until the socket is ready, and then sends and receives what there is.
+        """Wait until the socket is ready, and then send and receive what there is.
 
         Args:
           call: whose messages are waited for.
@@ -549,7 +549,7 @@ class ClientConnection:
                 time.sleep(_YIELD_SECONDS)
 
     def _poll_and_receive(self, call: ClientStream, wait: float, deadline: float | None) -> bool:
-        """Waits so many seconds for the socket, and sends and receives; returns as `advance`."""
+        """Wait so many seconds for the socket, and send and receive; return as `advance`."""
         with self.lock:
             is_ready = self._is_tls and self._socket.pending()
         if not is_ready:
@@ -566,7 +566,7 @@ class ClientConnection:
         return bool(call.messages) or deadline is None or time.monotonic() < deadline
 
     def _receive(self) -> bool:
-        """Receives once, without waiting, and parses it; False if there was nothing."""
+        """Receive once, without waiting, and parse it; False if there was nothing."""
         look = self._receive_tls if self._is_tls else self._receiver.receive
         has_received = look(self._at_once)
         if has_received:
@@ -574,7 +574,7 @@ class ClientConnection:
         return has_received
 
     def _parse(self) -> None:
-        """Parses what was received from a plain socket."""
+        """Parse what was received from a plain socket."""
         with self.lock:
             self._make(self._take_received)
 
@@ -586,7 +586,7 @@ class ClientConnection:
             self._framing.received(count if isinstance(count, int) else count[0])
 
     def _receive_tls(self, _: int) -> bool:
-        """Receives and parses once, with TLS, which never waits; False if there was nothing."""
+        """Receive and parse once, with TLS, which never waits; False if there was nothing."""
         with self.lock:
             return self._make(self._take_decrypted)
 
@@ -607,7 +607,7 @@ class ClientConnection:
         return True
 
     def judge(self) -> None:
-        """Looks at the silence of the server, after a wait of `LOOK_SECONDS` without an answer.
+        """Look at the silence of the server, after a wait of `LOOK_SECONDS` without an answer.
 
         Raises:
           ConnectionLostError: the server has not answered a probe.

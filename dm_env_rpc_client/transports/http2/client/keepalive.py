@@ -38,7 +38,7 @@ class Keepalive:
         self._is_awaited = False
 
     def judge(self) -> Verdict:
-        """Says what to do now that a wait of up to `LOOK_SECONDS` has brought nothing.
+        """Say what to do now that a wait of up to `LOOK_SECONDS` has brought nothing.
 
         A shell that is told to PROBE has sent a probe by the next call.
         """

@@ -33,7 +33,7 @@ class Receiver:
         self.buffers: list[memoryview] | None = None
 
     def receive(self, flags: int) -> bool:
-        """Receives once, unless there are bytes that are not parsed; False if there was nothing."""
+        """Receive once, unless there are bytes that are not parsed; False if there was nothing."""
         counts = self.counts
         if counts:
             return True

@@ -100,7 +100,7 @@ class ClientStream:
         self.end = self._sending.end
 
     def cancel(self) -> None:
-        """Queues the end of the stream."""
+        """Queue the end of the stream."""
         if self.failure is None:
             framing = self._half.framing
             framing.sending.outbound.append(frames.rst_stream(self.number, frames.CANCEL))
@@ -141,7 +141,7 @@ class ClientHalf(Role):
         self._going_away = ""
 
     def open(self, headers: Sequence[SentHeader]) -> ClientStream:
-        """Opens a stream with the headers of a request, pseudo-headers first."""
+        """Open a stream with the headers of a request, pseudo-headers first."""
         number = self._next_stream
         self._next_stream += 2
         # An encoder of its own for each: blocks that refer to no earlier one need no order.
@@ -161,7 +161,7 @@ class ClientHalf(Role):
         return not self._going_away and open_streams < self.framing.sending.max_streams
 
     def shut_down(self) -> None:
-        """Queues the end of all streams and of the connection."""
+        """Queue the end of all streams and of the connection."""
         for stream in self._streams.values():
             stream.cancel()
         self.framing.sending.outbound.append(frames.goaway(0, frames.NO_ERROR))
@@ -169,7 +169,7 @@ class ClientHalf(Role):
     # The role: what the server sends.
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Takes response headers, interim ones, or trailers."""
+        """Take response headers, interim ones, or trailers."""
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent HEADERS on stream {stream}")
@@ -197,7 +197,7 @@ class ClientHalf(Role):
             self._end(call, fields)
 
     def end_content(self, stream: int) -> None:
-        """Raises the violation: a gRPC server ends a stream with trailers."""
+        """Raise the violation: a gRPC server ends a stream with trailers."""
         raise ViolationError(abrupt("ended the stream without trailers"))
 
     def check_stream(self, stream: int, kind: str) -> None:
@@ -226,7 +226,7 @@ class ClientHalf(Role):
             call.fail(self.violated(ViolationError(error.what)))
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """Fails the streams after `last_stream`; the server finishes the others (section 6.8)."""
+        """Fail the streams after `last_stream`; the server finishes the others (section 6.8)."""
         name, status = http2_error(code)
         self._going_away = f"; it said GOAWAY with {name}" + (f" ({text})" if text else "")
         for number, call in self._streams.items():
@@ -236,7 +236,7 @@ class ClientHalf(Role):
                 call.fail(stream_error(self.address, status, self._going_away.strip("; ")))
 
     def begin(self, first: bytes) -> None:
-        """Raises the error for what is not an HTTP/2 server."""
+        """Raise the error for what is not an HTTP/2 server."""
         raise self._not_http2(first)
 
     def break_stream(self, violation: ViolationError) -> None:
@@ -266,7 +266,7 @@ class ClientHalf(Role):
     def _response_error(
         self, status: str, fields: dict[str, str], ends_stream: bool
     ) -> DmEnvRpcClientError | None:
-        """Returns why a response is not the beginning of a gRPC stream, if it is not."""
+        """Return why a response is not the beginning of a gRPC stream, if it is not."""
         content_type = fields.get("content-type", "")
         if status != "200":
             text = f"HTTP status {status or 'missing'}"

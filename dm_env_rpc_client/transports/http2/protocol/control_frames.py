@@ -63,7 +63,7 @@ class HeaderBlock:
         self._continuations = 0
 
     def begin(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Takes a HEADERS frame.
+        """Take a HEADERS frame.
 
         Args:
           flags: of the frame.
@@ -87,7 +87,7 @@ class HeaderBlock:
         self.is_open = not flags & frames.END_HEADERS
 
     def add(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Takes a CONTINUATION frame; the arguments are those of `begin`."""
+        """Take a CONTINUATION frame; the arguments are those of `begin`."""
         if not self.is_open or stream != self.stream:
             raise ViolationError("sent CONTINUATION outside a header block")
         self._block += payload
@@ -101,7 +101,7 @@ class HeaderBlock:
         self.is_open = not flags & frames.END_HEADERS
 
     def decode(self) -> list[Header]:
-        """Returns the headers of the block that is complete, in order.
+        """Return the headers of the block that is complete, in order.
 
         Every block must be decoded, also one for a stream that is closed: the decoder's table
         depends on it (section 4.3).

@@ -62,17 +62,17 @@ GOAWAY_HEAD = struct.Struct(">II")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Returns a whole frame."""
+    """Return a whole frame."""
     return frame_header(len(payload), kind, flags, stream) + payload
 
 
 def frame_header(size: int, kind: int, flags: int, stream: int) -> bytes:
-    """Returns the nine bytes before a payload of so many."""
+    """Return the nine bytes before a payload of so many."""
     return FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream)
 
 
 def header_frames(block: bytes, stream: int, flags: int = 0) -> bytes:
-    """Returns header frames as small as every peer accepts them (section 6.2).
+    """Return header frames as small as every peer accepts them (section 6.2).
 
     Args:
       block: the encoded headers.
@@ -94,22 +94,22 @@ def header_frames(block: bytes, stream: int, flags: int = 0) -> bytes:
 
 
 def settings_frame(settings: Mapping[int, int]) -> bytes:
-    """Returns a SETTINGS frame (section 6.5)."""
+    """Return a SETTINGS frame (section 6.5)."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*item) for item in settings.items()))
 
 
 def window_update(stream: int, increment: int) -> bytes:
-    """Returns a WINDOW_UPDATE frame (section 6.9)."""
+    """Return a WINDOW_UPDATE frame (section 6.9)."""
     return frame(WINDOW_UPDATE, 0, stream, NUMBER.pack(increment))
 
 
 def rst_stream(stream: int, code: int) -> bytes:
-    """Returns a RST_STREAM frame (section 6.4)."""
+    """Return a RST_STREAM frame (section 6.4)."""
     return frame(RST_STREAM, 0, stream, NUMBER.pack(code))
 
 
 def goaway(last_stream: int, code: int) -> bytes:
-    """Returns a GOAWAY frame (section 6.8)."""
+    """Return a GOAWAY frame (section 6.8)."""
     return frame(GOAWAY, 0, 0, GOAWAY_HEAD.pack(last_stream, code))
 
 
@@ -159,13 +159,13 @@ class Role(Protocol):
     """The last stream of the peer that was opened, for a GOAWAY; 0 if the peer opens none."""
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Takes a complete header block."""
+        """Take a complete header block."""
 
     def end_content(self, stream: int) -> None:
         """The peer ended its half of a stream with a DATA frame."""
 
     def check_stream(self, stream: int, kind: str) -> None:
-        """Checks a frame on a stream that receives nothing; ViolationError if it must not come."""
+        """Check a frame on a stream that receives nothing; ViolationError if it must not come."""
 
     def end_stream(self, stream: int, code: int) -> None:
         """The peer reset a stream with an HTTP/2 error code."""
@@ -177,23 +177,23 @@ class Role(Protocol):
         """The peer sent GOAWAY."""
 
     def begin(self, first: bytes) -> None:
-        """Checks the first bytes from a peer that has not sent SETTINGS first; raises."""
+        """Check the first bytes from a peer that has not sent SETTINGS first; raise."""
 
     def break_stream(self, violation: ViolationError) -> None:
         """The peer broke the rules on one stream, which has been reset; raises nothing."""
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
-        """Returns the error for a violation that ends the connection."""
+        """Return the error for a violation that ends the connection."""
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
-        """Returns the error for a peer that closed the connection."""
+        """Return the error for a peer that closed the connection."""
 
     def fail(self, error: DmEnvRpcClientError) -> None:
         """The connection is over: fails every stream that is not over yet."""
 
 
 def spoken(first: bytes) -> str:
-    """Returns what a peer speaks that does not speak HTTP/2, without a quotation.
+    """Return what a peer speaks that does not speak HTTP/2, without a quotation.
 
     A request of HTTP/1 has its secrets at the beginning.
 

@@ -88,7 +88,7 @@ class ReceiveBuffer:
         self.start = self.end = 0
 
     def compact(self, room: int) -> None:
-        """Makes room for `room` bytes from `start` on, and for at least one from `end` on."""
+        """Make room for `room` bytes from `start` on, and for at least one from `end` on."""
         if self.start == self.end:
             self.start = self.end = 0
         elif len(self.memory) - self.start < room or self.end == len(self.memory):
@@ -166,28 +166,28 @@ class Framing:
         self._head_count = -1
 
     def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
-        """Opens a stream for sending, and for receiving if there is an assembler."""
+        """Open a stream for sending, and for receiving if there is an assembler."""
         if assembler is not None:
             self.receiving[stream] = assembler
         return self.sending.open(stream)
 
     def drop(self, stream: int) -> None:
-        """Forgets a stream: nothing is sent on it any more, its content is discarded."""
+        """Forget a stream: nothing is sent on it any more, its content is discarded."""
         self.sending.drop(stream)
         self.drop_content(stream)
 
     def drop_content(self, stream: int) -> None:
-        """Discards what is still received on a stream; it may still be sent on."""
+        """Discard what is still received on a stream; it may still be sent on."""
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None
 
     def replenish(self, frames: int) -> None:
-        """Counts fewer frames without content, as time passes."""
+        """Count fewer frames without content, as time passes."""
         self._frames_without_content = max(0, self._frames_without_content - frames)
 
     def probe(self) -> None:
-        """Queues a frame that the peer acknowledges at once if it is alive.
+        """Queue a frame that the peer acknowledges at once if it is alive.
 
         Empty SETTINGS, which change nothing: gRPC servers end a connection with
         ENHANCE_YOUR_CALM after the third PING while they send no data, and do not count these.
@@ -195,7 +195,7 @@ class Framing:
         self.sending.outbound.append(frames.settings_frame({}))
 
     def buffers(self) -> list[memoryview]:
-        """Returns where the next bytes belong, to be filled in this order."""
+        """Return where the next bytes belong, to be filled in this order."""
         buffer = self._buffer
         rest = buffer.memory[buffer.end :]
         self._direct = 0
@@ -209,7 +209,7 @@ class Framing:
         return [rest]
 
     def received(self, count: int) -> None:
-        """Parses `count` bytes put into `buffers`; 0 is the end of the connection."""
+        """Parse `count` bytes put into `buffers`; 0 is the end of the connection."""
         self.is_between_frames = False
         if self.failure is not None:
             return
@@ -237,7 +237,7 @@ class Framing:
             self.go_on()
 
     def whole(self, count: int, stream: int, assembler: MessageAssembler) -> memoryview | None:
-        """Takes what was received if it is one message in a frame of its own, as most are.
+        """Take what was received if it is one message in a frame of its own, as most are.
 
         Args:
           count: how many bytes were put into `memory`, while `is_between_frames`.
@@ -268,7 +268,7 @@ class Framing:
         return memory[_HEAD_BYTES:count]
 
     def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Remembers what stands before a message that is a frame of its own; whether it is one."""
+        """Remember what stands before a message that is a frame of its own; whether it is one."""
         memory, size = self._buffer.memory, count - _HEAD_BYTES
         if size < 0 or not assembler.fits(size):
             return False
@@ -280,7 +280,7 @@ class Framing:
         return True
 
     def go_on(self) -> None:
-        """Parses what has been received."""
+        """Parse what has been received."""
         self.is_behind = False
         self.control.left_at_once = self._frames_at_once
         while self.failure is None:
@@ -291,7 +291,7 @@ class Framing:
                 self._end_by(error)
 
     def _end_by(self, error: ViolationError | DmEnvRpcClientError) -> None:
-        """Ends the stream or the connection that an error is about."""
+        """End the stream or the connection that an error is about."""
         if not isinstance(error, ViolationError):
             self.fail(error)
         elif error.stream:
@@ -304,7 +304,7 @@ class Framing:
             self.sending.outbound.append(frames.goaway(self._role.last_stream, error.code))
 
     def fail(self, error: DmEnvRpcClientError) -> None:
-        """Ends the connection: nothing more is received."""
+        """End the connection: nothing more is received."""
         self.failure = error
         self.is_between_frames = False
         self._role.fail(error)
@@ -379,7 +379,7 @@ class Framing:
             buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:
-        """Takes what comes before the first frame (section 3.4); False if there must be more."""
+        """Take what comes before the first frame (section 3.4); False if there must be more."""
         buffer = self._buffer
         first = bytes(buffer.memory[buffer.start : buffer.end])
         size = len(self._preface)
@@ -392,7 +392,7 @@ class Framing:
         return True
 
     def _begin_frame(self, size: int, kind: int, flags: int, stream: int) -> bool:
-        """Takes a frame, or its beginning; False if more has to be received for that."""
+        """Take a frame, or its beginning; False if more has to be received for that."""
         buffer = self._buffer
         start, end = buffer.start, buffer.end
         if not self.control.is_ready and kind != frames.SETTINGS:
@@ -422,7 +422,7 @@ class Framing:
         return True
 
     def _begin_content(self, size: int, flags: int, stream: int) -> bool:
-        """Begins a DATA frame (section 6.1)."""
+        """Begin a DATA frame (section 6.1)."""
         buffer = self._buffer
         body = buffer.start + 9
         padding = 0
@@ -453,7 +453,7 @@ class Framing:
         return True
 
     def _continue_content(self) -> bool:
-        """Goes on with a DATA frame, or with a frame that is skipped."""
+        """Go on with a DATA frame, or with a frame that is skipped."""
         buffer = self._buffer
         start = buffer.start
         if self._content_left:
@@ -480,7 +480,7 @@ class Framing:
         return True
 
     def _open_windows(self, stream: int, assembler: MessageAssembler | None) -> None:
-        """Opens the windows for content again in time (section 5.2)."""
+        """Open the windows for content again in time (section 5.2)."""
         if self._unacknowledged << 1 >= self._window:
             if self._unacknowledged > self._window:
                 raise ViolationError("sent more than the connection's window", FLOW_CONTROL_ERROR)
@@ -495,7 +495,7 @@ class Framing:
                 self.acknowledge(stream, assembler)
 
     def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
-        """Opens the window of a stream again, if at least half of it was used."""
+        """Open the window of a stream again, if at least half of it was used."""
         if assembler.unacknowledged << 1 >= assembler.window:
             self.sending.outbound.append(frames.window_update(stream, assembler.unacknowledged))
             assembler.unacknowledged = 0

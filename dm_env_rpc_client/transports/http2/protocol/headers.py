@@ -57,7 +57,7 @@ _FORBIDDEN = {
 
 
 def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[SentHeader]:
-    """Returns the headers of the one request that a connection makes.
+    """Return the headers of the one request that a connection makes.
 
     Metadata may be secret: it is marked as never to be indexed (RFC 7541, section 7.1.3).
 
@@ -93,7 +93,7 @@ class Request(NamedTuple):
 
     @classmethod
     def of(cls, headers: list[Header], stream: int) -> Request:
-        """Checks headers (section 8); ViolationError if they are malformed."""
+        """Check headers (section 8); ViolationError if they are malformed."""
         pseudo: dict[bytes, bytes] = {}
         regular: list[Header] = []
         for number, (name, value) in enumerate(headers, 1):
@@ -151,7 +151,7 @@ def _metadata(headers: list[Header]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
-    """Checks a header or trailer (section 8.2). No error quotes one, which may be secret.
+    """Check a header or trailer (section 8.2). No error quotes one, which may be secret.
 
     Args:
       number: its place in the list of headers, from 1 on.
@@ -171,7 +171,7 @@ def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
 
 
 def encode(headers: list[tuple[str, str]]) -> bytes:
-    """Returns a header block that uses no table but the static one, so it depends on no other."""
+    """Return a header block that uses no table but the static one, so it depends on no other."""
     return hpack.Encoder().encode([(name, value, True) for name, value in headers])
 
 
@@ -181,7 +181,7 @@ NO_TABLE = b"\x20"
 
 
 def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
-    """Returns the block of the trailers that end a call, as `encode`.
+    """Return the block of the trailers that end a call, as `encode`.
 
     Args:
       code: the name of the gRPC status.
@@ -197,7 +197,7 @@ def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
 
 
 def _quoted(details: str) -> str:
-    """Returns a text as gRPC sends it, percent-encoded and of limited size."""
+    """Return a text as gRPC sends it, percent-encoded and of limited size."""
     quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
     if len(quoted) > _MAX_DETAILS:
         # Not in the middle of a code, nor of a character.
@@ -238,7 +238,7 @@ class HeaderDecoder:
         self._max_table_bytes = TABLE_BYTES
 
     def decode(self, block: bytes) -> list[Header]:
-        """Returns the headers of a block, in order.
+        """Return the headers of a block, in order.
 
         Raises:
           ViolationError: the block is malformed, or its list of headers is too large. The table
@@ -312,7 +312,7 @@ def _broken(what: str) -> ViolationError:
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Returns an integer (section 5.1) and where it ends; IndexError if it does not."""
+    """Return an integer (section 5.1) and where it ends; IndexError if it does not."""
     number = block[at] & mask
     at += 1
     if number < mask:
@@ -327,7 +327,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    """Returns a string (section 5.2) and where it ends; IndexError if it does not."""
+    """Return a string (section 5.2) and where it ends; IndexError if it does not."""
     is_coded = block[at] & 0x80
     size, at = _integer(block, at, 0x7F)
     end = at + size

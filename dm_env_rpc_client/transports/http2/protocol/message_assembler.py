@@ -18,7 +18,7 @@ class Inbox(Protocol):
     """Takes the messages of a stream."""
 
     def append(self, message: bytearray | memoryview, /) -> None:
-        """Takes a message."""
+        """Take a message."""
 
 
 class MessageAssembler:
@@ -79,7 +79,7 @@ class MessageAssembler:
         return size <= self._max_message_bytes
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
-        """Takes the content of a frame if it is exactly one message, as most frames are.
+        """Take the content of a frame if it is exactly one message, as most frames are.
 
         Args:
           memory: holds the content.
@@ -102,7 +102,7 @@ class MessageAssembler:
         return True
 
     def take(self, memory: memoryview, start: int, stop: int) -> None:
-        """Takes content in `memory`, from `start` to `stop`.
+        """Take content in `memory`, from `start` to `stop`.
 
         Raises:
           RefusedMessageError: a message is compressed, or too large.
@@ -134,7 +134,7 @@ class MessageAssembler:
                 self._filled = 0
 
     def direct(self, most: int) -> memoryview | None:
-        """Returns where the next bytes of content can be received without a copy.
+        """Return where the next bytes of content can be received without a copy.
 
         Args:
           most: how many bytes of content come next.
@@ -148,7 +148,7 @@ class MessageAssembler:
         return self.partial[self._filled : self._filled + most]
 
     def filled(self, count: int) -> None:
-        """Reports `count` bytes of content that were put where `direct` said."""
+        """Report `count` bytes of content that were put where `direct` said."""
         message = self.partial
         assert message is not None
         self._filled += count

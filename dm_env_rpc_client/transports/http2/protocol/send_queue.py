@@ -53,18 +53,18 @@ class SendQueue:
         return bool(self.outbound or self.blocked)
 
     def open(self, stream: int) -> SendingStream:
-        """Begins to send on a stream."""
+        """Begin to send on a stream."""
         opened = self._streams[stream] = SendingStream(self, stream)
         return opened
 
     def drop(self, stream: int) -> None:
-        """Forgets a stream and the content that it still has to send."""
+        """Forget a stream and the content that it still has to send."""
         dropped = self._streams.pop(stream, None)
         if dropped is not None:
             dropped.drop()
 
     def sent(self, count: int) -> None:
-        """Removes the first `count` bytes of `outbound`, which have been sent."""
+        """Remove the first `count` bytes of `outbound`, which have been sent."""
         outbound = self.outbound
         while count:
             first = outbound[0]
@@ -106,7 +106,7 @@ class SendQueue:
             own.advance()
 
     def set_initial_window(self, size: int) -> None:
-        """Changes the window of all streams, which may become negative (section 6.9.2)."""
+        """Change the window of all streams, which may become negative (section 6.9.2)."""
         change = size - self.initial_window
         self.initial_window = size
         for stream in self._streams.values():
@@ -115,7 +115,7 @@ class SendQueue:
                 raise ViolationError(f"set an initial window of {size}", frames.FLOW_CONTROL_ERROR)
 
     def frame_content(self) -> None:
-        """Puts into frames what the windows and the largest frame allow, stream by stream."""
+        """Put into frames what the windows and the largest frame allow, stream by stream."""
         # One frame for each stream in turn, so that a large message delays no other stream.
         while True:
             has_advanced = False
@@ -157,7 +157,7 @@ class SendingStream:
         self._head_size = -1
 
     def send(self, *messages: bytes) -> None:
-        """Queues messages."""
+        """Queue messages."""
         outbound = self._queue.outbound
         for message in messages:
             size = len(message)
@@ -175,7 +175,7 @@ class SendingStream:
                 self.advance()
 
     def head(self, size: int) -> bytes | None:
-        """Returns what is sent before a message that is a frame of its own, and takes its window.
+        """Return what is sent before a message that is a frame of its own, and take its window.
 
         Args:
           size: of the message.
@@ -197,7 +197,7 @@ class SendingStream:
         return self._head
 
     def end(self, last: Callable[[], bytes] | None = None) -> None:
-        """Queues the end of this end's half of the stream: no more messages come.
+        """Queue the end of this end's half of the stream: no more messages come.
 
         Args:
           last: makes the frames that end it, when everything else is in frames (header blocks
@@ -209,7 +209,7 @@ class SendingStream:
             self.advance()
 
     def drop(self) -> None:
-        """Discards the content that is not in frames yet, and all that is still to come."""
+        """Discard the content that is not in frames yet, and all that is still to come."""
         self._has_ended = True
         self._unframed.clear()
         self._queue.blocked.pop(self._number, None)
@@ -217,14 +217,14 @@ class SendingStream:
         self.window = -MAX_WINDOW
 
     def advance(self) -> None:
-        """Puts into frames what the windows and the largest frame allow."""
+        """Put into frames what the windows and the largest frame allow."""
         self._queue.blocked[self._number] = self
         # The other streams wait for their own windows, or for the same one.
         while self.frame_some():
             pass
 
     def frame_some(self) -> bool:
-        """Puts content into one frame if the windows allow; returns whether they did."""
+        """Put content into one frame if the windows allow; return whether they did."""
         queue, unframed = self._queue, self._unframed
         has_advanced = False
         room = min(queue.max_frame, queue.window, self.window)

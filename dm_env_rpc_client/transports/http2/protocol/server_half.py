@@ -159,7 +159,7 @@ class ServerCall:
         self._half.refund(self.cost)
 
     def send(self, message: bytes) -> None:
-        """Queues an answer; nothing if the call is over."""
+        """Queue an answer; nothing if the call is over."""
         if self.is_over:
             return
         if not self._has_headers:
@@ -170,7 +170,7 @@ class ServerCall:
         self._sending.send(message)
 
     def head(self, size: int) -> bytes | None:
-        """Returns what stands before an answer that is sent alone; None if it is for `send`."""
+        """Return what stands before an answer that is sent alone; None if it is for `send`."""
         if self.is_over or not self._has_headers or self._half.spent:
             return None
         return self._sending.head(size)
@@ -181,7 +181,7 @@ class ServerCall:
         return self.number in self._half.framing.sending.blocked
 
     def hold(self, is_held: bool) -> None:
-        """Stops the client from sending more than a window ahead, or goes on."""
+        """Stop the client from sending more than a window ahead, or go on."""
         assembler = self.assembler
         if assembler.is_held is not is_held:
             assembler.is_held = is_held
@@ -189,7 +189,7 @@ class ServerCall:
                 self._half.framing.acknowledge(self.number, assembler)
 
     def finish(self, code: str, details: str = "") -> None:
-        """Queues the trailers, behind all answers; a second call does nothing.
+        """Queue the trailers, behind all answers; a second call does nothing.
 
         Args:
           code: the name of the gRPC status.
@@ -204,13 +204,13 @@ class ServerCall:
         self._end(self._header_frames(block, frames.END_STREAM))
 
     def refuse(self, status: str) -> None:
-        """Queues an HTTP status for what is not a gRPC call."""
+        """Queue an HTTP status for what is not a gRPC call."""
         self.is_over = True
         self._half.charge()
         self._end(self._header_frames(encode([(":status", status)]), frames.END_STREAM))
 
     def reset(self, code: int = frames.CANCEL) -> None:
-        """Queues the end of the stream, without its answers."""
+        """Queue the end of the stream, without its answers."""
         self.is_over = True
         self._half.reset(self, code)
 
@@ -279,37 +279,37 @@ class ServerHalf(Role):
         self._is_leaving = False
 
     def charge(self, count: int = 1) -> None:
-        """Takes streams that the client got nothing for from the budget for rapid resets."""
+        """Take streams that the client got nothing for from the budget for rapid resets."""
         self.spent += count
 
     def refund(self, count: int) -> None:
-        """Gives some of the budget back: the client does not only open streams."""
+        """Give some of the budget back: the client does not only open streams."""
         self.spent = max(0, self.spent - count)
 
     def replenish(self) -> None:
-        """Gives back some of both budgets; called once a second."""
+        """Give back some of both budgets; called once a second."""
         self.refund(_REPLENISHED_STREAMS)
         self.framing.replenish(_REPLENISHED_FRAMES)
 
     def end_all(self) -> None:
-        """Ends all calls, without a word to the client."""
+        """End all calls, without a word to the client."""
         for call in list(self.calls.values()):
             self._end(call)
 
     def leave(self) -> None:
-        """Queues GOAWAY: streams that are open may go on, new ones are refused."""
+        """Queue GOAWAY: streams that are open may go on, new ones are refused."""
         self._is_leaving = True
         self.framing.sending.outbound.append(frames.goaway(self.last_stream, frames.NO_ERROR))
 
     def reset(self, call: ServerCall, code: int) -> None:
-        """Queues RST_STREAM for a call."""
+        """Queue RST_STREAM for a call."""
         if self.calls.get(call.number) is call:
             self.framing.sending.outbound.append(frames.rst_stream(call.number, code))
             self._remember(call.number)
             self.forget(call)
 
     def forget(self, call: ServerCall) -> None:
-        """Forgets a call that is over."""
+        """Forget a call that is over."""
         if self.calls.pop(call.number, None) is not None:
             if not call.has_ended:
                 self._remember(call.number)
@@ -318,7 +318,7 @@ class ServerHalf(Role):
     # The role: what the client sends.
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Takes the headers of a request, or its trailers."""
+        """Take the headers of a request, or its trailers."""
         if not stream & 1:
             raise ViolationError(f"sent HEADERS on stream {stream}")
         call = self.calls.get(stream)
@@ -388,10 +388,10 @@ class ServerHalf(Role):
         call.finish(error.code, f"the client {error.what}")
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """Does nothing: a client that goes says so, and its streams go on."""
+        """Do nothing: a client that goes says so, and its streams go on."""
 
     def begin(self, first: bytes) -> None:
-        """Raises the error for what is not an HTTP/2 client."""
+        """Raise the error for what is not an HTTP/2 client."""
         raise ProtocolError(f"{self._client} speaks {spoken(first)}, not HTTP/2")
 
     def break_stream(self, violation: ViolationError) -> None:

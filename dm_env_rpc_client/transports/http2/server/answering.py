@@ -146,7 +146,7 @@ class Answering:
         self._close(served)
 
     def resume(self, connection: ServerConnection) -> None:
-        """Goes on with streams whose answers could not be sent."""
+        """Go on with streams whose answers could not be sent."""
         with connection.lock:
             ready = [served for served in connection.stalled if not served.is_stalled]
             connection.stalled.difference_update(ready)
@@ -165,7 +165,7 @@ class Answering:
     def _relieved(
         self, served: ServedStream, answer: bytes | StreamStatusError, owner: Owner | None
     ) -> None:
-        """Ends an answer during which another thread took the lead; raises RelievedError."""
+        """End an answer during which another thread took the lead; raise RelievedError."""
         # The worlds are what this thread keeps.
         is_kept = owner is not None and served.stream.owner is owner
         if not is_kept:
@@ -188,7 +188,7 @@ class Answering:
             raise RelievedError
 
     def _note(self, served: ServedStream, owner: Owner) -> None:
-        """Takes note whether the answers of a stream take long; in the thread of its owner."""
+        """Take note whether the answers of a stream take long; in the thread of its owner."""
         slow, stream = owner.slow, served.stream
         if served not in slow:
             if served.seconds > _SLOW_SECONDS and stream.owner is owner:
@@ -289,7 +289,7 @@ class Answering:
             self._close_stream(served)
 
     def _serve_alone(self, served: ServedStream) -> None:
-        """Answers requests until the stream is over, quick, idle, or its owner's."""
+        """Answer requests until the stream is over, quick, idle, or its owner's."""
         with at_work():
             is_owned = False
             while True:
@@ -309,7 +309,7 @@ class Answering:
             self._end(served)
 
     def _serve_owned(self, served: ServedStream, owner: Owner) -> None:
-        """Answers a request of a stream, or closes it; in the thread of its owner."""
+        """Answer a request of a stream, or close it; in the thread of its owner."""
         message = self._next_request(served, False)
         if message is None:
             if served.has_thread:
@@ -341,7 +341,7 @@ class Answering:
         self._close_stream(served)
 
     def _next_request(self, served: ServedStream, may_linger: bool) -> Buffer | None:
-        """Returns a request; None if there is none.
+        """Return a request; None if there is none.
 
         Then `has_thread` is False if others are to go on with the stream, and True if it is over.
 

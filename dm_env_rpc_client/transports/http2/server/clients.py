@@ -88,7 +88,7 @@ class Clients:
         self._closed = closed
 
     def accept(self, descriptor: int) -> None:
-        """Accepts connections at one of the listening sockets."""
+        """Accept connections at one of the listening sockets."""
         ends = time.perf_counter() + _ADMIT_SECONDS
         while True:
             try:
@@ -107,7 +107,7 @@ class Clients:
                 return
 
     def _admit(self, accepted: socket.socket, where: Any) -> None:
-        """Makes a connection of a socket, if there is room for it.
+        """Make a connection of a socket, if there is room for it.
 
         Args:
           accepted: the socket.
@@ -125,7 +125,7 @@ class Clients:
             made.close()
 
     def add(self, made: Any, address: str) -> ServerConnection:
-        """Makes a connection of a socket that this end has opened, or of an accepted one.
+        """Make a connection of a socket that this end has opened, or of an accepted one.
 
         Args:
           made: the socket, not blocking.
@@ -142,7 +142,7 @@ class Clients:
         return connection
 
     def look(self) -> None:
-        """Closes those that do not greet, whose clients do not read, or that linger too long."""
+        """Close those that do not greet, whose clients do not read, or that linger too long."""
         now = time.monotonic()
         self.listening.go_on()
         self.next_look = now + _LOOK_SECONDS if self.connections or self.draining else 0.0
@@ -161,7 +161,7 @@ class Clients:
                     connection.half.replenish()
 
     def close(self, connection: ServerConnection, resets: bool = False) -> None:
-        """Closes a connection; its streams are closed as their events are processed.
+        """Close a connection; its streams are closed as their events are processed.
 
         Args:
           connection: the connection; one that is closed already stays so.
@@ -180,7 +180,7 @@ class Clients:
         self._tell(connection)
 
     def break_off(self, connection: ServerConnection) -> None:
-        """Ends a connection for what its client did, which may still read why.
+        """End a connection for what its client did, which may still read why.
 
         Its streams are closed as their events are processed.
         """
@@ -200,12 +200,12 @@ class Clients:
         self._tell(connection)
 
     def go_on_lingering(self, descriptor: int) -> None:
-        """Does what a socket that lingers is ready for."""
+        """Do what a socket that lingers is ready for."""
         if not self.draining[descriptor].go_on():
             self._close_lingering(descriptor)
 
     def end_lingering(self) -> None:
-        """Closes all sockets that linger."""
+        """Close all sockets that linger."""
         for descriptor in list(self.draining):
             self._close_lingering(descriptor)
 
@@ -228,7 +228,7 @@ class Clients:
             self._closed(connection)
 
     def abandon(self) -> None:
-        """Closes a forked child's copies of the sockets."""
+        """Close a forked child's copies of the sockets."""
         self.listening.abandon()
         for connection in self.connections.values():
             connection.abandon()
@@ -236,7 +236,7 @@ class Clients:
             last.abandon()
 
     def _drop_silent(self) -> bool:
-        """Closes a connection without a stream, if there is one, to make room.
+        """Close a connection without a stream, if there is one, to make room.
 
         Those that linger are first, then those that never had one, and of them the oldest.
         """
@@ -256,7 +256,7 @@ class Clients:
 
 
 def peer_address(family: int, where: Any) -> str:
-    """Returns the address of a client as gRPC writes it."""
+    """Return the address of a client as gRPC writes it."""
     if family == socket.AF_INET:
         return f"ipv4:{where[0]}:{where[1]}"
     if family == socket.AF_INET6:
@@ -291,7 +291,7 @@ class DrainingConnection:
         self._poll = poll
 
     def go_on(self) -> bool:
-        """Sends and receives what the socket is ready for.
+        """Send and receive what the socket is ready for.
 
         Returns:
           Whether there is something to wait for: the client has not closed its end.
@@ -307,7 +307,7 @@ class DrainingConnection:
             return False
 
     def _send(self) -> None:
-        """Sends what fits of the rest of the last words, and the end after them."""
+        """Send what fits of the rest of the last words, and the end after them."""
         unsent = self._unsent
         try:
             while True:
@@ -327,7 +327,7 @@ class DrainingConnection:
             socket.socket.shutdown(self._socket, socket.SHUT_WR)
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
         with contextlib.suppress(OSError, ValueError):
             self._poll.unregister(self._socket)
         with contextlib.suppress(OSError):
@@ -336,7 +336,7 @@ class DrainingConnection:
         self._socket.close()
 
     def abandon(self) -> None:
-        """Closes a forked child's copy of the socket."""
+        """Close a forked child's copy of the socket."""
         self._socket.close()
 
 
@@ -362,7 +362,7 @@ class Handshakes:
         self._waiting: queue.SimpleQueue[ServerConnection | None] = queue.SimpleQueue()
 
     def go_on(self, connection: ServerConnection) -> None:
-        """Goes on with the handshake of a connection, of which the poll has told."""
+        """Go on with the handshake of a connection, of which the poll has told."""
         # Each connection is in it once at most: the poll is silent about it from then on.
         if self._thread is None:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -375,7 +375,7 @@ class Handshakes:
         self._waiting.put(connection)
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._waiting.put(None)
 
     def _run(self) -> None:

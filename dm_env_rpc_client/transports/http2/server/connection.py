@@ -97,7 +97,7 @@ class ServerConnection:
         poll.register(accepted, self._mask)
 
     def fileno(self) -> int:
-        """Returns the descriptor of the socket."""
+        """Return the descriptor of the socket."""
         number: int = self._socket.fileno()
         return number
 
@@ -107,7 +107,7 @@ class ServerConnection:
         return self.unsent > _MAX_UNSENT
 
     def encrypt(self) -> bool | None:
-        """Goes on with the TLS handshake; called with the lock, by any thread.
+        """Go on with the TLS handshake; called with the lock, by any thread.
 
         The poll tells once that the socket is ready for that, and again after this.
 
@@ -132,7 +132,7 @@ class ServerConnection:
         return True
 
     def advance(self, is_readable: bool) -> None:
-        """Parses what was received, and receives what there is.
+        """Parse what was received, and receive what there is.
 
         Args:
           is_readable: whether the poll says so.
@@ -145,7 +145,7 @@ class ServerConnection:
             is_readable = self.has_more = not self._receive()
 
     def receive_request(self, served: ServedStream) -> bytes | None:
-        """Receives what there is from a readable socket; most often one request.
+        """Receive what there is from a readable socket; most often one request.
 
         Args:
           served: the stream `alone`.
@@ -182,7 +182,7 @@ class ServerConnection:
             return bytes(message)
 
     def _receive(self) -> bool:
-        """Receives once and parses it; False if there may be more at once."""
+        """Receive once and parse it; False if there may be more at once."""
         framing = self.half.framing
         buffers = framing.buffers()
         try:
@@ -204,7 +204,7 @@ class ServerConnection:
         return not (self._is_tls and framing.failure is None and self._socket.pending())
 
     def flush(self, is_writable: bool = False) -> None:
-        """Sends what the socket takes; called with the lock.
+        """Send what the socket takes; called with the lock.
 
         Args:
           is_writable: whether the poll has said that a full socket takes something again.
@@ -252,7 +252,7 @@ class ServerConnection:
                 self._watch(select.EPOLLIN)
 
     def send_alone(self, call: ServerCall, answer: bytes) -> bool:
-        """Sends an answer if nothing else waits to be sent; called with the lock.
+        """Send an answer if nothing else waits to be sent; called with the lock.
 
         Returns:
           Whether it was sent, or as much as the socket took; otherwise it is for `ServerCall.send`.
@@ -285,7 +285,7 @@ class ServerConnection:
             self.alone = served
 
     def added(self, size: int) -> None:
-        """Counts an answer that was queued behind unsent ones; called with the lock."""
+        """Count an answer that was queued behind unsent ones; called with the lock."""
         self.unsent += size
         if self.is_clogged:
             self._watch(select.EPOLLOUT)
@@ -297,7 +297,7 @@ class ServerConnection:
         self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
 
     def reset(self) -> None:
-        """Closes the socket at once; called with the lock.
+        """Close the socket at once; called with the lock.
 
         What the kernel still has to send is lost, too; it would keep that while the client lives.
         """
@@ -309,7 +309,7 @@ class ServerConnection:
             self._socket.close()
 
     def close(self) -> None:
-        """Closes the socket; called with the lock. What was not sent is lost."""
+        """Close the socket; called with the lock. What was not sent is lost."""
         if self.is_open:
             self._unregister()
             with contextlib.suppress(OSError):
@@ -318,7 +318,7 @@ class ServerConnection:
             self._socket.close()
 
     def part(self) -> tuple[Any, list[Any]]:
-        """Ends the connection, but leaves the socket open; called with the lock.
+        """End the connection, but leaves the socket open; called with the lock.
 
         Returns:
           The socket, and its last words: what is still to be sent.
@@ -334,7 +334,7 @@ class ServerConnection:
             self._poll.unregister(self._socket)
 
     def abandon(self) -> None:
-        """Closes a forked child's copy of the socket; the connection is the parent's."""
+        """Close a forked child's copy of the socket; the connection is the parent's."""
         self.is_open = False
         self._socket.close()
 
@@ -403,7 +403,7 @@ class ServedStream:
         return bool(self.blocked) and self.call.has_unsent
 
     def answer(self, message: Buffer) -> bytes | StreamStatusError:
-        """Returns the answer to a request, or the error that ends the stream, and counts the time.
+        """Return the answer to a request, or the error that ends the stream, and count the time.
 
         Raises:
           ElsewhereError: as `ServerStream.answer`.
@@ -427,7 +427,7 @@ class ServedStream:
         return answer
 
     def reply(self, answer: bytes | StreamStatusError, at_once: bool) -> bool:
-        """Queues an answer.
+        """Queue an answer.
 
         Args:
           answer: what `answer` returned.

@@ -97,7 +97,7 @@ class Leader:
         self._new_owner().put(self._lead)
 
     def stop(self) -> None:
-        """Ends the lead, and the thread that watches."""
+        """End the lead, and the thread that watches."""
         with self._lock:
             self.is_stopped = True
         self._rested.set()
@@ -108,7 +108,7 @@ class Leader:
             return self.owner is owner and not self.is_stopped
 
     def enter(self, served: ServedStream | None, is_answer: bool) -> None:
-        """Begins what may take long."""
+        """Begin what may take long."""
         self.inline = (served, is_answer)
         # After that: the watcher looks at both in the other order.
         if self.is_resting:
@@ -120,7 +120,7 @@ class Leader:
         self._rested.set()
 
     def leave(self, owner: Owner | None) -> bool:
-        """Ends what `enter` began; False if `owner`, which began it, does not lead any more."""
+        """End what `enter` began; False if `owner`, which began it, do not lead any more."""
         with self._lock:
             leads = self.owner is owner
             if leads:
@@ -150,12 +150,12 @@ class Leader:
         return False
 
     def run_calls(self) -> None:
-        """Does what other threads have asked of the owner that leads."""
+        """Do what other threads have asked of the owner that leads."""
         if self.owner is not None:
             self.owner.run_waiting(self.run)
 
     def run(self, call: Callable[[], None], served: ServedStream | None = None) -> None:
-        """Calls what may take long and is no answer.
+        """Call what may take long and is no answer.
 
         Args:
           call: what is called.
@@ -176,7 +176,7 @@ class Leader:
         return OwnerThread(f"{self.name} leads")
 
     def _take(self, owner: Owner) -> bool:
-        """Gives the lead to this thread, an owner's; False if another one leads."""
+        """Give the lead to this thread, an owner's; False if another one leads."""
         with self._lock:
             if self.owner is None:
                 self.owner, self.inline = owner, None
@@ -184,7 +184,7 @@ class Leader:
             return self.owner is owner
 
     def _lead(self) -> None:
-        """Leads until another thread takes over or the listener is stopped."""
+        """Lead until another thread takes over or the listener is stopped."""
         owner = owner_threads.current()
         assert owner is not None, "a thread that leads is an owner"
         if owner.leads:
@@ -205,7 +205,7 @@ class Leader:
                 self._taken.wait(_TAKEN_SECONDS)
 
     def _take_turns(self, owner: Owner) -> None:
-        """Leads until the listener is stopped, or until something fails."""
+        """Lead until the listener is stopped, or until something fails."""
         try:
             while True:
                 if self.is_stopped:
@@ -231,7 +231,7 @@ class Leader:
             _log.exception("no thread can be started; long answers delay the others")
 
     def _watch_and_lead(self) -> None:
-        """Takes over the lead from a thread whose answer takes long."""
+        """Take over the lead from a thread whose answer takes long."""
         owner = owner_threads.current()
         assert owner is not None
         found = self._watch()
@@ -243,7 +243,7 @@ class Leader:
         self._lead()
 
     def _watch(self) -> Inline | None:
-        """Waits until something takes long, and takes the lead away.
+        """Wait until something takes long, and take the lead away.
 
         If that is an answer, the thread that led goes on with the stream.
 
@@ -276,7 +276,7 @@ class Leader:
         return None
 
     def _rest(self) -> None:
-        """Waits until there is something to watch again."""
+        """Wait until there is something to watch again."""
         self._rested.clear()
         self.is_resting = True
         # After that: the thread that leads does both in the other order.

@@ -60,7 +60,7 @@ class Streams:
         self._changed = changed
 
     def open(self, connection: ServerConnection, call: ServerCall) -> None:
-        """Opens a stream, or ends the call with the reason; called by the thread that leads."""
+        """Open a stream, or end the call with the reason; called by the thread that leads."""
         try:
             served = self._served(connection, call)
         except StreamStatusError as error:
@@ -99,7 +99,7 @@ class Streams:
         return served
 
     def close(self, served: ServedStream) -> None:
-        """Closes a stream; called by the thread that answers it. A second call does nothing."""
+        """Close a stream; called by the thread that answers it. A second call does nothing."""
         with served.condition:
             if served.is_closed:
                 return
@@ -221,7 +221,7 @@ class Http2Listener(Listener):
     # The thread that leads.
 
     def _turn(self) -> None:
-        """Waits for sockets and does what there is to do."""
+        """Wait for sockets and do what there is to do."""
         while self._commands:
             self._commands.popleft()()
         clients = self._clients
@@ -270,7 +270,7 @@ class Http2Listener(Listener):
             self._serve_strangers()
 
     def _serve_strangers(self) -> None:
-        """Serves connections that are not known, for a while, and rests if that was not enough."""
+        """Serve connections that are not known, for a while, and rests if that was not enough."""
         ends = time.perf_counter() + _SHARE_SECONDS
         while self._strangers:
             connection, mask = self._strangers.popleft()
@@ -285,7 +285,7 @@ class Http2Listener(Listener):
                 break
 
     def _serve(self, connection: ServerConnection, mask: int) -> None:
-        """Does what a connection is ready for."""
+        """Do what a connection is ready for."""
         here = self._leader.owner
         try:
             served = connection.alone
@@ -322,7 +322,7 @@ class Http2Listener(Listener):
             self._clients.close(connection)
 
     def _process(self, connection: ServerConnection) -> None:
-        """Does what the client has asked for."""
+        """Do what the client has asked for."""
         answering = self._answering
         events = connection.half.events
         framing = connection.half.framing
@@ -399,7 +399,7 @@ class Http2Listener(Listener):
         )
 
     def _end(self) -> None:
-        """Begins the end: closes what is open. The rest follows when all streams are closed."""
+        """Begin the end: closes what is open. The rest follows when all streams are closed."""
         self._clients.listening.close()
         self._clients.end_lingering()
         self._is_ending = True
@@ -420,7 +420,7 @@ class Http2Listener(Listener):
         self._bell.close()
 
     def after_fork_in_child(self) -> None:
-        """Gives up what belongs to the parent; called in the only thread of a forked child."""
+        """Give up what belongs to the parent; called in the only thread of a forked child."""
         self._changed = InterruptibleCondition()
         self._clients.abandon()
         self._poll.close()
