@@ -1,4 +1,4 @@
-"""What an error says if an extra is missing: which one, and the command that installs it."""
+"""The error text for a missing extra: its name and the command that installs it."""
 
 from __future__ import annotations
 

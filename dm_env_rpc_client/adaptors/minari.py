@@ -42,7 +42,7 @@ def export_minari(
     limits: Limits = DEFAULT,
     on_episode: Callable[[Episode], object] | None = None,
 ) -> int:
-    """Make a data set of Minari of the episodes of a recording.
+    """Create a Minari data set from the episodes of a recording.
 
     Observations and actions are dicts by flat name; one that is alone stands for itself. Their
     spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment. An episode
@@ -142,7 +142,7 @@ def _check_sizes(episode: Episode, limits: Limits) -> None:
 
 @contextlib.contextmanager
 def _made_whole(dataset_id: str) -> Iterator[None]:
-    """Make a data set in the block, or leave nothing of it; RecordingError."""
+    """Create a data set in the block and remove it if the block fails; RecordingError."""
     path, root = get_dataset_path(dataset_id), get_dataset_path()
     namespaces = []
     for parent in path.parents:

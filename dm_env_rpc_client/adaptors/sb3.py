@@ -87,7 +87,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return self._envs._described(type(self).__name__)
 
     def reset(self) -> Any:
-        """Begin an episode in every environment, with what `seed` and `set_options` set.
+        """Begin an episode in every environment, with the values from `seed` and `set_options`.
 
         Returns:
           The observations [N, ...].
@@ -104,7 +104,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return observations
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
-        """Take the actions [N, ...] of the next `step_wait`, which sends them."""
+        """Store the actions [N, ...] that the next `step_wait` sends."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:

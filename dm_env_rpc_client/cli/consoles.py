@@ -72,7 +72,7 @@ def table(
 
 
 class Layers(rich.progress.ProgressColumn):
-    """How many layers of an image are there; nothing if no image is pulled."""
+    """Number of downloaded layers of an image; nothing if no image is being pulled."""
 
     def render(self, task: rich.progress.Task) -> rich.text.Text:
         if task.total is None:

@@ -51,7 +51,7 @@ class Terminated(BaseException):
 
 
 def end_in_order() -> None:
-    """Make signals to end raise `Terminated`: worlds are destroyed, the terminal is restored."""
+    """Raise `Terminated` on a signal, so that worlds are destroyed and the terminal restored."""
 
     def end(number: int, frame: FrameType | None) -> None:
         ignore_signals_to_end()
@@ -64,7 +64,7 @@ def end_in_order() -> None:
 
 
 def what_stops() -> str:
-    """How a user stops this command: Ctrl-C, or SIGTERM where a shell has SIGINT be ignored.
+    """The user's way to stop this command: Ctrl-C, or SIGTERM where a shell ignores SIGINT.
 
     A shell without job control does so for what it starts in the background.
     """
@@ -73,7 +73,7 @@ def what_stops() -> str:
 
 @contextlib.contextmanager
 def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
-    """Give the error of a signal to end to a function, in the place of raising it.
+    """Pass a termination signal's error to a function instead of raising it.
 
     For an event loop: in the middle of one, an error can be lost.
 

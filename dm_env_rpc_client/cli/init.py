@@ -56,7 +56,7 @@ class _Project(options.Group):
 
 @options.with_options
 def init(*, project: _Project) -> None:
-    """Make a project of a server: an environment to change, test, a Dockerfile, a README."""
+    """Create a server project: an environment to change, tests, a Dockerfile, a README."""
     folder, kind = project.folder, project.kind
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{cell(folder)} is not an empty folder")

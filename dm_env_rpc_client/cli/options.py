@@ -91,7 +91,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access(Group):
-    """How the connections of a command are secured."""
+    """Security options of a command's connections."""
 
     insecure: bool = False
     tls_ca: str | None = None
@@ -113,7 +113,7 @@ class Access(Group):
 
     @functools.cached_property
     def token(self) -> str | None:
-        """What a client sends and a server requires; SpecError as for `credentials`."""
+        """The token that a client sends and a server requires; SpecError as for `credentials`."""
         from dm_env_rpc_client.transports.net.metadata import read_token
 
         return read_token(self.token_file) if self.token_file else None
@@ -260,7 +260,7 @@ class WorldOrCatch(World):
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an argument or option for each field of parameters that are groups."""
+    """Add an argument or option to a command for each field of its parameter groups."""
     groups: dict[str, Any] = {}
     arguments: list[inspect.Parameter] = []
     others: list[inspect.Parameter] = []

@@ -49,7 +49,7 @@ _BINDING = re.compile(r"(?P<key>.|[\w ]+)=(?:(?P<action>[^:]+):)?(?P<value>.+)",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Playing(options.Group):
-    """How it is played.
+    """Options for playing.
 
     Attributes:
       fps: Steps per second, for a game in real time. If not given, every step waits for a key.

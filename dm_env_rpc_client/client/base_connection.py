@@ -1,4 +1,4 @@
-"""What connections for threads and for asyncio have in common: their state, for reading."""
+"""The common, readable state of connections for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Requests(Protocol):
 
     @property
     def address(self) -> str:
-        """How error messages name the server."""
+        """The name of the server in error messages."""
 
     @property
     def poisoned_by(self) -> BaseException | None:
@@ -94,7 +94,7 @@ class BaseConnection(abc.ABC):
 
     @property
     def limits(self) -> Limits | None:
-        """What an answer may contain; None for the defaults."""
+        """Limits for an answer; None for the defaults."""
         return self._limits
 
     @property

@@ -1,4 +1,4 @@
-"""How to connect, as one value."""
+"""Connection options as one value."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ConnectKeywords(LaunchedKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectOptions(ReachOptions):
-    """How to connect: the arguments of `connect` but for the address.
+    """Connection options: the arguments of `connect` except the address.
 
     They are validated when this is made; `endpoint` validates what depends on the address.
 
@@ -74,7 +74,7 @@ class ConnectOptions(ReachOptions):
 
     @functools.cached_property
     def recorder(self) -> Recorder | None:
-        """What records the connections; all that are opened with these options record to one file.
+        """The recorder shared by all connections with these options.
 
         Raises:
           RecordingError: as `connect`.

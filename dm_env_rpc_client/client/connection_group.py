@@ -80,7 +80,7 @@ class ConnectionGroup:
             self.uncork()
 
     def cork(self) -> None:
-        """Begin `together`; if it fails, too, `uncork` follows."""
+        """Begin `together`; `uncork` follows even if this fails."""
         self._streams.cork()
 
     def uncork(self) -> None:

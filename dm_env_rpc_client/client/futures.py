@@ -99,7 +99,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return f"<{type(self).__name__} for {self.pending.field}: {state}{raised}>"
 
     def complete(self) -> None:
-        """Give the outcome of the request to what waits; a second call does nothing."""
+        """Deliver the outcome of the request to its waiter; a second call does nothing."""
         assert self.pending.outcome is not None, "the request is still pending"
         result, error = self.pending.outcome
         try:

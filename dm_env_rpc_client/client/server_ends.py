@@ -1,4 +1,4 @@
-"""What became of servers that this process has launched, for the errors of connections to them."""
+"""The fates of servers launched by this process, for the errors of connections to them."""
 
 from __future__ import annotations
 

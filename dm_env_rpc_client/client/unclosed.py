@@ -1,4 +1,4 @@
-"""What is left of a connection that nobody closed: its stream, for its finalizer.
+"""The remains of an unclosed connection: its stream, for its finalizer.
 
 A finalizer must not refer to the pipeline. That may refer to an error, whose traceback refers to
 frames with the connection, which its own finalizer would keep alive.

@@ -10,7 +10,7 @@ Wake: TypeAlias = Callable[[], None]
 
 
 class Sleepers(dict[Wake, None]):
-    """What wakes each of the threads, in the order in which they came.
+    """The wake-up calls of the threads, in the order of their arrival.
 
     There is no lock, since each use is one operation of the dictionary. A thread adds itself and
     then tries to read; one that stops reading wakes another. So one of them sees the other.

@@ -1,4 +1,4 @@
-"""How many clients a server takes at the same time: on connections, in a world, in worlds.
+"""Number of clients that a server accepts at once: on connections, in a world, in worlds.
 
 It is found out and not checked, since the documents leave it to the server ("Protocol overview").
 """

@@ -1,4 +1,4 @@
-"""What pytest says of the tests in this folder at the end of a run."""
+"""Pytest's reports on the tests of this folder at the end of a run."""
 
 from __future__ import annotations
 

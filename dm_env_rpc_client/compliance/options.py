@@ -25,7 +25,7 @@ FINDING = "dm_env_rpc finding"
 
 
 class Kind(enum.Enum):
-    """What a flag takes, and the type of the field that it fills."""
+    """The argument of a flag, and the type of its field."""
 
     SETTINGS = "NAME=VALUE, repeatable; a mapping"
     NAMES = "a name, repeatable; a tuple"
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 
 
 class Flag(NamedTuple):
-    """How a command line gives a value of `Options`.
+    """The command-line form of a value of `Options`.
 
     Attributes:
       name: the flag without its dashes: `--NAME` of the command, `--dm-env-rpc-NAME` of pytest.
@@ -73,7 +73,7 @@ def _settings(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to use a server, and what it claims to do.
+    """Options for using a server, and the server's claims.
 
     Settings are values by name, nested or flat.
 

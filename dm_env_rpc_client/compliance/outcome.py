@@ -1,4 +1,4 @@
-"""What is known of a server before its checks, and what a check has found."""
+"""Facts about a server before its checks, and the findings of a check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE = Takes()
 
 
 class Facts(NamedTuple):
-    """How the server behaves where the documents leave a choice, or where it breaks a rule.
+    """The server's behaviour where the documents leave a choice, or where it breaks a rule.
 
     The defaults assume nothing good, so they suit a server of which nothing is known yet.
 
@@ -173,7 +173,7 @@ class Result:
 
     @property
     def summary(self) -> str:
-        """What was received and what was expected if the check failed or warned, in one line."""
+        """The received and the expected result of a failed check or a warning, in one line."""
         received = one_line(f"got {self.received or 'nothing'}", _SUMMARY)
         return f"{received}; expected {one_line(self.expected, _SUMMARY)}"
 

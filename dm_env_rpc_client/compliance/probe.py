@@ -318,14 +318,14 @@ class ProbeAgent:
         self.joined(probe, joined)
 
     def joined(self, probe: Probe, response: dm_env_rpc_pb2.JoinWorldResponse) -> None:
-        """Take the connection on which the world was joined, and the answer."""
+        """Store the connection on which the world was joined, and the answer."""
         self.probe = probe
         self.state = State.JOINED
         self._timestep = dm_env.restart({})
         self.adopt(response.specs)
 
     def adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
-        """Take the specs of a JoinWorldResponse or ResetResponse."""
+        """Adopt the specs of a JoinWorldResponse or ResetResponse."""
         self.specs = new
         self._managers: dict[str, SpecManager] = {}
 
@@ -399,7 +399,7 @@ class ProbeAgent:
         self.took(answer)
 
     def observe(self, requested: Iterable[int] | None = None) -> dm_env_rpc_pb2.StepResponse:
-        """Take a valid step for all observations, or for some, and check what it returns."""
+        """Take a valid step for all observations, or for some, and check the result."""
         uids = self.specs.observations if requested is None else requested
         response = self.step(requested=uids)
         self.check_observations(response, uids)

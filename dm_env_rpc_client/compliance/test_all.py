@@ -21,7 +21,7 @@ Suites = dict[str, Suite]
 
 @pytest.fixture(scope="module")
 def suites() -> Suites:
-    """What was found out, by address: `dm_env_rpc_address` may be another one in each test."""
+    """The results by address: `dm_env_rpc_address` may differ between tests."""
     return {}
 
 

@@ -166,7 +166,7 @@ class Trial:
         return self.connect()
 
     def recover(self, agent: ProbeAgent) -> None:
-        """Give an agent another connection and join its world again, if `usable` says so.
+        """Move an agent to another connection and rejoin its world, if `usable` returns True.
 
         Raises:
           NotOfferedError: the world cannot be joined again.

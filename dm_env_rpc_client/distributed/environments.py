@@ -153,7 +153,7 @@ def environments_of(
 
 
 class _Environments(ActorEnvironments, Generic[Made]):
-    """What both have in common: the arguments of `environments_of`."""
+    """The common base: the arguments of `environments_of`."""
 
     def __init__(
         self, make_env: Made, env_ids: Sequence[int], actor: int, specs: EnvironmentSpecs | None
@@ -203,7 +203,7 @@ class _Together(_Environments[RemoteEnvironments]):
             envs.close()
 
     def _named(self, act: Callable[[BatchedEnvironment], dm_env.TimeStep]) -> dm_env.TimeStep:
-        """Do something; what fails is named by its index among all environments.
+        """Run a function; failures carry the index among all environments.
 
         A SpecError says which environment is the first of the actor, from which its rows count.
         """
@@ -277,7 +277,7 @@ class _Separate(_Environments[MakeEnv]):
                 _log.warning("could not close an environment", exc_info=True)
 
     def _each(self, act: Callable[[int], Any]) -> list[Any]:
-        """Do something with each environment, also if it fails with others."""
+        """Run a function for each environment, even if it fails for others."""
         results = []
         failures: dict[int, Exception] = {}
         for place, index in enumerate(self._env_ids):

@@ -290,7 +290,7 @@ class RayRollouts(Rollouts):
         return list(self._losses)
 
     def update(self, weights: Any) -> None:
-        """Give weights to the policy, for all batches that begin from now on.
+        """Set the policy's weights for all batches that begin from now on.
 
         Args:
           weights: whatever the policy takes, such as arrays. The policy gets a copy whose arrays
@@ -300,7 +300,7 @@ class RayRollouts(Rollouts):
         super().update(weights)
 
     def stream(self, num_steps: int) -> Iterator[Batch]:
-        """Take steps without end, while the caller does something else.
+        """Take steps endlessly while the caller does other work.
 
         Each actor begins its next batch when one is delivered, with the weights of that moment.
         `Batch.version` says which weights a batch had.

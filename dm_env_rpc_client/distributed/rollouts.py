@@ -1,4 +1,4 @@
-"""What all rollouts have in common, and rollouts in one process."""
+"""The common base of rollouts, and rollouts in one process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PolicyStep."""
 
 
 class PolicyStep(NamedTuple):
-    """What a policy returns if it has more to tell than actions.
+    """The result of a policy that returns more than actions.
 
     Attributes:
       actions: the actions, each leaf [N, ...].
@@ -81,7 +81,7 @@ class Worker:
         self._steps = 0
 
     def open(self) -> EnvironmentSpecs:
-        """Make the environments, unless that was done.
+        """Create the environments, unless they exist.
 
         Returns:
           Their specs.
@@ -93,7 +93,7 @@ class Worker:
         return self._envs.open()
 
     def collect(self, num_steps: int, version: int, weights: Any) -> Batch:
-        """Take steps in all environments, and make them first if need be.
+        """Take steps in all environments, creating them first if needed.
 
         The first call begins a sequence in each environment. Later ones go on where the call
         before has ended.
@@ -229,7 +229,7 @@ class Rollouts(abc.ABC):
         return len(self._actors) * self._envs_per_actor
 
     def update(self, weights: Any) -> None:
-        """Give weights to the policy, for all batches that begin from now on.
+        """Set the policy's weights for all batches that begin from now on.
 
         Args:
           weights: whatever the policy takes, such as arrays; it must not change them.
@@ -238,7 +238,7 @@ class Rollouts(abc.ABC):
         self.version += 1
 
     def collect(self, num_steps: int) -> Batch:
-        """Take steps in all environments, with the weights of now, and wait for them.
+        """Take steps in all environments with the current weights, and wait for them.
 
         Sequences go on where the last batch has ended. The first batch begins with FIRST.
 
@@ -258,7 +258,7 @@ class Rollouts(abc.ABC):
         return merge(self._collect_each(num_steps))
 
     def stream(self, num_steps: int) -> Iterator[Batch]:
-        """Take steps without end.
+        """Take steps endlessly.
 
         Args:
           num_steps: the number of steps in a batch, T.

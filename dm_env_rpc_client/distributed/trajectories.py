@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Batch(NamedTuple):
-    """What N environments did in T steps.
+    """The results of N environments in T steps.
 
     `actions[t]` was chosen at the TimeStep `timesteps[t]`, and `timesteps[t + 1]` is the answer to
     it. So there is one TimeStep more than actions, and the last one of a batch is the first one of

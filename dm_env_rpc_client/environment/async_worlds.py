@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class AsyncDmEnvAndWorldName(NamedTuple):
-    """What `create_and_join_world_async` returns."""
+    """The result of `create_and_join_world_async`."""
 
     env: AsyncDmEnvAdaptor
     world_name: str

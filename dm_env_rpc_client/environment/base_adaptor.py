@@ -50,7 +50,7 @@ __all__ = [
 def take(
     prepared: Iterator[EncodedRequest], count: int
 ) -> tuple[list[EncodedRequest], Exception | None]:
-    """Take requests from an iterator, up to the first that raises an error.
+    """Collect requests from an iterator, up to the first error.
 
     So an invalid action is raised after the steps before it were taken.
 
@@ -230,7 +230,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def restarts(self) -> int:
-        """How often the environment was started again, which takes `make(restart=...)`."""
+        """Number of times the environment was restarted (only with `make(restart=...)`)."""
         return 0 if self._supervision is None else self._supervision.count
 
     @property
@@ -247,7 +247,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         )
 
     def _lose(self, error: DmEnvRpcClientError, connection: BaseConnection) -> None:
-        """Take note of a lost connection; raise the error if nothing restarts the environment."""
+        """Mark the connection as lost; raise the error if nothing restarts the environment."""
         supervision = self._supervision
         if supervision is None or supervision.is_joining or self._connection is None:
             raise error
@@ -342,7 +342,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._discount_spec
 
     def _adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
-        """Take over new specs; if one is invalid, everything stays as it was."""
+        """Adopt new specs; an invalid spec leaves everything unchanged."""
         self._adopted = adopted = _adopted(new, self._requested, self._nested_tensors, self._limits)
         self._actions = adopted.actions
         self._observations = adopted.observations
@@ -378,7 +378,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._interpret_step(answer)
 
     def _interpret_step(self, answer: _Answer) -> dm_env.TimeStep:
-        """Make the TimeStep from an answer; called in the order of the answers."""
+        """Build the TimeStep from an answer; called in the order of the answers."""
         before, after = self._lifecycle.previous, self._lifecycle.state
         # Most steps are MID; without a call.
         step_type = _MID if before is after is _RUNNING else lifecycle.step_type(before, after)
@@ -412,7 +412,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timestep
 
     def _most_ahead(self, ahead: int) -> int:
-        """How many steps may be pending: at most `ahead`, fewer if their answers are large."""
+        """Limit of pending steps: `ahead`, or fewer if their answers are large."""
         return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
 
     def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:
@@ -424,7 +424,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
 @dataclasses.dataclass(frozen=True)
 class _Adopted:
-    """What follows from the specs of an agent and from what is requested."""
+    """State derived from an agent's specs and its requested observations."""
 
     actions: SpecManager
     observations: SpecManager

@@ -122,7 +122,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     @property
     def restarts(self) -> int:
-        """How often environments were started again, which takes `restart`."""
+        """Number of restarts of environments (only with `restart`)."""
         return self._worlds.restarts
 
     @takes_settings
@@ -274,7 +274,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}
 
     def _shaped(self, flat: dict[str, Any], single: str) -> Any:
-        """Give specs or values the form that callers see; `single` names an array on its own."""
+        """Convert specs or values to the form that callers see; `single` names a bare array."""
         if self._unwrap_single and flat.keys() == {single}:
             return flat[single]
         return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat

@@ -1,4 +1,4 @@
-"""What an environment of dm_env says to code that takes it for one of Gymnasium.
+"""Errors of a dm_env environment for code that expects a Gymnasium one.
 
 The names of Gymnasium are attributes that raise AttributeError, so that `hasattr` says they are not
 there. A `__getattr__` would make every other attribute slower.

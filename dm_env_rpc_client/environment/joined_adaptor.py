@@ -81,7 +81,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         )
 
     def _prepare(self) -> None:
-        """Make what threads or asyncio need beside this."""
+        """Create the additional objects that threads or asyncio need."""
         raise NotImplementedError
 
     @property
@@ -140,7 +140,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
                 supervision.succeeded(self._where())
 
     def _moving(self) -> Exchange[None]:
-        """Go over to another connection, to a world like the former."""
+        """Switch to another connection and a world like the former one."""
         assert self._join_again is not None
         assert self._supervision is not None
         connection, specs, self.world_name, self._rejoin = yield from self._join_again()

@@ -28,7 +28,7 @@ _MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
 
 
 class Making(NamedTuple):
-    """What makes an environment, and with which arguments."""
+    """The constructor of an environment, and its arguments."""
 
     make: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -54,7 +54,7 @@ class Making(NamedTuple):
         raise AssertionError("an argument is too deep")
 
     def __call__(self) -> Any:
-        """Make one."""
+        """Create an instance."""
         return self.make(*_snapshot(self.arguments), **_snapshot(self.keywords))
 
     def check_picklable(self, what: str) -> None:
@@ -99,7 +99,7 @@ class MadeByArguments(MadeAgain):
     """One whose constructor, also that of a subclass, makes it again with the same arguments."""
 
     def __new__(cls: type[_Made], *args: Any, **kwargs: Any) -> _Made:  # noqa: PYI019  # Python 3.10 has no Self
-        """Take note of the arguments."""
+        """Store the arguments."""
         made = super().__new__(cls)
         made._making = Making.of(cls, *args, **kwargs)
         return made

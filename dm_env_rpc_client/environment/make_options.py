@@ -1,4 +1,4 @@
-"""How to adapt and how to make an environment: as keyword arguments, and as one value each.
+"""Options for adapting and making an environment: as keyword arguments, and as one value each.
 
 Functions pass keyword arguments on as a TypedDict, so that a misspelt one is an error for type
 checkers, as it is a TypeError when it is called.
@@ -107,7 +107,7 @@ class VectorKeywords(BatchKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class AdaptOptions:
-    """How to adapt: which class, and what it takes beside a connection and specs.
+    """Options for adapting: the class and its arguments besides a connection and specs.
 
     A subclass may take other arguments than `DmEnvAdaptor`, so these are kept as they were given.
 
@@ -146,7 +146,7 @@ class AdaptOptions:
 
 @dataclasses.dataclass(frozen=True)
 class MakeOptions:
-    """How to make environments: the arguments of `make` but for the address and the settings.
+    """Options for making environments: the arguments of `make` except the address and the settings.
 
     Raises:
       SpecError: one is of another type.

@@ -1,4 +1,4 @@
-"""What adaptors are asked for: which observations, in which form, with which extensions."""
+"""Requests to adaptors: which observations, in which form, with which extensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an environment whose server or connection is lost: the part that does no I/O.
+"""The state of an environment after the loss of its server or connection, without I/O.
 
 With a `Restart`, a step that is lost ends its sequence: the TimeStep is LAST, with discount 1, as
 after INTERRUPTED. The next call connects again, launches the server again if it was launched here,
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Restart:
-    """How often, and after which pauses, an environment is started again that was lost.
+    """Number of attempts, and the pauses between them, to restart a lost environment.
 
     The first attempt after a loss is made at once. Attempts are counted until the environment has
     answered a step that is not the first of its sequence. So a server that ends again at once uses
@@ -105,7 +105,7 @@ class Supervision:
         self._latest: dm_env.TimeStep | None = None
 
     def saw(self, timestep: dm_env.TimeStep) -> None:
-        """Take note of a TimeStep that was answered."""
+        """Record an answered TimeStep."""
         self._latest = timestep
         self.interruption = None
         if not timestep.first():
@@ -113,7 +113,7 @@ class Supervision:
             self._error = None
 
     def lose(self, error: DmEnvRpcClientError, address: str, specs: Mapping[str, Any]) -> None:
-        """Take note that the environment is lost."""
+        """Mark the environment as lost."""
         if self.due is None:
             _log.warning("lost the environment at %s, which is restarted: %s", address, error)
             self.due = error
@@ -123,7 +123,7 @@ class Supervision:
                 self.on_loss()
 
     def end_sequence(self) -> None:
-        """Take note that no sequence is running, since a reset was answered."""
+        """Record that no sequence is running, after an answered reset."""
         self._latest = None
 
     def lost_step(self, reward_spec: Any, discount_spec: Any) -> dm_env.TimeStep | None:
@@ -158,14 +158,14 @@ class Supervision:
         return pause
 
     def failed(self, error: DmEnvRpcClientError) -> None:
-        """Take note that an attempt has failed."""
+        """Record a failed attempt."""
         _log.warning(
             "attempt %d of %d to restart failed: %s", self._used, self._restart.attempts, error
         )
         self._add(error)
 
     def succeeded(self, address: str) -> None:
-        """Take note that an environment was joined."""
+        """Record that an environment was joined."""
         self.count += 1
         loss, self.due = self.due, None
         # The next step begins a sequence.
@@ -197,7 +197,7 @@ class Supervision:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """Tell how specs differ: the specs, or the first that differs in a mapping of them."""
+    """Describe how specs differ: the specs, or the first difference in a mapping."""
     if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
         return f"{found} instead of {expected}"
     name = next(name for name in (*expected, *found) if expected.get(name) != found.get(name))

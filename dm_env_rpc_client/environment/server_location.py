@@ -99,12 +99,12 @@ class Site(Generic[Target]):
             self._start(self._launcher)
 
     def use(self) -> None:
-        """Take note of an environment that uses the server."""
+        """Register an environment as a user of the server."""
         with self._lock:
             self._users += 1
 
     def forget(self) -> None:
-        """Take note that nobody closed an environment, which has ended; with the last, close."""
+        """Record that an environment was not closed; with the last one, close the server."""
         with self._lock:
             self._users -= 1
             is_used = self._users > 0

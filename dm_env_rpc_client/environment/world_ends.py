@@ -328,7 +328,7 @@ class OwnWorld:
         self.begin(connection, name)
 
     def begin(self, connection: AnyConnection, name: str) -> None:
-        """Take over a world that was just created."""
+        """Adopt a newly created world."""
         self._connection: AnyConnection | None = connection
         self._name = name
         self._unclosed(connection, name)
@@ -339,7 +339,7 @@ class OwnWorld:
         yield from self.give_up()
 
     def check_not_over(self) -> Exchange[None]:
-        """Give up the world, and raise ConnectionClosedError, if the environment was closed.
+        """Release the world and raise ConnectionClosedError if the environment was closed.
 
         Another thread or coroutine may do that while this one joins.
         """
@@ -348,7 +348,7 @@ class OwnWorld:
             raise ConnectionClosedError("the environment was closed while it was restarted")
 
     def give_up(self) -> Exchange[None]:
-        """Do the same for a world that is lost, or that an attempt to restart has joined."""
+        """Release a world that was lost or that a restart attempt had joined."""
         connection, self._connection = self._connection, None
         if connection is not None:
             yield from end_world(connection, self._name)

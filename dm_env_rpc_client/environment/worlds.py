@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class DmEnvAndWorldName(NamedTuple):
-    """What `create_and_join_world` returns."""
+    """The result of `create_and_join_world`."""
 
     env: DmEnvAdaptor
     world_name: str
@@ -372,7 +372,7 @@ def making(
     if_not_closed: Unclosed,
     is_shared: bool = False,
 ) -> Exchange[Any]:
-    """Make an environment, and has it started again if it is lost; see `make_on`.
+    """Create an environment that is restarted if lost; see `make_on`.
 
     Args:
       run: what drives it, and what drives the environment.

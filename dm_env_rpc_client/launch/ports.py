@@ -40,7 +40,7 @@ _SHOWN = 5
 
 
 class Process(NamedTuple):
-    """What /proc/PID/stat tells of a process.
+    """Fields of /proc/PID/stat.
 
     Attributes:
       pid: its id.
@@ -136,7 +136,7 @@ class Port:
             self.stop_holding()
 
     def close(self) -> None:
-        """Give the port back; a second call does nothing."""
+        """Release the port; a second call does nothing."""
         self.stop_holding()
         with _lock:
             _taken.discard(self.number)

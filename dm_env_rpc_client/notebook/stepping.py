@@ -59,7 +59,7 @@ class Watch:
         return self._call("reset", None, args, kwargs)
 
     def close(self) -> None:
-        """Give the environment its methods back; call back no more."""
+        """Restore the environment's methods and stop the callbacks."""
         with self.lock:
             self._saw = None
         for name, placed in self._placed.items():
@@ -168,7 +168,7 @@ class Stepper:
         self._calls.put(action)
 
     def show_other(self, timestep: dm_env.TimeStep) -> None:
-        """Go on with another sequence that is running; called in a call of `call`.
+        """Continue with another running sequence; called within `call`.
 
         Args:
           timestep: the last one of that sequence.

@@ -1,4 +1,4 @@
-"""What client and server agree on, without I/O.
+"""The protocol rules of client and server, without I/O.
 
 The states of a connection are in `docs/explanations/states.md`.
 """

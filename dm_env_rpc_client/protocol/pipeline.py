@@ -98,7 +98,7 @@ class Pending:
 
     @classmethod
     def failed(cls, encoded: envelopes.EncodedRequest, error: BaseException) -> Pending:
-        """Make the pending request of one that failed before it was sent."""
+        """Build the pending request for a request that failed before it was sent."""
         pending = cls(encoded)
         pending.finish(None, error)
         return pending
@@ -216,7 +216,7 @@ class Pipeline:
         return True
 
     def answer(self, message: envelopes.Buffer) -> Pending:
-        """Give an answer to the request that it belongs to.
+        """Match an answer with its request.
 
         The request is not pending any more before its answer is interpreted: what interprets it
         may send another request and wait for that.

@@ -89,7 +89,7 @@ class EntryWriter:
 
     @property
     def around(self) -> tuple[bytes, bytes] | None:
-        """What stands before and after the elements if their size is always the same."""
+        """The fixed bytes before and after elements of constant size."""
         return self._around
 
     def elements(self, value: Any) -> Any:

@@ -99,7 +99,7 @@ class _Hole(NamedTuple):
 
 
 class StepLayout:
-    """What answers of one size have in common.
+    """The common parts of answers of one size.
 
     Args:
       message: an answer with one state and an entry for each requested observation, and nothing
@@ -153,7 +153,7 @@ class StepLayout:
         )
 
     def _holes_of(self, entry: FoundEntry) -> list[_Hole]:
-        """Take note of how an observation is read; return where it may differ."""
+        """Record how an observation is read; return where it may differ."""
         field, start, end = entry.field, entry.start, entry.end
         codec = field.codec
         if _is_string(entry):
@@ -204,7 +204,7 @@ class StepLayout:
         )
 
     def take(self, message: Buffer) -> UnreadStep | StepAnswer | None:
-        """Take an answer of the same size.
+        """Adopt an answer of the same size.
 
         Returns:
           The answer; it is not read yet if nothing can be wrong with it. None if it differs from

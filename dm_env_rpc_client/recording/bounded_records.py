@@ -48,11 +48,11 @@ _HELD = 4
 
 
 class Damage(Exception):  # noqa: N818 - the text of a RecordingError, which the reader raises.
-    """What is wrong with a file."""
+    """The fault of a file."""
 
 
 class FileBudget:
-    """What is left for reading one file; see `Limits.chunk_bytes`.
+    """The remaining budget for reading one file; see `Limits.chunk_bytes`.
 
     Args:
       path: of the file.
@@ -92,7 +92,7 @@ class FileBudget:
             )
 
     def release(self, size: int) -> None:
-        """Give back what was charged."""
+        """Refund the charged amount."""
         self._left += size
 
     def _error(self, text: str, kind: str) -> RecordingError:
@@ -100,7 +100,7 @@ class FileBudget:
 
 
 class _Source(ReadDataStream):
-    """What records are parsed from. Nothing is read beyond a place, and no part of what is asked.
+    """The source of records, which reads nothing beyond a limit and nothing partially.
 
     Args:
       stream: where it comes from.
@@ -132,7 +132,7 @@ class _Source(ReadDataStream):
 
 
 class IndexSize(NamedTuple):
-    """How many messages of a channel the index of a chunk has.
+    """Number of messages of a channel in the index of a chunk.
 
     It is read in place of a `records.MessageIndex`, which takes eight times the memory of its
     record.

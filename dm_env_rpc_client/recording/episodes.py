@@ -146,7 +146,7 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What a recording contains.
+    """The contents of a recording.
 
     Attributes:
       connections: the recorded connections, by number.
@@ -242,7 +242,7 @@ def all_episodes(scan: Scan) -> Iterator[Episode]:
 
 
 class _Begun(NamedTuple):
-    """What a row has observed with its LAST step, with which the next sequence may have begun."""
+    """A row's LAST observation, after which the next sequence may have begun already."""
 
     observation: Mapping[str, Any]
     nanoseconds: int

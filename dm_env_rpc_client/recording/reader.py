@@ -218,7 +218,7 @@ class Scan:
 
 
 class _Contents:
-    """What was read of a file, with which its indexes, its end and further records are compared.
+    """The contents read so far, for comparison with the file's indexes and later records.
 
     Args:
       budget: what reading the file may still take.

@@ -360,7 +360,7 @@ class FileWriter:
         return True
 
     def put(self, message: _Message, may_block: bool) -> None:
-        """Put a message into the queue; with `may_block` it waits until there is room."""
+        """Queue a message; with `may_block`, wait until there is room."""
         self.queue.put(message)
         with self._mutex:
             self._waiting_bytes += len(message[-1]) + _MESSAGE_BYTES
@@ -482,7 +482,7 @@ class FileWriter:
         self._has_finished = True
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Do something with the file, unless something has failed before."""
+        """Run an operation on the file, unless an earlier one has failed."""
         if self.failure is None:
             try:
                 action()
@@ -490,7 +490,7 @@ class FileWriter:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Give the file up; it is readable up to its last whole chunk."""
+        """Abandon the file, which stays readable up to its last complete chunk."""
         self._unflushed_since = None
         self._container.output.close()
         self._note(error)
@@ -501,7 +501,7 @@ class FileWriter:
 
 
 class _Recorded:
-    """What both have in common: their ends.
+    """The common base: closing.
 
     Args:
       stream: the other stream.
@@ -633,7 +633,7 @@ class AsyncRecordedStream(_Recorded):
         return message
 
     def look(self) -> None:
-        """Look at the silence of the server, unless it is this end that takes nothing."""
+        """Check for a silent server, unless this end has stopped receiving."""
         if not self._is_behind():
             self._stream.look()
 

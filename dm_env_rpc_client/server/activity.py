@@ -1,4 +1,4 @@
-"""What a server does, counted for programs and logged for people.
+"""A server's activity, counted for programs and logged for people.
 
 All streams of a process count in one row of numbers. It may be in shared memory, so that what a
 process has counted is known when it was killed. Nothing is logged for each step. Clients that
@@ -35,7 +35,7 @@ STEPS = _PLACES["step"]
 
 @dataclasses.dataclass(frozen=True)
 class ServerStats:
-    """What a server has done since it was started; from `Server.stats`.
+    """A server's activity since its start; from `Server.stats`.
 
     Attributes:
       uptime: seconds since the start.
@@ -64,7 +64,7 @@ class ServerStats:
 
 
 class Counts:
-    """What the streams of one process have done. Thread-safe; no other process writes it.
+    """The activity of one process's streams. Thread-safe; no other process writes it.
 
     Args:
       numbers: one for each of `COUNTED`, which are added to; None for new ones.

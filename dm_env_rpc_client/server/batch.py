@@ -49,7 +49,7 @@ def properties_of_batches() -> Properties:
 
 
 class AnyBatch(dm_env.Environment, abc.ABC):
-    """What batches have in common, wherever their rows are.
+    """The common base of batches, wherever their rows are.
 
     The step after a row's LAST one begins its next sequence and ignores its action; a FIRST row
     has reward 0 and discount 1. What an environment raises is the text of its row in the
@@ -83,7 +83,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """What a server offers as properties: functions of their values, by key."""
+        """A server's properties: functions for their values, by key."""
         offers = self._rows.kind.offers
         return {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
@@ -319,7 +319,7 @@ class Batch(AnyBatch):
         self._mask = None
 
     def reset(self) -> dm_env.TimeStep:
-        """Begin a sequence in all rows, or in those that `configure` has named since the last one.
+        """Begin a sequence in all rows, or in those configured since the last one.
 
         Rows in which it begins none are as they were.
         """
@@ -334,7 +334,7 @@ class Batch(AnyBatch):
         return self._timestep(dm_env.StepType.MID, self.step_rows(action), "step")
 
     def begin_rows(self) -> dict[int, Exception | str]:
-        """Do what `reset` does, and return what rows have raised."""
+        """Do the work of `reset` and return the errors raised by rows."""
         if self._replaced:
             self.close_replaced()
         mask, self._mask = self._mask, None
@@ -348,7 +348,7 @@ class Batch(AnyBatch):
         )
 
     def step_rows(self, action: Any) -> dict[int, Exception | str]:
-        """Do what `step` does, and return what rows have raised."""
+        """Do the work of `step` and return the errors raised by rows."""
         rows = self._rows
         actions = rows.actions(action)
         return self._turns.take(range(self.num_envs), rows.step, self._environments, actions)
@@ -380,7 +380,7 @@ class Batch(AnyBatch):
             raise failures[0]
 
     def _made(self, index: int, settings: Settings) -> dm_env.Environment:
-        """Make the environment of a row again; what it cannot be is no fault of a setting."""
+        """Recreate the environment of a row; a failure is not blamed on a setting."""
         try:
             return self._turns.make(index, self._make, settings)
         except ValueError as error:

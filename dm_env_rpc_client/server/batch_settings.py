@@ -1,4 +1,4 @@
-"""What clients ask of a batch: the settings of its creation and of its Resets, for each row."""
+"""Clients' requests to a batch: settings of its creation and of its Resets, for each row."""
 
 from __future__ import annotations
 

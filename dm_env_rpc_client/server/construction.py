@@ -62,7 +62,7 @@ def construct(
     waits: Waits | None = None,
     report: Report = unreported,
 ) -> Any:
-    """Make what a factory makes, or a batch of it if the settings have `num_envs`.
+    """Create an environment by a factory, or a batch if the settings have `num_envs`.
 
     A factory that has an argument `num_envs` gets it, and makes the batch itself. What one without
     it makes may be a batch already, which is served if it has as many rows as asked for.
@@ -109,7 +109,7 @@ def construct_rows(
     waits: Waits,
     report: Report,
 ) -> Batch:
-    """Make rows of what a factory makes one by one; for the arguments see `construct`.
+    """Create rows by calling a factory for each; for the arguments see `construct`.
 
     Raises:
       HasRowsError: what it makes is a batch itself. Otherwise as `construct_one` and `Batch`.
@@ -119,7 +119,7 @@ def construct_rows(
 
 
 class HasRowsError(Exception):
-    """What was made for the first row of a batch has rows itself.
+    """The environment made for the first row of a batch has rows itself.
 
     Attributes:
       made: what was made; None if it belonged to the thread of the row, and was closed there.
@@ -154,7 +154,7 @@ def _construct_row(
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
-    """Make a row of a world that belongs to the thread of this number."""
+    """Create a row of a world owned by the thread with this number."""
     made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())

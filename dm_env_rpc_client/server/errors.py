@@ -75,7 +75,7 @@ def refusal_of(error: BaseException) -> RequestError | None:
 
 @contextlib.contextmanager
 def in_request() -> Iterator[None]:
-    """Make RequestErrors of the errors of converting what a client has sent.
+    """Turn errors in the conversion of a client's values into RequestErrors.
 
     Yields:
       Nothing.
@@ -115,7 +115,7 @@ Report: TypeAlias = Callable[[Exception, str], None]
 
 
 def unreported(error: Exception, text: str) -> None:
-    """Take no notice: a `Report` where no server runs."""
+    """Ignore the report: a `Report` without a server."""
 
 
 KEPT_ERRORS = 100

@@ -1,4 +1,4 @@
-"""What `serve` is given, checked before there is a world: factories, environments, texts."""
+"""Validation of what `serve` is given (factories, environments, texts) before any world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process hosts: its worlds, and what the sessions of all streams share."""
+"""The worlds of a process and the state shared by all its sessions."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _admitting(token: str, activity: Activity, open_stream: OpenStream) -> OpenS
 
 
 def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str) -> None:
-    """Take what a row of a batch has raised, as a session takes what its requests raise."""
+    """Record the error of a batch's row, as a session records the errors of its requests."""
     if refusal_of(error) is None:
         error_log.add(error, text)
     else:

@@ -1,4 +1,4 @@
-"""How to serve, as keyword arguments and as one value.
+"""Options for serving, as keyword arguments and as one value.
 
 The command line reads the defaults, checks and texts of its options here. Therefore this module
 imports only at a call what takes long.
@@ -71,7 +71,7 @@ class ServeKeywords(HostKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """How to serve: the arguments of `serve` but for `properties`, validated when it is made.
+    """Options for serving: the arguments of `serve` except `properties`, validated on creation.
 
     It can be given to another process if its parts can.
 
@@ -192,7 +192,7 @@ class ServeOptions:
 
     @property
     def conversion(self) -> Conversion:
-        """How environments of other libraries are converted."""
+        """Conversion options for environments of other libraries."""
         from dm_env_rpc_client.system.foreign_environments import Conversion
 
         return Conversion(self.autoreset_mode, self.arrays)
@@ -206,7 +206,7 @@ class ServeOptions:
 
     @property
     def hosted(self) -> Mapping[str, Hosted]:
-        """What is served, by name; nothing if there is one world that is made already."""
+        """The factories by name; empty if the only world exists already."""
         if self.made is not None:
             return {}
         hosted: Any = self.environment

@@ -41,7 +41,7 @@ def _switches() -> int:
 
 
 class Waits:
-    """What is known of the rows of a factory's batches.
+    """Known facts about the rows of a factory's batches.
 
     Args:
       has_threads: whether they have threads in any case.
@@ -56,7 +56,7 @@ class Waits:
         self._may_have = may_have
 
     def found(self) -> None:
-        """Take note that rows wait."""
+        """Mark the rows as waiting."""
         self.has_threads = self._may_have
 
 
@@ -79,7 +79,7 @@ class Turns:
         self._waited = 0
 
     def make(self, row: int, make: Callable[[Any], dm_env.Environment], settings: Any) -> Any:
-        """Make the environment of a row in its thread.
+        """Create the environment of a row in its thread.
 
         Args:
           row: its index.

@@ -27,7 +27,7 @@ _FIRST, _MID, _LAST = dm_env.StepType
 
 
 class Infos(Protocol):
-    """What rows say beside their arrays, between their steps and the answer of all.
+    """The infos and errors of rows besides their arrays, between their steps and the common answer.
 
     Attributes:
       name: of the observation with its text.
@@ -52,7 +52,7 @@ class Infos(Protocol):
         """
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Take what a row has said, in the order in which that was taken."""
+        """Record a row's infos, in the order of the rows."""
 
 
 class Offers(Protocol):
@@ -79,7 +79,7 @@ class Offers(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RowKind:
-    """What one row of a batch is. It can be given to another process.
+    """The specification of one row of a batch. It can be sent to another process.
 
     Attributes:
       action_spec: as of a dm_env.Environment, like the other three.
@@ -185,7 +185,7 @@ class Rows:
         raise NotImplementedError
 
     def begin(self, index: int, environment: Any) -> None:
-        """Begin a sequence. What this raises leaves the row as it was."""
+        """Begin a sequence; an exception leaves the row unchanged."""
         raise NotImplementedError
 
     def step(self, index: int, environment: Any, actions: Any) -> None:
@@ -249,7 +249,7 @@ class EnvironmentRows(Rows):
         ]
 
     def begin(self, index: int, environment: dm_env.Environment) -> None:
-        """Begin a sequence; what this raises leaves the row as it was."""
+        """Begin a sequence; an exception leaves the row unchanged."""
         self._kinds[index] = _LAST  # If this fails, the next step begins a sequence.
         timestep = environment.reset()
         try:
@@ -333,7 +333,7 @@ def batched(structure: Any, count: int) -> Any:
 
 
 def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]) -> Any:
-    """Make the rows of a structure of specs.
+    """Build the rows for a structure of specs.
 
     Args:
       structure: the specs of one row; None for none.

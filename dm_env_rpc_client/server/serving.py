@@ -246,7 +246,7 @@ def serve(
 def try_out(
     environment: Hosted, settings: Mapping[str, Any], conversion: Conversion = AS_DECLARED
 ) -> None:
-    """Make a world as for a client, and close it.
+    """Create a world as for a client, and close it.
 
     Args:
       environment: as for `serve`.

@@ -54,7 +54,7 @@ class Instance:
         self._is_lent = self._is_ending = False
 
     def take(self, conversion: Conversion) -> None:
-        """Take how the environment is converted.
+        """Record how the environment is converted.
 
         Raises:
           SpecError: it is a batch, and something is missing.

@@ -30,7 +30,7 @@ def _forwarded(name: str) -> Callable[..., Any]:
 
 
 class StandIn(abc.ABC):
-    """What stands for an environment that belongs to another thread, or is in another process."""
+    """A stand-in for an environment owned by another thread or process."""
 
     @abc.abstractmethod
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:

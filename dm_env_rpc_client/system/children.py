@@ -267,7 +267,7 @@ class Guard:
         os.close(reading)
 
     def tell(self, what: bytes) -> None:
-        """Tell the guard what it has to know; also from a child, between fork and exec."""
+        """Send the guard its information; also from a child, between fork and exec."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
 

@@ -35,7 +35,7 @@ _VECTOR_MODE = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:autoreset_
 
 
 class Conversion(NamedTuple):
-    """How environments of Gymnasium are converted; see the fields of `ServeOptions`."""
+    """Conversion options for Gymnasium environments; see the fields of `ServeOptions`."""
 
     autoreset_mode: str | None = None
     arrays: Any = "auto"

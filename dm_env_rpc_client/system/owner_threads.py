@@ -171,7 +171,7 @@ class Owner:
             self.release()
 
     def run_waiting(self, run: Callable[[Callable[[], None]], None]) -> None:
-        """Do the calls that wait, while the thread is `listening`.
+        """Run the queued calls while the thread is `listening`.
 
         Args:
           run: called with each call; what it raises leaves the others where they are.
@@ -187,7 +187,7 @@ class Owner:
             run(call.run)
 
     def after_fork_in_child(self) -> None:
-        """Take note that there is no such thread; called in a forked child."""
+        """Record that the thread does not exist; called in a forked child."""
         self._lock = make_rlock()
         self._ident, self._is_over, self._bell = None, True, None
         _local.owner = None
@@ -289,7 +289,7 @@ class MainOwner(Owner):
             self._ident = former
 
     def work_until(self, is_over: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Do calls in this thread, which becomes the owner.
+        """Make this thread the owner and run its queued calls.
 
         A signal that comes during a call is taken note of, and handled after it; a second one
         at once.
@@ -379,7 +379,7 @@ class Call:
         self._is_done.acquire()
 
     def run(self) -> None:
-        """Make the call, and keep what came of it."""
+        """Make the call and store its outcome."""
         if self._has_begun is not None and self._is_taken is not None:
             if not self._is_taken.acquire(blocking=False):
                 return

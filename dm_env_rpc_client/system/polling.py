@@ -1,4 +1,4 @@
-"""What `select` can wait for, and looking for input for a moment before sleeping.
+"""Objects that `select` can wait for, and polling for a moment before sleeping.
 
 The reader checks the queue first and selects only if it is empty: a readable descriptor says
 only that the queue may hold an item.

@@ -204,7 +204,7 @@ MOST_THREADS = 64
 
 
 def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
-    """Do something for each item, for several at the same time, and wait for all.
+    """Run a function for each item, several at a time, and wait for all.
 
     After an error, or an interrupt of the wait, no further item is begun. What `action` raises is
     raised here, the error of the first item if there are several.
@@ -280,7 +280,7 @@ class _Work(Generic[Item]):
         self._action = action
 
     def run(self) -> None:
-        """Take one item after the other."""
+        """Run the function for one item after the other."""
         while True:
             try:
                 index, item = self.left.popleft()

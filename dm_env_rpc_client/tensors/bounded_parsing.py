@@ -60,7 +60,7 @@ _REQUESTED = dm_env_rpc_pb2.StepRequest.DESCRIPTOR.full_name + ".requested_obser
 
 
 class _Field(NamedTuple):
-    """What the count has to know of a field."""
+    """The facts about a field that counting requires."""
 
     counts_as: str
     """The method of Budget that each occurrence is charged by; "" for none."""

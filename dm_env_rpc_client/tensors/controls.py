@@ -50,7 +50,7 @@ class Element(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a key does to an action.
+    """The effect of a key on an action.
 
     Attributes:
       name: the flat name of what it sets.

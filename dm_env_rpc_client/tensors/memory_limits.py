@@ -24,7 +24,7 @@ _LISTED = 32
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a received message may contain.
+    """Limits for a received message.
 
     To `EnvCApiEnvironment`, a message is what it copies from the memory of a library at a time: all
     observations of a step, or all those of its events.
@@ -107,7 +107,7 @@ DEFAULT = Limits()
 
 
 class Budget:
-    """What is left of the limits for one message.
+    """The remaining budget for one message.
 
     Args:
       limits: the limits.

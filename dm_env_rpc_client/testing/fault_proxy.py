@@ -141,7 +141,7 @@ class FaultProxy:
         self._call(self._reset)
 
     def blackhole(self, direction: Direction = "both") -> None:
-        """Let nothing pass, as when a cable is pulled, until `resume`.
+        """Block all traffic, as when a cable is pulled, until `resume`.
 
         Both ends can still send until buffers are full, and see neither bytes nor the end of the
         other. Connections that clients open are accepted, as kernels do it.

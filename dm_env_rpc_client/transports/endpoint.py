@@ -48,7 +48,7 @@ class ReachKeywords(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReachOptions:
-    """How to connect, whatever the address is; validated when it is made.
+    """Connection options for any address, validated on creation.
 
     Attributes:
       credentials: TLS credentials; None for plaintext.

@@ -1,4 +1,4 @@
-"""What a transport gives to a server: a listener, which opens a stream for each call of a client.
+"""A transport's part of a server: a listener, which opens a stream for each call of a client.
 
 The counterpart of `streams.py`. A listener moves bytes and knows nothing of worlds or messages.
 A client may have several streams on one connection; they do not wait for each other.
@@ -77,7 +77,7 @@ class ServerStream(Protocol):
         """
 
     def paced(self, is_slow: bool) -> None:
-        """Take note that answers take long, or no longer do. Called by `owner`."""
+        """Mark answers as slow or as quick. Called by `owner`."""
         del is_slow  # Most have no owner.
 
     def abandon(self) -> None:
@@ -154,7 +154,7 @@ def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
 
 @dataclasses.dataclass(frozen=True)
 class ListenerOptions:
-    """What a listener serves, and how much of it.
+    """The streams that a listener serves, and their limits.
 
     Attributes:
       open_stream: makes the server's end of each stream.
@@ -212,7 +212,7 @@ class Listener(Protocol):
         """Wait until it has stopped, or `timeout` seconds; return whether it has stopped."""
 
     def stop(self, grace: float) -> None:
-        """Take no more streams, and return when no stream is open.
+        """Refuse new streams, and return when no stream is open.
 
         Streams that are open may go on for `grace` seconds and are cancelled then. An `answer`
         that blocks is not interrupted: `close` of its stream follows when it returns, which may

@@ -1,4 +1,4 @@
-"""What every server answers beside the environment, without a token: its health, and reflection.
+"""Services of every server besides the environment, without a token: health and reflection.
 
 Load balancers and orchestrators ask for `grpc.health.v1.Health`, whose answer is always SERVING.
 Its messages have one field each, so that their bytes stand here instead of a dependency on

@@ -50,11 +50,11 @@ class Stream(Protocol):
     """
 
     address: str
-    """How error messages name the server."""
+    """The name of the server in error messages."""
 
     @property
     def exchange(self) -> Exchange | None:
-        """What sends a message and receives the next one, while nothing else is in flight.
+        """The function that sends a message and receives the next while no other is in flight.
 
         It is for the thread that may read, and takes five arguments: the message; a function that
         is called just before the message is sent, and whose False prevents that; the argument of
@@ -139,7 +139,7 @@ class AsyncStream(Protocol):
     """One open stream, for an event loop, which watches its descriptor. Nothing waits."""
 
     address: str
-    """How error messages name the server."""
+    """The name of the server in error messages."""
 
     def fileno(self) -> int:
         """Return the descriptor; another one after `opening_again`."""
@@ -171,7 +171,7 @@ class AsyncStream(Protocol):
         """Send a message, as much as possible now. `take` raises the error if this fails."""
 
     def look(self) -> None:
-        """Look at the silence of the server, once a second while an answer is awaited.
+        """Check for a silent server, once a second while an answer is awaited.
 
         Does nothing if the transport does so by itself.
 

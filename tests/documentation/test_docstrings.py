@@ -223,7 +223,7 @@ def test_a_docstring_says_what_goes_in_what_comes_out_and_what_goes_wrong(
             assert re.search(named, text, re.I), f"nothing about {parameter}"
     returned = inspect.signature(function).return_annotation
     if returned not in (None, "None", inspect.Signature.empty) and not is_sentence:
-        assert elsewhere or re.search(r"\b(Returns|Yields)\b", text), "nothing about what returns"
+        assert elsewhere or re.search(r"\b(Returns?|Yields?)\b", text), "nothing about what returns"
     raised = set(re.findall(r"^\s+raise (\w*Error)\b", inspect.getsource(function), re.M))
     if "Raises" in sections:
         assert raised <= set(sections["Raises"]), "an error that its section leaves out"

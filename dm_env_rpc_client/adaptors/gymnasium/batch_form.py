@@ -1,4 +1,4 @@
-"""What environments of simulators take and return, as NumPy arrays and in one form.
+"""Inputs and outputs of simulator environments, as NumPy arrays in one form.
 
 The kind of their arrays is that of the first observation. A batch may return four values in place
 of five, its first observation without infos, and describe the spaces of all rows only.
@@ -106,7 +106,7 @@ class BatchForm:
         self.seeds = self._takes_seed or hasattr(env, "seed")
 
     def __str__(self) -> str:
-        """What is known of it."""
+        """The known facts."""
         values = "" if self.has_four is None else f", {4 if self.has_four else 5} values"
         own = "known after the first reset" if self.kind is None else self.kind
         return f"{type(inner(self._env)).__name__}: arrays {own}{values}"

@@ -32,7 +32,7 @@ from dm_env_rpc_client.tensors import structures
 
 
 class Row(Protocol):
-    """What is needed of a `GymnasiumEnvironment` beside its specs."""
+    """Facts required of a `GymnasiumEnvironment` besides its specs."""
 
     gymnasium: gymnasium.Env[Any, Any]
     action_space: spaces.Space[Any]
@@ -51,7 +51,7 @@ class Row(Protocol):
         """Return the spec of the discount."""
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode with the seed and options that it was configured with."""
+        """Begin an episode with the configured seed and options."""
 
 
 _OBSERVATION = "observation"
@@ -183,7 +183,7 @@ class GymnasiumRows(Rows):
         return action
 
     def begin(self, index: int, environment: Row) -> None:
-        """Begin an episode with the seed and options that the environment was configured with."""
+        """Begin an episode with the configured seed and options."""
         self._kinds[index] = _LAST  # If this fails, the next step begins an episode.
         observation, info = environment.begin()
         self._put(index, observation)

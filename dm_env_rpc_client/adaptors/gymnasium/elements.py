@@ -89,7 +89,7 @@ class Converting(abc.ABC):
 
     @abc.abstractmethod
     def _make_converters(self) -> None:
-        """Make the readers and writers, from other attributes."""
+        """Build the readers and writers from other attributes."""
 
     def __getstate__(self) -> dict[str, Any]:
         prefixes = ("_read_", "_write_")

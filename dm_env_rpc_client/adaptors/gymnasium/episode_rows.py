@@ -1,4 +1,4 @@
-"""What the last step of each of N environments is for Gymnasium's vector environments.
+"""The last step of each of N environments in the form of Gymnasium's vector environments.
 
 The infos of environments on streams come one by one. Those of a batch come stacked as Gymnasium
 stacks them, or one by one in one text; see `info_observation`.
@@ -53,18 +53,18 @@ class EpisodeInfos:
         self._stacks: list[tuple[Array, Mapping[str, Any]]] = []
 
     def put(self, index: int, info: dict[str, Any]) -> None:
-        """Take the info of a step, or that of the reset that begins the next episode in it."""
+        """Record the info of a step, or of the reset that begins the next episode within it."""
         former = self._own.get(index)
         self._own[index] = RowInfo(info) if former is None else former._replace(info=info)
 
     def put_final(self, index: int, info: dict[str, Any], observation: Any) -> None:
-        """Take the info and observation of a step in which the next episode is to begin."""
+        """Record the info and observation of a step in which the next episode begins."""
         self._own[index] = RowInfo({}, info, observation)
 
     def put_rows(
         self, rows: Array, text: str, which: Any, count: int, arrays: Any = None
     ) -> Array | None:
-        """Take what came with the observations of a batch.
+        """Record the values that came with the observations of a batch.
 
         Args:
           rows: the indices of the rows that take part.
@@ -102,7 +102,7 @@ class EpisodeInfos:
             self._taken(np.array(list(rows)))
 
     def each(self) -> list[RowInfo]:
-        """Take the infos of each row."""
+        """Record the infos of each row."""
         own, self._own = self._own, {}
         found = unstacked(self._taken(None), len(self._addresses))
         for row, info in own.items():
@@ -110,7 +110,7 @@ class EpisodeInfos:
         return found
 
     def stack(self, ids: Array | None, are_spread: bool = False) -> dict[str, Any]:
-        """Take the infos of some rows, or of all, stacked.
+        """Record the infos of some rows, or of all, stacked.
 
         Args:
           ids: the rows; None for all.
@@ -149,7 +149,7 @@ class EpisodeInfos:
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
 
     def _taken(self, ids: Array | None) -> dict[str, Any]:
-        """Take the stacks of some rows, or of all, as one."""
+        """Return the stacked infos of some rows, or of all, as one stack, and forget them."""
         stacks, self._stacks = self._stacks, []
         count = len(self._addresses) if ids is None else len(ids)
         if ids is None and len(stacks) == 1 and len(stacks[0][0]) == count:
@@ -184,7 +184,7 @@ def put_together(
     places: Array,
     count: int,
 ) -> None:
-    """Put rows of stacked infos into those of more rows, in which keys may be new.
+    """Copy rows of stacked infos into those of more rows, which may gain keys.
 
     Args:
       target: the infos to add to.
@@ -289,7 +289,7 @@ class EpisodeRows(Rows):
         self._infos.forget(ids)
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Take the TimeStep of an environment on a stream; see `Rows.put`."""
+        """Store the TimeStep of an environment on a stream; see `Rows.put`."""
         environment = self._environments[index]
         info: dict[str, Any] = {}
         is_truncated = False
@@ -314,7 +314,7 @@ class EpisodeRows(Rows):
         return begins
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Take the LAST TimeStep of a row whose batch was lost; see `Rows.put_lost`."""
+        """Store the LAST TimeStep of a row with a lost batch; see `Rows.put_lost`."""
         return self._put(index, timestep, {"restarted": True}, False)
 
     def _put(
@@ -333,7 +333,7 @@ class EpisodeRows(Rows):
         return False
 
     def _end(self, index: int, observation: Mapping[str, Any], info: dict[str, Any]) -> None:
-        """Take note that the next episode is to begin in this step."""
+        """Mark the next episode as beginning in this step."""
         self._restarting.add(index)
         if not self._has_infos:
             info = {**info_of(self.discount[index].copy()), **info}
@@ -354,7 +354,7 @@ class EpisodeRows(Rows):
         return at
 
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
-        """Take the TimeStep of a batch; see `Rows.put_rows`."""
+        """Store the TimeStep of a batch; see `Rows.put_rows`."""
         kinds = timestep.observation[STEP_TYPE]
         which = slice(None) if taken is None else taken
         ended: list[int] = []
@@ -388,7 +388,7 @@ class EpisodeRows(Rows):
         return ended
 
     def _put_ends(self, rows: Array, kinds: Array, has_discount: bool) -> list[int]:
-        """Take how the steps of rows of a batch end; return those in which an episode ends."""
+        """Record how the steps of a batch's rows end; return the rows with an ended episode."""
         terminated = is_last = kinds == _LAST
         if has_discount:
             axes = tuple(range(1, self.discount.ndim))
@@ -422,7 +422,7 @@ class EpisodeRows(Rows):
         return self._spaces.observations(flat)
 
     def infos(self, ids: Array | None) -> dict[str, Any]:
-        """Take the infos of the last step, stacked, of some environments; None for all.
+        """Return the stacked infos of the last step of some environments; None for all.
 
         Raises:
           EnvironmentsFailedError: see `EpisodeInfos.stack`.
@@ -442,14 +442,14 @@ class EpisodeRows(Rows):
         return {"discount": np.where(mask, discounts, 0), "_discount": has_discount, **infos}
 
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Take the infos of Gymnasium environments that were reset; others have none then.
+        """Record the infos of reset Gymnasium environments; others have none on a reset.
 
         They are in the rows of their indices. Errors are those of `infos`.
         """
         return self._infos.stack(np.array(ids), are_spread=True) if self._has_infos else {}
 
     def each_info(self) -> list[RowInfo]:
-        """Take the infos of the last step of each environment, or of its reset."""
+        """Return the infos of each environment's last step or reset."""
         found = self._infos.each()
         if not self._has_infos:
             for index in np.flatnonzero(self._has_discount()).tolist():

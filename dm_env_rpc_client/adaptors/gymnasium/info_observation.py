@@ -1,4 +1,4 @@
-"""What comes with the observations of a Gymnasium environment: the observation `gymnasium`.
+"""Values that accompany the observations of a Gymnasium environment: the observation `gymnasium`.
 
 It is empty, or a JSON object:
 
@@ -45,7 +45,7 @@ _TRUNCATED, _ROWS = "truncated", "rows"
 
 
 class Extras(NamedTuple):
-    """What comes with each observation of one environment.
+    """Values that accompany each observation of one environment.
 
     Attributes:
       info: the info of the step or reset.
@@ -135,7 +135,7 @@ def extras_of(observation: Mapping[str, Any]) -> Extras:
 
 
 class RowExtras(NamedTuple):
-    """What comes with the observations of the rows of a batch.
+    """Values that accompany the observations of a batch's rows.
 
     Attributes:
       stacked: the infos of all rows, stacked as Gymnasium stacks them.

@@ -42,7 +42,7 @@ _CALLABLE = "; those of the environment at the server are there with serve(calla
 
 
 class Description(NamedTuple):
-    """What a server says of a Gymnasium environment.
+    """A server's description of a Gymnasium environment.
 
     Attributes:
       action_space: the space of its actions.

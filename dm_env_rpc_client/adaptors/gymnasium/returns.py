@@ -1,4 +1,4 @@
-"""What `step` and `reset` of Gymnasium environments have returned by mistake, explained.
+"""Explanations of wrong results of `step` and `reset` of Gymnasium environments.
 
 Unpacking a step checks it already, so that steps cost nothing more.
 """

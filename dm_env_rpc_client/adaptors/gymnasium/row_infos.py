@@ -59,7 +59,7 @@ class StackedInfos(Infos):
         return StackedInfos(count, self._is_exact)
 
     def put(self, index: int, info: Any) -> None:
-        """Take the info of a row."""
+        """Record the info of a row."""
         self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
@@ -68,7 +68,7 @@ class StackedInfos(Infos):
         return infos, {}
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Take what a row has said; see `Infos`."""
+        """Record a row's infos; see `Infos`."""
         self._infos.append((index, said))
 
     def final(self, observation: Any, info: Any) -> Any:
@@ -84,7 +84,7 @@ class StackedInfos(Infos):
         }
 
     def put_final(self, index: int, final: Any) -> None:
-        """Take how an episode of a row has ended, before the info of the next one."""
+        """Record how an episode of a row ended, before the info of the next one."""
         self._infos.append((index, final))
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
@@ -171,11 +171,11 @@ class OwnInfos(Infos):
         return list(infos.items()), errors
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Take what a row has said; see `Infos`."""
+        """Record a row's infos; see `Infos`."""
         self._infos[index] = said
 
     def put(self, index: int, info: Any) -> None:
-        """Take the info of a row."""
+        """Record the info of a row."""
         try:
             self._infos.setdefault(index, {})[INFO] = _jsonable(info)
         except Exception as error:
@@ -191,7 +191,7 @@ class OwnInfos(Infos):
         return {FINAL_OBSERVATION: exact, FINAL_INFO: own}
 
     def put_final(self, index: int, final: Any) -> None:
-        """Take how an episode of a row has ended."""
+        """Record how an episode of a row ended."""
         if isinstance(final, Exception):
             self._errors[index] = final
         else:

@@ -99,13 +99,13 @@ class Room:
         return fits
 
     def expand(self, size: int) -> None:
-        """Take memory beyond that of the description; ValueError if there is not as much."""
+        """Charge memory beyond that of the description; ValueError if the budget is exceeded."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
             raise ValueError(f"its spaces would take {size} bytes more than their description")
 
     def take_characters(self, count: int) -> None:
-        """Take the memory of the characters of a Text; ValueError."""
+        """Charge the memory of the characters of a Text; ValueError."""
         self.expand(count * _CHARACTER_BYTES)
 
 

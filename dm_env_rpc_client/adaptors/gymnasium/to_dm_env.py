@@ -112,7 +112,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """What a server offers as properties: functions of their values, by key."""
+        """A server's properties: functions for their values, by key."""
         offered: dict[str, Callable[[], Any]] = {DESCRIPTION: self._describe}
         if self.gymnasium.render_mode is not None:
             offered[FRAME] = self._frame
@@ -160,7 +160,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return dm_env.restart(self._observed(observation, False))
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode with the configured seed and options, which the next one has not.
+        """Begin an episode with the configured seed and options, which apply to this episode only.
 
         Returns:
           The observation and the info, as the environment's own `reset` returned them.

@@ -1,4 +1,4 @@
-"""What a server offers of a batch of Gymnasium environments beside its arrays."""
+"""A server's offers for a batch of Gymnasium environments besides its arrays."""
 
 from __future__ import annotations
 

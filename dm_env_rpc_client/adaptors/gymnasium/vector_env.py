@@ -194,7 +194,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _reset(
         self, each: Mapping[int, Mapping[str, Any]], results: Callable[[None], Result]
     ) -> Result:
-        """Begin the next episodes, and return the results that somebody makes of the rows."""
+        """Begin the next episodes and return the results that the caller builds from the rows."""
         worlds, rows = self._worlds, self._rows
 
         def adopt(may_differ: bool) -> None:
@@ -303,7 +303,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
     @property
     def restarts(self) -> int:
-        """How often environments were started again, which takes `restart`."""
+        """Number of restarts of environments (only with `restart`)."""
         return self._worlds.restarts
 
     def __enter__(self) -> Self:

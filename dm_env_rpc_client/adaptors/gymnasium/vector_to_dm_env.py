@@ -156,7 +156,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """What a server offers as properties: functions of their values, by key."""
+        """A server's properties: functions for their values, by key."""
         offered: dict[str, Callable[[], Any]] = {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,

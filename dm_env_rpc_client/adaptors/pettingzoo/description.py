@@ -1,4 +1,4 @@
-"""What a server says of a PettingZoo environment."""
+"""A server's description of a PettingZoo environment."""
 
 from __future__ import annotations
 

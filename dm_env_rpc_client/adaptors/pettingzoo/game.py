@@ -48,7 +48,7 @@ _RESET = "(observations, infos), each a dict by agent, as of PettingZoo's Parall
 
 
 def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
-    """Make one of PettingZoo's own environments.
+    """Create one of PettingZoo's own environments.
 
     Args:
       name: FAMILY/NAME, such as "classic/rps_v2".
@@ -145,7 +145,7 @@ class PettingZooGame(Game):
         return len(self._description.agents)
 
     def join(self, settings: Mapping[str, Any]) -> Hashable:
-        """Take the agent that the settings name, or the first that is free."""
+        """Take the agent named by the settings, or the first free agent."""
         unknown = set(settings) - {"agent", "infos"}
         if unknown:
             raise ValueError(f"unknown join setting {min(unknown)!r}; settings: agent, infos")

@@ -167,7 +167,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
     @property
     def restarts(self) -> int:
-        """How often the world was begun again, which takes `restart`."""
+        """Number of times the world was restarted (only with `restart`)."""
         return 0 if self._supervision is None else self._supervision.count
 
     def observation_space(self, agent: Hashable) -> spaces.Space[Any]:
@@ -327,7 +327,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             self._players.check_open()
 
     def _lose(self, error: DmEnvRpcClientError) -> None:
-        """Take note of a lost world; raise the error if that is none, or nothing restarts it."""
+        """Mark the world as lost; raise the error if nothing restarts the world."""
         failures = error.failures.values() if isinstance(error, AgentsFailedError) else [error]
         is_lost = any(isinstance(failure, _LOSSES) for failure in failures)
         if self._supervision is None or self._is_closed or not is_lost:

@@ -22,7 +22,7 @@ from dm_env_rpc_client.tensors.structures import single_leaf
 
 
 class Extras(NamedTuple):
-    """What comes with an agent's observation.
+    """Values that accompany an agent's observation.
 
     Attributes:
       info: the info of the agent.
@@ -109,7 +109,7 @@ class OwnSeat(Seat):
 
 
 class Turn:
-    """What one step or reset returns, by agent."""
+    """The results of one step or reset, by agent."""
 
     def __init__(self) -> None:
         self.observations: dict[Hashable, Any] = {}

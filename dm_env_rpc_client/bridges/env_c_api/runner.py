@@ -213,7 +213,7 @@ def _with_shapes(
     names: Collection[str],
     most: int,
 ) -> tuple[ObservationDescription, ...]:
-    """Give shapes, by name or pattern, to observations whose library leaves them open.
+    """Set shapes, by name or pattern, for observations with shapes that the library leaves open.
 
     Args:
       declared: the observations to read.

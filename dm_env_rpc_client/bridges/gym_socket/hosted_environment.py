@@ -1,4 +1,4 @@
-"""What a factory makes, as the `gymnasium.Env` that a session steps."""
+"""A factory's environment as the `gymnasium.Env` that a session steps."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class WhichSpace(enum.IntEnum):
 
 
 class Request:
-    """What a client sends."""
+    """A packet from a client."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +279,7 @@ def _encode_byte(value: int, where: str) -> bytes:
 
 
 class _Field(NamedTuple):
-    """How a field of a packet is written and read; both get its name for error messages."""
+    """Writer and reader of a packet field; both receive its name for error messages."""
 
     encode: Callable[[Any, str], bytes]
     read: Callable[[Reader, int, str], Any]

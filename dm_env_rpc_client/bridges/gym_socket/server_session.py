@@ -38,7 +38,7 @@ WrapHandler = Callable[[gymnasium.Env[Any, Any], str, Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to serve; see the arguments of `serve`.
+    """Options for serving; see the arguments of `serve`.
 
     Raises:
       SpecError: one is of another type or out of range.
@@ -263,7 +263,7 @@ _HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
 
 
 class _Described(NamedTuple):
-    """What a session knows of a space.
+    """A session's view of a space.
 
     Attributes:
       space: of Gymnasium's own types, the nearest.

@@ -1,4 +1,4 @@
-"""What `dm-env-rpc inspect` shows of a recording."""
+"""The description of a recording in `dm-env-rpc inspect`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WIDTH, _HEIGHT = 64, 24
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading(options.Group):
-    """How a recording is read.
+    """Options for reading a recording.
 
     Attributes:
       chunk_bytes: Largest chunk of a recording, and what its TimeSteps may take in memory.
@@ -35,7 +35,7 @@ class Reading(options.Group):
 
     @property
     def limits(self) -> Limits:
-        """What reading it may take."""
+        """The limits for reading it."""
         from dm_env_rpc_client.tensors.memory_limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
 
         if self.chunk_bytes is None:

@@ -39,7 +39,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the address as one lin
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Proxy(options.Access):
-    """What stands between clients and a server.
+    """A proxy between clients and a server.
 
     Attributes:
       path: Recording to write, which must not exist.
@@ -88,7 +88,7 @@ def record(*, proxy: _Proxy, as_json: Json = False) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Replay(recorded.Reading):
-    """What is served, and where.
+    """The source and the address of a server.
 
     Attributes:
       path: Recording to serve.
@@ -124,7 +124,7 @@ def replay(*, served: _Replay, as_json: Json = False) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Export(recorded.Reading):
-    """What is exported, and where to.
+    """Source and target of an export.
 
     Attributes:
       path: Recording to export.

@@ -1,4 +1,4 @@
-"""What `dm-env-rpc serve` tells while it serves: log lines, or on a terminal a live table."""
+"""The output of `dm-env-rpc serve`: log lines, or a live table on a terminal."""
 
 from __future__ import annotations
 

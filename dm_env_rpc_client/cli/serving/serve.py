@@ -133,7 +133,7 @@ def _of_serve(field: str, *flags: str, **details: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Host(options.Access):
-    """How it is served.
+    """Options for serving.
 
     Attributes:
       protocol: Protocol of the clients.
@@ -228,7 +228,7 @@ class _Host(options.Access):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Output(options.Group):
-    """What is told meanwhile.
+    """Messages printed meanwhile.
 
     Attributes:
       verbose: Log every request but steps, also on a terminal.

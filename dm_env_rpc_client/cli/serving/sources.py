@@ -1,4 +1,4 @@
-"""What `dm-env-rpc serve` serves, with the settings of the command line, and tried out."""
+"""The served source of `dm-env-rpc serve`, with the command line's settings, tried out once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_settings(source: Source, settings: Mapping[str, Any]) -> Source:
 def try_source(
     source: Source, settings: Mapping[str, Any], what: str, conversion: Conversion = AS_DECLARED
 ) -> None:
-    """Make an environment of a source, and close it.
+    """Create an environment from a source, and close it.
 
     Args:
       source: the source.

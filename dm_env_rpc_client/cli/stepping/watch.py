@@ -1,4 +1,4 @@
-"""What a step waits for, if the world waits for other players."""
+"""The missing players of a waiting step, if the world waits for others."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Watch:
 
 
 def on_stderr(env: DmEnvAdaptor, text: str) -> None:
-    """Tell what a step waits for, and how others join.
+    """Describe what a step waits for, and how others join.
 
     Args:
       env: the environment that is stepped.

@@ -68,7 +68,7 @@ def _sent(
     explained_by: tuple[Check, ...] = (),
     needs_any_value: bool = False,
 ) -> Callable[[Callable[[TensorField, ProbeAgent], _Cases]], Check]:
-    """Make a check of a function that yields values of an action, sent beside valid ones.
+    """Build a check from a function that yields values of an action, sent beside valid ones.
 
     Args:
       send: `_take` or `_refuse`.

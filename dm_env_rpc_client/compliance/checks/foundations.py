@@ -1,4 +1,4 @@
-"""What the other checks build on: they run first, and what they find is reported once.
+"""The foundations of the other checks: they run first, and their findings are reported once.
 
 A check that needs one of these is skipped if that one finds something.
 """

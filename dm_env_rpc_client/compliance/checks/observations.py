@@ -73,7 +73,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")
 def data_types_are_valid(trial: Trial) -> None:
-    """Look for 0 and for numbers that the protocol does not define.
+    """Look for 0 and for numbers not defined by the protocol.
 
     An error: a client cannot pack or unpack the tensor.
     """

@@ -31,7 +31,7 @@ Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
 
 
 class _Property(NamedTuple):
-    """What a server says about a property."""
+    """A server's description of a property."""
 
     key: str
     spec: dm_env_rpc_pb2.TensorSpec

@@ -43,7 +43,7 @@ def _check_creates(trial: Trial) -> None:
     "A world is created with the settings, and destroyed.", otherwise="worlds cannot be destroyed"
 )
 def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
-    """Do so twice, because the first time must leave nothing behind.
+    """Repeat the check, because the first pass must leave nothing behind.
 
     An error: a client cannot get rid of its worlds.
     """

@@ -77,7 +77,7 @@ class _World:
 
 
 class _Answers(NamedTuple):
-    """What the pool gives the answers of worlds to."""
+    """The consumer of the answers of worlds."""
 
     put: Callable[[int, dm_env.TimeStep], bool]
     put_mid_steps: Callable[[list[int], MidSteps], object]
@@ -287,7 +287,7 @@ class BatchWorlds(RowWorlds):
 
     @contextlib.contextmanager
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
-        """Take note of the rows of worlds that fail in this context.
+        """Record the rows of worlds that fail in this context.
 
         Of a world whose step was not sent, or whose answer was lost by an interrupt, no row is
         under way then. A SpecError is about the first row whose action does not conform.
@@ -324,7 +324,7 @@ class BatchWorlds(RowWorlds):
         return _Answers(functools.partial(self._put, rows), rows.put_mid_steps)
 
     def _put(self, all_rows: Rows, number: int, timestep: dm_env.TimeStep) -> bool:
-        """Take the answer of a world; return whether rows of it begin a sequence now."""
+        """Store the answer of a world; return whether any of its rows begins a sequence now."""
         world = self._worlds[number]
         if self.pool.environments[number].interruption is not None:
             return self._put_lost(all_rows, world, timestep)
@@ -363,7 +363,7 @@ class BatchWorlds(RowWorlds):
     def _take(
         self, world: _World, rows: list[int], timestep: dm_env.TimeStep
     ) -> dict[int, Exception]:
-        """Take note of what rows are doing; return what they have raised."""
+        """Record the state of rows; return the errors they raised."""
         kinds = timestep.observation[batches.STEP_TYPE]
         if kinds.shape != world.is_running.shape:
             raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
@@ -383,7 +383,7 @@ class BatchWorlds(RowWorlds):
         return {world.rows[place]: _row_error(error) for place, error in failed.items()}
 
     def _put_lost(self, all_rows: Rows, world: _World, timestep: dm_env.TimeStep) -> bool:
-        """Take the TimeStep of a world that was lost; return whether rows begin again at once.
+        """Store the TimeStep of a lost world; return whether rows restart immediately.
 
         The sequences that were running end. Rows whose sequence had ended before begin the next one
         with this step.

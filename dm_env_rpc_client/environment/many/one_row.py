@@ -65,7 +65,7 @@ class OneRow(dm_env.Environment):
         return None if self._last is None else self._timestep(self._last)
 
     def reset(self, settings: Mapping[str, Any] = {}) -> dm_env.TimeStep:
-        """Begin a sequence in the row, and in all rows if none has begun, or one alone cannot.
+        """Begin a sequence in the row, or in all rows if a row cannot begin by itself.
 
         Args:
           settings: of the Reset. They are for all rows.

@@ -102,7 +102,7 @@ class Players:
 
     @property
     def recorder(self) -> Recorder | None:
-        """What the connections are recorded by; None for nothing."""
+        """The recorder of the connections; None without one."""
         return self._options.connect.recorder
 
     @property
@@ -223,7 +223,7 @@ class Players:
         return timesteps
 
     def interrupted(self, error: BaseException) -> None:
-        """Make all connections unusable if an error has interrupted a turn: its answers are lost.
+        """Make all connections unusable after an error has interrupted a turn and lost its answers.
 
         Args:
           error: the error; one of this package is no interrupt.

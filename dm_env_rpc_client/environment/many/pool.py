@@ -121,11 +121,11 @@ class EnvironmentPool:
 
     @property
     def restarts(self) -> int:
-        """How often environments were started again."""
+        """Number of restarts of environments."""
         return sum(environment.restarts for environment in self.environments)
 
     def label(self, index: int) -> str:
-        """How error messages name an environment."""
+        """The name of an environment in error messages."""
         return self._labels[index]
 
     @property
@@ -286,7 +286,7 @@ class EnvironmentPool:
         self.finish(ready, consume, failures)
 
     def interrupted(self, error: BaseException, lost: Collection[int] = ()) -> None:
-        """Make environments unusable whose answers an interrupted call has lost.
+        """Make environments unusable if an interrupted call has lost their answers.
 
         It has read them, and its caller does not get them. Answers that it has not read yet, and
         those of environments that have arrived, can still be received.
@@ -492,7 +492,7 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
 
 
 def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Exception]:
-    """Do something for each of some environments; return what failed."""
+    """Run a function for each of some environments; return the failures."""
     failures: dict[Key, Exception] = {}
     for key in keys:
         try:

@@ -81,7 +81,7 @@ def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[di
 
 
 def _signature(packed: _Packed) -> tuple[Any, ...]:
-    """What has to be the same for settings to be stacked."""
+    """The key by which settings can be stacked."""
     return tuple(
         sorted(
             (name, tensor.WhichOneof("payload") or "", tuple(tensor.shape))

@@ -49,7 +49,7 @@ class RowWorlds:
 
     @property
     def restarts(self) -> int:
-        """How often environments were started again: all rows of a world with it."""
+        """Number of restarts of environments; a world restarts with all of its rows."""
         worlds = zip(self.pool.environments, self.groups, strict=True)
         return sum(environment.restarts * len(rows) for environment, rows in worlds)
 
@@ -77,7 +77,7 @@ class RowWorlds:
             raise
 
     def _interrupted(self, error: BaseException) -> None:
-        """Make worlds unusable whose answers are lost."""
+        """Make worlds with lost answers unusable."""
         self.pool.interrupted(error)
 
 

@@ -141,7 +141,7 @@ class Rows:
         self.adopt(specs)
 
     def adopt(self, specs: RowSpecs) -> None:
-        """Begin anew, with other specs."""
+        """Start over with other specs."""
         count = self.count
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
         self.reward = empty(specs.reward, count)
@@ -169,7 +169,7 @@ class Rows:
         return {**self.observations}
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Take the TimeStep of one environment. A FIRST one has reward 0 and discount 1.
+        """Store the TimeStep of one environment. FIRST has reward 0 and discount 1.
 
         Returns:
           Whether to begin the next sequence at once; the environment has arrived with the TimeStep
@@ -194,11 +194,11 @@ class Rows:
         return False
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Take the LAST TimeStep of a row whose batch was lost; as `put`."""
+        """Store the LAST TimeStep of a row with a lost batch; as `put`."""
         return self.put(index, timestep)
 
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
-        """Take the TimeStep of a batch.
+        """Store the TimeStep of a batch.
 
         Args:
           at: selects its rows among all environments; None for all of these.

@@ -1,4 +1,4 @@
-"""What environments have answered, on the way to who consumes it."""
+"""Answers of environments on the way to their consumer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Consumer(Protocol):
     """Takes what environments have answered: `Rows`, or what divides batches into rows."""
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Take the TimeStep of an environment, by its index in the pool.
+        """Store the TimeStep of an environment, by its index in the pool.
 
         Returns:
           Whether to begin the next sequence at once; the environment has arrived with the TimeStep
@@ -61,7 +61,7 @@ class Unread:
             self.consume()
 
     def consume(self) -> None:
-        """Give all to the consumer."""
+        """Pass all results to the consumer."""
         groups, self._groups, self._bytes = self._groups, {}, 0
         for indices, steps in groups.values():
             try:
@@ -72,7 +72,7 @@ class Unread:
                 self.indices.difference_update(indices)
 
     def _consume_each(self, indices: list[int], steps: list[UnreadStep]) -> None:
-        """Give steps to the consumer, one of which it cannot take."""
+        """Pass steps to the consumer, which cannot accept one of them."""
         for index, step in zip(indices, steps, strict=True):
             try:
                 self._consumer.put_mid_steps([index], MidSteps([step]))

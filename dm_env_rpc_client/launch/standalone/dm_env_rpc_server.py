@@ -1116,7 +1116,7 @@ class _Gymnasium:
         return frame if is_array else _encode(frame)
 
     def configure(self, settings: Dict[str, Any]) -> None:
-        """Take settings of a Reset, which hold for the next one; ValueError."""
+        """Accept settings of a Reset, which apply to the next one; ValueError."""
         for name, value in settings.items():
             is_flag = isinstance(value, (bool, np.bool_))
             if name == "infos" and (is_flag or value == "own"):
@@ -1307,7 +1307,7 @@ class _Owner:
             self._changed.notify_all()
 
     def serve(self) -> None:
-        """Make the calls that wait."""
+        """Run the queued calls."""
         while self.calls:
             future, function, arguments = self.calls.popleft()
             future.set_running_or_notify_cancel()
@@ -1321,7 +1321,7 @@ class _Owner:
                 future.set_result(result)
 
     def serve_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Make calls until something is over, for so many seconds at most; whether it is."""
+        """Run calls until a condition holds or the time is over; return whether it holds."""
         deadline = time.monotonic() + seconds
         while True:
             self.serve()
@@ -1333,7 +1333,7 @@ class _Owner:
                     self._changed.wait(min(0.1, max(0.0, deadline - time.monotonic())))
 
     def finish(self) -> None:
-        """Make calls until nothing belongs to this thread any more."""
+        """Run calls until this thread owns nothing."""
         self.serve_until(lambda: not self.worlds)
         with self._changed:
             self._is_over = True
@@ -2219,7 +2219,7 @@ class _Connection:
             self._end_all()
 
     def _take_some(self) -> None:
-        """Take what has come."""
+        """Process the received messages."""
         try:
             data = self.sock.recv(1 << 16)
         except _WOULD_BLOCK:
@@ -2238,7 +2238,7 @@ class _Connection:
                 self._reset_stream(violation.stream, violation.code)
 
     def _parse(self) -> None:
-        """Take the frames in the buffer."""
+        """Parse the frames in the buffer."""
         buffer, at = self._buffer, 0
         try:
             if self._preface:
@@ -2500,7 +2500,7 @@ class _Connection:
             self._forget(self.streams[number], is_gone=True)
 
     def _forget(self, stream: _Stream, is_gone: bool = False) -> None:
-        """Take no more of a stream, whose client may be gone; its thread ends."""
+        """Stop serving a stream, whose client may be gone; its thread ends."""
         stream.is_over, stream.has_ended = True, stream.has_ended or is_gone
         stream.partial = bytearray()
         if not stream.has_ended:
@@ -2524,7 +2524,7 @@ class _Connection:
         self.changed.notify()
 
     def leave(self) -> None:
-        """Tell the client that no new streams are taken."""
+        """Tell the client that the server accepts no new streams."""
         with self.lock:
             self.is_ending = True
             self._send_goaway(0)
@@ -2703,7 +2703,7 @@ class Server:
         return bool(silent)
 
     def _look(self) -> None:
-        """Look once a second for mute clients, and worlds that nobody uses."""
+        """Check once a second for silent clients and idle worlds."""
         while not self._stopped.wait(1.0):
             now = time.monotonic()
             with self.lock:

@@ -1,4 +1,4 @@
-"""What workers ask the server's own process, which has it for all of them.
+"""Requests of workers to the server's own process, which answers for all of them.
 
 Those are the properties of the server, so that a property has one value for all clients, and its
 getter and setter need not be pickled; and what the worlds of all workers take, and their names.

@@ -13,7 +13,7 @@ _MOST_LOST = 1024
 
 
 class WorkerShare(Share):
-    """What the worlds of one worker take.
+    """The share of the worlds of one worker.
 
     Args:
       registry: that of the server.
@@ -79,7 +79,7 @@ class Registry:
             return chosen
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Take note that there is no world of those that were placed."""
+        """Record that a placed world was not created."""
         with self._lock:
             share.placed -= 1
 

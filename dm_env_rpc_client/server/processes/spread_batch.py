@@ -72,10 +72,10 @@ class RowPlaces(Protocol):
         """
 
     def gone(self, share: WorkerShare) -> None:
-        """Take note that rows that were counted are closed."""
+        """Record that counted rows are closed."""
 
     def lost(self, share: WorkerShare) -> None:
-        """Take note that a worker has ended."""
+        """Record that a worker has ended."""
 
 
 class _LostError(ChildProcessError):
@@ -155,7 +155,7 @@ class _Part:
         return self.end()
 
     def share_memory(self, rows: Rows) -> None:
-        """Give the worker the memory of arrays.
+        """Send the worker the shared memory of arrays.
 
         Args:
           rows: those of the whole batch.
@@ -168,7 +168,7 @@ class _Part:
         self.actions, self.arrays = shared.arrays[: len(actions)], shared.arrays[len(actions) :]
 
     def close(self) -> None:
-        """Give up the way to the worker, which closes rows that are not closed yet."""
+        """Close the pipe to the worker, upon which the worker closes its remaining rows."""
         if self._pipe is not None:
             self._pipe.shut_down()
             self._pipe.close()
@@ -239,7 +239,7 @@ class SpreadBatch(AnyBatch):
         return self._name, asked.part(part.rows.start, part.rows.stop)
 
     def _adopt(self, made: MadeRows, is_new: bool = True) -> None:
-        """Take note of what rows are."""
+        """Record the state of rows."""
         self._default_actions = made.default_actions
         if is_new:
             self._rows = Rows(made.kind, self.num_envs)
@@ -400,7 +400,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Do the same, and return errors in the place of what came of it."""
+        """Ask all workers; return an error in place of a missing result."""
         for number, part in enumerate(self._parts):
             part.begin(method, *(each[number] for each in arguments))
         outcomes: list[Any] = []
@@ -412,7 +412,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _mend(self) -> None:
-        """Make rows anew that were lost with their workers.
+        """Recreate the rows lost with their workers.
 
         Raises:
           StreamStatusError: they cannot be made, and the world has ended.

@@ -103,10 +103,10 @@ class Link:
         return bytes(memoryview(answer)[1:])
 
     def paced(self, is_slow: bool) -> None:
-        """Take note that answers take long, as `ServerStream.paced`."""
+        """Mark answers as slow, as `ServerStream.paced`."""
 
     def abandon(self) -> None:
-        """Let the worker end its end of the stream, and `answer` give up."""
+        """Close the stream, so that the worker ends its side and `answer` gives up."""
         self._is_abandoned = True
         self._pipe.shut_down()
 
@@ -166,7 +166,7 @@ class Places(Protocol):
         """
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Take note that there is no world of those that were placed."""
+        """Record that a placed world was not created."""
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
         """Return the share of this process if a world is a batch whose rows are to be spread."""
@@ -185,7 +185,7 @@ class Places(Protocol):
         """
 
     def lost(self, share: WorkerShare) -> None:
-        """Take note that a worker has ended."""
+        """Record that a worker has ended."""
 
 
 def _asks_for_waiting(request: dm_env_rpc_pb2.EnvironmentRequest) -> bool:

@@ -147,13 +147,13 @@ class WorkerProcess:
         return mine
 
     def taken(self) -> None:
-        """Take note that it has taken a stream."""
+        """Record that the worker has taken a stream."""
         with self._handing:
             self._untaken -= 1
             self._untaken_since = time.monotonic()
 
     def receive(self, take: Callable[[WorkerProcess, tuple[Any, ...]], None]) -> None:
-        """Take all messages that the worker has sent.
+        """Process all messages sent by the worker.
 
         Args:
           take: called with each message.
@@ -202,7 +202,7 @@ class WorkerProcess:
         )
 
     def look_stopped(self) -> float:
-        """Look whether a signal has stopped the process, and return for how many seconds.
+        """Check whether a signal has stopped the process; return for how many seconds.
 
         Looks are counted, not the clock: all processes may have been stopped together.
         """
@@ -210,7 +210,7 @@ class WorkerProcess:
         return self._stopped_looks * LOOK_SECONDS
 
     def tell_levels(self) -> None:
-        """Tell it the levels of the loggers of this process, if they are others now."""
+        """Send the worker this process's logger levels, if they have changed."""
         levels = _levels()
         if levels != self._levels:
             self._levels = levels

@@ -1,4 +1,4 @@
-"""What runs in a worker process: worlds, and the sessions of the streams that have joined them.
+"""The program of a worker process: worlds, and the sessions of the streams joined to them.
 
 The main thread does what the server's own process says: it adopts the pipes of streams, and stops.
 Log records and exceptions of environments go to that process.
@@ -98,7 +98,7 @@ class Worker:
         self._rows = RowsHere(self._host)
 
     def run(self) -> None:
-        """Do what it is told, until it is told to stop."""
+        """Carry out commands until told to stop."""
         main = self._host.main
         if main is None:
             self._run()
@@ -155,7 +155,7 @@ class _SentRecords(logging.handlers.QueueHandler):
 
 
 def _tell(control: MessagePipe, *message: Any) -> None:
-    """Tell the server's own process; this one ends soon if that is gone."""
+    """Report to the server's own process; this process ends soon if that one is gone."""
     with contextlib.suppress(OSError):
         send_message(control, *message)
 

@@ -305,7 +305,7 @@ class Workers(Places, RowPlaces):
         self._registry.was_not_created(share)
 
     def _hear_all(self) -> None:
-        """Take what workers have said until now: they tell of an error before they answer."""
+        """Process the messages sent by workers so far: an error precedes its answer."""
         for worker in list(self._workers.values()):
             with contextlib.suppress(EOFError, OSError):
                 worker.receive(self._take)
@@ -313,7 +313,7 @@ class Workers(Places, RowPlaces):
     # Each worker has a thread that does this.
 
     def _supervise(self, worker: WorkerProcess) -> None:
-        """Hear a worker, and start another when it has ended."""
+        """Receive a worker's messages, and start a replacement when it has ended."""
         delay = 0.0
         while True:
             self._hear(worker)
@@ -347,7 +347,7 @@ class Workers(Places, RowPlaces):
         return worker
 
     def _hear(self, worker: WorkerProcess) -> None:
-        """Do what a worker says, until it has ended."""
+        """Handle the messages of a worker until it ends."""
         next_look = 0.0
         with contextlib.suppress(EOFError, OSError):
             while True:

@@ -40,7 +40,7 @@ _log = logging.getLogger("dm_env_rpc_client.server")
 
 
 class MadeRows(NamedTuple):
-    """What the server's own process has to know of rows.
+    """Facts about rows that the server's own process needs.
 
     Attributes:
       kind: what each of them is.
@@ -52,7 +52,7 @@ class MadeRows(NamedTuple):
 
 
 class PreparedRows(NamedTuple):
-    """What rows are when they have taken the settings of a Reset.
+    """The state of rows after accepting the settings of a Reset.
 
     Attributes:
       made: as they are then.
@@ -66,7 +66,7 @@ class PreparedRows(NamedTuple):
 
 
 class RowsAnswer(NamedTuple):
-    """What rows have done, beside the arrays of numbers.
+    """The results of rows besides the numeric arrays.
 
     Attributes:
       errors: the texts of what rows have raised.
@@ -93,7 +93,7 @@ class RowsHere:
         self._are_clean = True
 
     def adopt(self, descriptor: int) -> None:
-        """Make rows as the other end of a pipe says, and step them.
+        """Create and step rows as requested over a pipe.
 
         Args:
           descriptor: this end.
@@ -191,7 +191,7 @@ class _Rows:
         return self._batch
 
     def make(self, name: str, asked: AskedRows) -> MadeRows | None:
-        """Make the rows; return None if what is made is a batch itself, and closed again.
+        """Create the rows; return None if the factory made a batch, which is closed again.
 
         Args:
           name: of the environment.
@@ -207,7 +207,7 @@ class _Rows:
         return MadeRows(self._batch.rows.kind, self._batch.default_actions)
 
     def memory(self, descriptor: int) -> None:
-        """Take the memory for the arrays of the actions, and of what the rows return."""
+        """Adopt the shared memory for the arrays of actions and results."""
         batch = self._made
         actions = action_forms(batch.action_spec())
         values = forms_of(batch.rows.arrays, batch.num_envs)

@@ -90,7 +90,7 @@ class WorkerStreams:
 
 
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Tell a stream when its client is gone: it may be waiting for others."""
+    """Notify a stream that its client is gone: it may be waiting for others."""
     poll = select.poll()
     poll.register(pipe, select.POLLRDHUP)
     poll.poll()

@@ -44,7 +44,7 @@ of its own: if that makes another one, and if it may be in a step."""
 
 
 class Kind:
-    """What worlds are made of, and what is known of them.
+    """The factories of worlds, and known facts about them.
 
     A world belongs to a thread before there is anything of it. That is the one that leads, which
     reads its requests, too; or a new one if worlds of this kind are known to be slow, or to wait.
@@ -88,7 +88,7 @@ class Kind:
         return isinstance(self._factory, Instance)
 
     def make(self, settings: Mapping[str, Any]) -> World:
-        """Make a world, in the thread that is its owner from then on; see `require_thread`.
+        """Create a world in the thread that owns it from then on; see `require_thread`.
 
         Args:
           settings: of the CreateWorld, by flat name.
@@ -112,7 +112,7 @@ class Kind:
         return self._make_at(new_owner(), settings)
 
     def make_rows(self, asked: AskedRows) -> Batch:
-        """Make rows of a batch that is not in this process, in this thread.
+        """Create rows of another process's batch, in this thread.
 
         Raises:
           HasRowsError: what the factory makes is a batch itself.

@@ -208,7 +208,7 @@ class SharedWorld(OwnedWorld):
         return agent.is_interrupted or (self._uninformed is not None and agent in self._uninformed)
 
     def _advance(self, agent: _SharedAgent) -> None:
-        """Take the step that `agent` waits for, if it can be taken now."""
+        """Take the pending step of `agent`, if it can be taken now."""
         if agent.outcome is not None or self._uninformed is not None:
             return
         unseen, agent.unseen = agent.unseen, None
@@ -304,7 +304,7 @@ class SharedWorld(OwnedWorld):
         agent.outcome = (State.RUNNING if agent.is_running else end_state(timestep)), timestep
 
     def _fail(self, takers: list[_SharedAgent], error: Exception) -> None:
-        """Let a step fail for every agent in `takers`; it changes nothing."""
+        """Fail the step of every agent in `takers`; the world does not change."""
         for agent in takers:
             agent.outcome = error
         self._changed.notify_all()
@@ -324,7 +324,7 @@ class SharedWorld(OwnedWorld):
         self._changed.notify_all()
 
     def _missing(self, waiting: _SharedAgent) -> list[str]:
-        """What the steps that wait, wait for; one of them is that of `waiting`."""
+        """The missing players of all pending steps, including that of `waiting`."""
         missing = [each for each in self._taking_part() if self._lock_step and not each.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]

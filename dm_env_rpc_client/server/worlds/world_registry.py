@@ -38,7 +38,7 @@ _OVERHEAD = 256
 
 
 class Share:
-    """What the worlds of one process take of the limits of a server, and their names.
+    """The worlds' names and their share of the server's limits, for one process.
 
     That is "worlds", those that are being made among them, "agents" and, for their settings,
     "held_bytes".
@@ -61,7 +61,7 @@ class Share:
         return f"world-{next(self._numbers)}"
 
     def forget(self, name: str) -> None:
-        """Take note that there is no such world any more."""
+        """Record that the world no longer exists."""
 
     def missing(self, name: str, known: Iterable[str]) -> str:
         """Return the text of the error that there is no such world.
@@ -163,7 +163,7 @@ class WorldRegistry:
                 self._entries[UNNAMED].world = hosting(options.made, options, main)
 
     def try_instances(self) -> None:
-        """Make a world of each environment that existed before; raise as `make_world`."""
+        """Create a world for each preexisting environment; raises like `make_world`."""
         with self._as_owner():
             for kind in (each for each in self._kinds.values() if each.is_instance):
                 kind.make({}).close()
@@ -305,7 +305,7 @@ class WorldRegistry:
             raise
 
     def paced(self, name: str, is_slow: bool) -> None:
-        """Take note whether the answers of a world take long."""
+        """Mark the answers of a world as slow or quick."""
         entry = self._entries.get(name)
         if entry is not None and entry.kind is not None:
             entry.kind.is_slow = is_slow

@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Axis(NamedTuple):
-    """What is along a plot.
+    """The axis of a plot.
 
     Attributes:
       label: what is counted, such as "step".

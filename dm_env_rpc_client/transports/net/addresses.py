@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What the server is called in the request."""
+        """The server's name in the request."""
         if self.path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -243,7 +243,7 @@ class ListeningSockets:
         return descriptor in self._sockets
 
     def pause(self) -> None:
-        """Let clients wait: the machine has no descriptors for them."""
+        """Keep clients waiting: the machine is out of file descriptors."""
         self._is_paused = True
         for listening in self._sockets.values():
             self._poll.unregister(listening)

@@ -1,4 +1,4 @@
-"""What the sockets of clients and servers share, and what connecting waits for.
+"""Functions shared by the sockets of clients and servers, and the waits of connecting.
 
 Connecting is written once, as coroutines that await the methods of a `Waits`. Those of `Blocking`
 never suspend, so that `run` runs such a coroutine to its end in the calling thread. Whatever ends a
@@ -100,7 +100,7 @@ def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> sock
 
 
 def set_options(connected: socket.socket) -> None:
-    """Make a TCP socket send at once and notice when the other machine has gone."""
+    """Configure a TCP socket to send immediately and to detect a lost peer."""
     if connected.family == socket.AF_UNIX:
         return
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

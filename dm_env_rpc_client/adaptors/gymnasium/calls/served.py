@@ -140,7 +140,7 @@ class OfVector(Callee):
 
 
 class ServedCalls:
-    """What a client may call and set in a world, with the arguments of its next call."""
+    """A world's methods and attributes for clients, with the arguments of the next call."""
 
     def __init__(self) -> None:
         self._arguments: dict[str, Mapping[str, Any]] = {}

@@ -607,7 +607,7 @@ class ClientConnection:
         return True
 
     def judge(self) -> None:
-        """Look at the silence of the server, after a wait of `LOOK_SECONDS` without an answer.
+        """Check for a silent server, after `LOOK_SECONDS` without an answer.
 
         Raises:
           ConnectionLostError: the server has not answered a probe.

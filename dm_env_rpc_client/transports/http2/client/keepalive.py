@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0
 
 
 class Verdict(enum.Enum):
-    """What to do about the silence of a server."""
+    """The reaction to a silent server."""
 
     WAIT = 0
     PROBE = 1

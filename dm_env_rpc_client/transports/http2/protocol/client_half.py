@@ -57,7 +57,7 @@ _append = collections.deque.append
 
 
 class _Messages(collections.deque[bytearray | memoryview]):
-    """What one stream has received; notes that it has."""
+    """The messages received on one stream, which records them."""
 
     def __init__(self, number: int, arrived: dict[int, None]):
         super().__init__()
@@ -169,7 +169,7 @@ class ClientHalf(Role):
     # The role: what the server sends.
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Take response headers, interim ones, or trailers."""
+        """Process response headers, interim headers or trailers."""
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent HEADERS on stream {stream}")

@@ -117,7 +117,7 @@ class HeaderBlock:
 
 
 class ControlFrames:
-    """What the peer has said with frames other than DATA.
+    """The peer's messages in frames other than DATA.
 
     Args:
       role: what distinguishes a client from a server.

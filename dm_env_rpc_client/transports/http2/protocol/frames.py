@@ -153,7 +153,7 @@ class RefusedMessageError(Exception):
 
 
 class Role(Protocol):
-    """What one half does with what the peer sends; called by `Framing.received`."""
+    """The handlers of one half for the peer's frames; called by `Framing.received`."""
 
     last_stream: int
     """The last stream of the peer that was opened, for a GOAWAY; 0 if the peer opens none."""

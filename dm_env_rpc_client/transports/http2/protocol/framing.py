@@ -237,7 +237,7 @@ class Framing:
             self.go_on()
 
     def whole(self, count: int, stream: int, assembler: MessageAssembler) -> memoryview | None:
-        """Take what was received if it is one message in a frame of its own, as most are.
+        """Take the received bytes if they are one message in one frame, the usual case.
 
         Args:
           count: how many bytes were put into `memory`, while `is_between_frames`.
@@ -379,7 +379,7 @@ class Framing:
             buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:
-        """Take what comes before the first frame (section 3.4); False if there must be more."""
+        """Parse the connection preface (section 3.4); False if more bytes are needed."""
         buffer = self._buffer
         first = bytes(buffer.memory[buffer.start : buffer.end])
         size = len(self._preface)
@@ -453,7 +453,7 @@ class Framing:
         return True
 
     def _continue_content(self) -> bool:
-        """Go on with a DATA frame, or with a frame that is skipped."""
+        """Continue with a DATA frame or with a skipped frame."""
         buffer = self._buffer
         start = buffer.start
         if self._content_left:

@@ -342,7 +342,7 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 class _State(dict[int, "tuple[_State, bytes]"]):
-    """What each byte leads to; found out when it is first needed.
+    """The table of transitions by byte, built on first use.
 
     Args:
       branch: the place in the tree.

@@ -79,7 +79,7 @@ class MessageAssembler:
         return size <= self._max_message_bytes
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
-        """Take the content of a frame if it is exactly one message, as most frames are.
+        """Take the content of a frame that is exactly one message, the usual case.
 
         Args:
           memory: holds the content.
@@ -102,7 +102,7 @@ class MessageAssembler:
         return True
 
     def take(self, memory: memoryview, start: int, stop: int) -> None:
-        """Take content in `memory`, from `start` to `stop`.
+        """Accept content in `memory`, from `start` to `stop`.
 
         Raises:
           RefusedMessageError: a message is compressed, or too large.

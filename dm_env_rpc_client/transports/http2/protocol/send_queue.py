@@ -1,4 +1,4 @@
-"""What one end sends: frames in order, content as far as the windows allow (section 5.2).
+"""The sending half of a connection: frames in order, content within the windows (section 5.2).
 
 Nothing here waits. Content that the windows do not admit yet is kept, and put into frames when
 they open.
@@ -26,7 +26,7 @@ Outbound: TypeAlias = bytes | memoryview
 
 
 class SendQueue:
-    """What waits to be sent on a connection, and the windows that the peer has opened.
+    """The send queue of a connection, and the windows opened by the peer.
 
     Attributes:
       outbound: what to send, in order; the shell calls `sent` for what it has sent.
@@ -115,7 +115,7 @@ class SendQueue:
                 raise ViolationError(f"set an initial window of {size}", frames.FLOW_CONTROL_ERROR)
 
     def frame_content(self) -> None:
-        """Put into frames what the windows and the largest frame allow, stream by stream."""
+        """Frame as much content as the windows and the frame size permit, stream by stream."""
         # One frame for each stream in turn, so that a large message delays no other stream.
         while True:
             has_advanced = False
@@ -217,14 +217,14 @@ class SendingStream:
         self.window = -MAX_WINDOW
 
     def advance(self) -> None:
-        """Put into frames what the windows and the largest frame allow."""
+        """Frame as much content as the windows and the frame size permit."""
         self._queue.blocked[self._number] = self
         # The other streams wait for their own windows, or for the same one.
         while self.frame_some():
             pass
 
     def frame_some(self) -> bool:
-        """Put content into one frame if the windows allow; return whether they did."""
+        """Put content into one frame if the windows permit; return whether they did."""
         queue, unframed = self._queue, self._unframed
         has_advanced = False
         room = min(queue.max_frame, queue.window, self.window)

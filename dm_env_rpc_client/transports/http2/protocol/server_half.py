@@ -71,7 +71,7 @@ _REMEMBERED = 1000
 
 
 class Event(enum.Enum):
-    """What happened on a stream, other than a message."""
+    """An event on a stream other than a message."""
 
     OPENED = "opened"
     ENDED = "the client sends no more"
@@ -279,15 +279,15 @@ class ServerHalf(Role):
         self._is_leaving = False
 
     def charge(self, count: int = 1) -> None:
-        """Take streams that the client got nothing for from the budget for rapid resets."""
+        """Charge streams that gave the client nothing to the budget for rapid resets."""
         self.spent += count
 
     def refund(self, count: int) -> None:
-        """Give some of the budget back: the client does not only open streams."""
+        """Refill part of the budget: the client does more than open streams."""
         self.spent = max(0, self.spent - count)
 
     def replenish(self) -> None:
-        """Give back some of both budgets; called once a second."""
+        """Refill part of both budgets; called once a second."""
         self.refund(_REPLENISHED_STREAMS)
         self.framing.replenish(_REPLENISHED_FRAMES)
 
@@ -318,7 +318,7 @@ class ServerHalf(Role):
     # The role: what the client sends.
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Take the headers of a request, or its trailers."""
+        """Process the headers of a request, or its trailers."""
         if not stream & 1:
             raise ViolationError(f"sent HEADERS on stream {stream}")
         call = self.calls.get(stream)
@@ -388,7 +388,7 @@ class ServerHalf(Role):
         call.finish(error.code, f"the client {error.what}")
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """Do nothing: a client that goes says so, and its streams go on."""
+        """Do nothing: a departing client announces it, and its streams continue."""
 
     def begin(self, first: bytes) -> None:
         """Raise the error for what is not an HTTP/2 client."""

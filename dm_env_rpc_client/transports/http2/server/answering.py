@@ -146,7 +146,7 @@ class Answering:
         self._close(served)
 
     def resume(self, connection: ServerConnection) -> None:
-        """Go on with streams whose answers could not be sent."""
+        """Continue with streams whose answers could not be sent."""
         with connection.lock:
             ready = [served for served in connection.stalled if not served.is_stalled]
             connection.stalled.difference_update(ready)
@@ -188,7 +188,7 @@ class Answering:
             raise RelievedError
 
     def _note(self, served: ServedStream, owner: Owner) -> None:
-        """Take note whether the answers of a stream take long; in the thread of its owner."""
+        """Mark the answers of a stream as slow or quick; in the thread of its owner."""
         slow, stream = owner.slow, served.stream
         if served not in slow:
             if served.seconds > _SLOW_SECONDS and stream.owner is owner:

@@ -107,7 +107,7 @@ class Clients:
                 return
 
     def _admit(self, accepted: socket.socket, where: Any) -> None:
-        """Make a connection of a socket, if there is room for it.
+        """Build a connection from a socket, if there is room for it.
 
         Args:
           accepted: the socket.
@@ -125,7 +125,7 @@ class Clients:
             made.close()
 
     def add(self, made: Any, address: str) -> ServerConnection:
-        """Make a connection of a socket that this end has opened, or of an accepted one.
+        """Build a connection from a socket that this end opened or accepted.
 
         Args:
           made: the socket, not blocking.
@@ -200,7 +200,7 @@ class Clients:
         self._tell(connection)
 
     def go_on_lingering(self, descriptor: int) -> None:
-        """Do what a socket that lingers is ready for."""
+        """Serve a lingering socket that is ready."""
         if not self.draining[descriptor].go_on():
             self._close_lingering(descriptor)
 
@@ -265,7 +265,7 @@ def peer_address(family: int, where: Any) -> str:
 
 
 class DrainingConnection:
-    """What is left of a connection that was ended for what its client did: its last words.
+    """The remains of a connection ended for a fault of its client: the final frames.
 
     A socket that is closed while something comes in that nobody reads is reset, and the kernel
     drops what it still has to send. The GOAWAY that says why would be lost. So the last words are
@@ -362,7 +362,7 @@ class Handshakes:
         self._waiting: queue.SimpleQueue[ServerConnection | None] = queue.SimpleQueue()
 
     def go_on(self, connection: ServerConnection) -> None:
-        """Go on with the handshake of a connection, of which the poll has told."""
+        """Continue the handshake of a connection reported by the poll."""
         # Each connection is in it once at most: the poll is silent about it from then on.
         if self._thread is None:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)

@@ -107,7 +107,7 @@ class ServerConnection:
         return self.unsent > _MAX_UNSENT
 
     def encrypt(self) -> bool | None:
-        """Go on with the TLS handshake; called with the lock, by any thread.
+        """Continue the TLS handshake; called with the lock held, by any thread.
 
         The poll tells once that the socket is ready for that, and again after this.
 

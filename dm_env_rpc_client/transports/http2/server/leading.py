@@ -108,7 +108,7 @@ class Leader:
             return self.owner is owner and not self.is_stopped
 
     def enter(self, served: ServedStream | None, is_answer: bool) -> None:
-        """Begin what may take long."""
+        """Start a call that may take long."""
         self.inline = (served, is_answer)
         # After that: the watcher looks at both in the other order.
         if self.is_resting:
@@ -150,7 +150,7 @@ class Leader:
         return False
 
     def run_calls(self) -> None:
-        """Do what other threads have asked of the owner that leads."""
+        """Run the calls that other threads have queued for the leading owner."""
         if self.owner is not None:
             self.owner.run_waiting(self.run)
 
@@ -176,7 +176,7 @@ class Leader:
         return OwnerThread(f"{self.name} leads")
 
     def _take(self, owner: Owner) -> bool:
-        """Give the lead to this thread, an owner's; False if another one leads."""
+        """Make this owner's thread the leader; False if another thread leads."""
         with self._lock:
             if self.owner is None:
                 self.owner, self.inline = owner, None
@@ -231,7 +231,7 @@ class Leader:
             _log.exception("no thread can be started; long answers delay the others")
 
     def _watch_and_lead(self) -> None:
-        """Take over the lead from a thread whose answer takes long."""
+        """Take over as leader from a thread with a slow answer."""
         owner = owner_threads.current()
         assert owner is not None
         found = self._watch()

@@ -285,7 +285,7 @@ class Http2Listener(Listener):
                 break
 
     def _serve(self, connection: ServerConnection, mask: int) -> None:
-        """Do what a connection is ready for."""
+        """Send and receive on a connection that is ready."""
         here = self._leader.owner
         try:
             served = connection.alone
@@ -322,7 +322,7 @@ class Http2Listener(Listener):
             self._clients.close(connection)
 
     def _process(self, connection: ServerConnection) -> None:
-        """Do what the client has asked for."""
+        """Carry out the client's request."""
         answering = self._answering
         events = connection.half.events
         framing = connection.half.framing
@@ -399,7 +399,7 @@ class Http2Listener(Listener):
         )
 
     def _end(self) -> None:
-        """Begin the end: closes what is open. The rest follows when all streams are closed."""
+        """Start closing: close the open resources. The rest follows once all streams are closed."""
         self._clients.listening.close()
         self._clients.end_lingering()
         self._is_ending = True
@@ -420,7 +420,7 @@ class Http2Listener(Listener):
         self._bell.close()
 
     def after_fork_in_child(self) -> None:
-        """Give up what belongs to the parent; called in the only thread of a forked child."""
+        """Abandon the parent's resources; called in the only thread of a forked child."""
         self._changed = InterruptibleCondition()
         self._clients.abandon()
         self._poll.close()
