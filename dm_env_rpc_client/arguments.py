@@ -245,14 +245,14 @@ def refused(name: str, expected: str, value: object, none: str = "") -> SpecErro
 
 
 def shown(value: object) -> str:
-    """Return what errors call a value that was given: its repr, shortened."""
+    """Return a given value's name in errors: its repr, shortened."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return _cut(_short.repr(value))
 
 
 def cause(error: BaseException) -> str:
-    """Return the type of an error and its text, shortened: it may quote what was given."""
+    """Return the type of an error and its text, shortened: it may quote a given value."""
     return f"{type(error).__name__}: {_cut(str(error))}"
 
 

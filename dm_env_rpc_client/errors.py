@@ -324,7 +324,7 @@ _LISTED = 8
 
 
 def _more(others: Sequence[Hashable]) -> str:
-    """Return what names those that failed beside the first."""
+    """Return the text that names the failures after the first."""
     if not others:
         return ""
     named = ", ".join(map(repr, others[:_LISTED])) + (", ..." if len(others) > _LISTED else "")

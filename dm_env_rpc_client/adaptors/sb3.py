@@ -123,7 +123,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         self._envs.close()
 
     def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
-        """Return what each environment renders now, for Gymnasium environments at the servers."""
+        """Return the current frames of Gymnasium environments at the servers."""
         return self._envs.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:

@@ -158,7 +158,7 @@ class _Lines:
         self._print(outcome, "\n".join([f"{result.name}{detail}", *rest]))
 
     def end(self) -> None:
-        """Print what was counted."""
+        """Print the counts."""
         if self._more:
             self._print("skipped", f"{self._more} more, for the same reason")
         self._reason, self._more = "", 0

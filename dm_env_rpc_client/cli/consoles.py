@@ -98,7 +98,7 @@ def progress(
 
 @contextlib.contextmanager
 def waiting(for_what: str) -> Iterator[None]:
-    """Show on a terminal what the command waits for."""
+    """Show on a terminal why the command waits."""
     if console.is_terminal:
         with console.status(cell(for_what)):
             yield
@@ -125,7 +125,7 @@ def print_json(result: Any) -> None:
 
 
 def json_text(result: Any) -> str:
-    """Return what `print_json` prints."""
+    """Return the output of `print_json`."""
     # Of the control characters JSON may have DEL unescaped.
     return json.dumps(_plain(result), allow_nan=False).replace("\x7f", "\\u007f")
 

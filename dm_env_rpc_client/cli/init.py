@@ -98,7 +98,7 @@ def _installing() -> dict[str, str]:
 
 
 def _protocol() -> bytes:
-    """Return the messages of the protocol, and those that they need, for protoc."""
+    """Return the messages of the protocol and their dependencies, for protoc."""
     from google.protobuf import any_pb2, descriptor_pb2
     from google.rpc import status_pb2
 

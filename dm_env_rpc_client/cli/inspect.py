@@ -80,7 +80,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
 
 
 def _form(env: Any) -> str | None:
-    """Return what the server says of the form of a batch; None for nothing."""
+    """Return the server's description of a batch's form; None without one."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
     from dm_env_rpc_client.extensions.properties import PropertiesExtension
     from dm_env_rpc_client.protocol.batches import WORLD_FORM

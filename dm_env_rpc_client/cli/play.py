@@ -122,7 +122,7 @@ def _open_display() -> None:
 def _remote(
     world: _World, playing: _Playing, stack: contextlib.ExitStack
 ) -> tuple[GymnasiumEnv | GymnasiumProxy, DmEnvAdaptor]:
-    """Return what Remote-v0 is for a world, with a picture, and what the stack closes."""
+    """Return the Remote-v0 of a world with rendered frames; the stack closes its resources."""
     from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
     from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import join_described, largest_image
     from dm_env_rpc_client.adaptors.gymnasium.proxy import GymnasiumProxy
@@ -225,7 +225,7 @@ def _play(
 def _bind(
     specs: Mapping[str, Any], texts: Iterable[str]
 ) -> tuple[dict[str, list[Change]], dict[str, Any]]:
-    """Return what the keys change, by pygame's names, and the action while none is pressed.
+    """Return the effects of keys, by pygame's names, and the action without pressed keys.
 
     Raises:
       UsageError: a text of `--keys` has another form, or there is no such key.

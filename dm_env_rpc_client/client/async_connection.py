@@ -161,7 +161,7 @@ class AsyncConnection(BaseConnection):
         return await self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: Callable[[bool, type[BaseException] | None], None]) -> None:
-        """Has a function called if nobody calls `close`.
+        """Register a function that is called if nobody calls `close`.
 
         Args:
           end: called when the connection was garbage-collected, with False, in any thread; or at

@@ -168,7 +168,7 @@ class AsyncPipeline:
         await self._stream.closed()
 
     def forget(self) -> None:
-        """End the stream of a connection that nobody refers to; any thread may call it."""
+        """End the stream of an unreferenced connection; any thread may call it."""
         loop = self._loop
         if self._is_closed or os.getpid() != self._pid:
             return
@@ -213,7 +213,7 @@ class AsyncPipeline:
             self.after_fork_in_child()
 
     def _on_ready(self) -> None:
-        """Receive what there is, or a part of it, and give answers to their requests."""
+        """Receive the available bytes, or part of them, and match answers with requests."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None

@@ -21,7 +21,7 @@ Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
 
 
 class DefaultSeconds(float):
-    """A timeout that nobody has chosen."""
+    """A default timeout."""
 
 
 CONNECT_SECONDS = DefaultSeconds(10.0)

@@ -408,7 +408,7 @@ class Connection(BaseConnection):
         return self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: EndUnclosed) -> None:
-        """Has a function end the connection if nobody calls `close`.
+        """Register a function that ends the connection if nobody calls `close`.
 
         Args:
           end: see `EndUnclosed`.

@@ -37,7 +37,7 @@ class ConnectionGroup:
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
     def open(self) -> Connection:
-        """Open another connection; errors are those of `connect`. Any thread may call this."""
+        """Open another connection; raises like `connect`. Any thread may call this."""
         return self.open_with(None)[0]
 
     def open_with(

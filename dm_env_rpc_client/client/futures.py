@@ -111,7 +111,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
             pass
 
     def after_fork_in_child(self) -> None:
-        """Leave callbacks and waiting threads to the parent; complete what the child has."""
+        """Leave callbacks and waiting threads to the parent; complete the child's futures."""
         super().__init__()  # A thread of the parent may have held the lock.
         self.complete()
 
@@ -191,7 +191,7 @@ class FuturesThread:
         callback: Callable[[concurrent.futures.Future[Any]], object],
         future: concurrent.futures.Future[Any],
     ) -> None:
-        """Call a callback. What it raises ends neither the thread nor other callbacks."""
+        """Call a callback; its exceptions end neither the thread nor other callbacks."""
         try:
             callback(future)
         except BaseException:
@@ -252,7 +252,7 @@ class FuturesThread:
             return False  # The futures have the error.
 
     def _look(self) -> None:
-        """End requests that are late, and find outcomes that nobody has told of.
+        """Time out late requests, and deliver outcomes not delivered yet.
 
         An interrupt may have ended a thread between the outcome and the waking.
         """

@@ -40,7 +40,7 @@ class Sleepers(dict[Wake, None]):
 
 
 def waking(asleep: threading.Lock) -> Wake:
-    """Return what wakes a thread that waits for a lock."""
+    """Return a function that wakes a thread that waits for a lock."""
 
     def wake() -> None:
         try:

@@ -21,7 +21,7 @@ _COUNTED_SECONDS = 5.0
 
 
 def count_connections(address: str, options: Options, facts: Facts) -> Facts:
-    """Find out how many connections the server answers on, up to as many as checks take.
+    """Count the connections on which the server answers, up to the number needed by checks.
 
     Returns:
       The facts with `connections`, which is 0 if there are as many, and `answers_leave`.

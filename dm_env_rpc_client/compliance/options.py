@@ -239,7 +239,7 @@ class Options:
 
 
 def _flags() -> dict[str, Flag]:
-    """Return the flag of each field, with what the docstring says about it."""
+    """Return the flag of each field, with its text from the docstring."""
     texts = attribute_texts(Options)
     return {
         field.name: field.metadata["flag"]._replace(help=texts.get(field.name, ""))

@@ -178,7 +178,7 @@ class Result:
         return f"{received}; expected {one_line(self.expected, _SUMMARY)}"
 
     def as_report(self, before: str = "") -> str:
-        """Return what the check found, in lines of which the first one says what was received.
+        """Return the finding of the check in lines, beginning with the received message.
 
         Args:
           before: text before it.

@@ -64,7 +64,7 @@ def _described(request: envelopes.Request | None) -> str:
 
 
 class Probe:
-    """A stream that records what was sent and counts what is pending.
+    """A stream that records sent messages and counts pending ones.
 
     Args:
       address: the server.
@@ -461,7 +461,7 @@ class ProbeAgent:
         return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
 
     def first_actions(self) -> Actions:
-        """Return actions for a first step, which tell it from others.
+        """Return actions that distinguish a first step from others.
 
         They are unknown, which only the first step of a sequence ignores; or none if the server
         does not ignore them there either.

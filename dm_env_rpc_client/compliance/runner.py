@@ -98,7 +98,7 @@ class Suite:
         self._facts = Facts(options.connections, one_agent=told)
 
     def results(self, check: Check, asked_later: Collection[str] = ()) -> Iterator[Result]:
-        """Run a check, unless it has run already, and what it needs.
+        """Run a check and its prerequisites, unless they have run already.
 
         Args:
           check: the check.
@@ -173,7 +173,7 @@ class Suite:
         return found if self._gone is None else [self._gone]
 
     def _builds_on(self, check: Check) -> list[Check]:
-        """Return what a check needs, and the cause of its violation if another check reports it.
+        """Return the prerequisites of a check, and another check that reports its violation.
 
         They may build on one another, because a cause can be any check.
         """
@@ -223,7 +223,7 @@ class Suite:
         return False
 
     def _known_causes(self, check: Check, violation: ViolationError) -> list[Check]:
-        """Return what may explain that no answer came; run no check on a server that may be gone.
+        """Return possible reasons for a missing answer; run no check, since the server may be gone.
 
         Where the server ended the stream, a check counts in which such a request had it say so with
         the same words.
@@ -273,7 +273,7 @@ class Suite:
         return _result(check, Outcome.SKIPPED, reason=_is_gone_since(suspect))
 
     def _fault(self) -> str | None:
-        """Return what is wrong if the server cannot be used any more; None if it can."""
+        """Return the reason that the server is unusable; None if it is usable."""
         timeout = min(self._options.timeout, _ALIVE_SECONDS)
         try:
             with contextlib.closing(
@@ -306,7 +306,7 @@ def _result(check: Check, outcome: Outcome, **details: Any) -> Result:
 def run(
     address: str, options: Options = _DEFAULTS, checks: Iterable[Check] = CHECKS
 ) -> Iterator[Result]:
-    """Run checks against a server, one after the other, and what they need before them.
+    """Run checks against a server one by one, prerequisites first.
 
     Args:
       address: the server, such as "localhost:50051".

@@ -290,7 +290,7 @@ class Trial:
         return probe, answer
 
     def run(self) -> ProbeAgent:
-        """Join a new world, or that of the options, and return the agent in a sequence."""
+        """Join a new world, or the world of the options, and return the agent in a sequence."""
         agent = self.join()
         agent.run()
         return agent

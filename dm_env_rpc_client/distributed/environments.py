@@ -37,7 +37,7 @@ IndexSettings: TypeAlias = "Mapping[str, Any] | Callable[[int], Mapping[str, Any
 
 
 class RemoteEnvironments:
-    """Remote environments for rollouts: those of an actor are stepped together.
+    """Remote environments for rollouts; an actor steps all of its environments together.
 
     Where a server makes batches, an actor has a batch of its environments there, which takes one
     message a step; elsewhere each has a stream, as `BatchedEnvironment` has them.

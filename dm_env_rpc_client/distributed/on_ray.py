@@ -46,7 +46,7 @@ def import_ray() -> Any:
 
 
 def result(reference: Any, timeout: float | None = None) -> Any:
-    """Return what calls of actors return, or raise what they raise.
+    """Return the results of calls to actors, or raise their errors.
 
     Args:
       reference: what `remote` returned, or a list of that.
@@ -424,7 +424,7 @@ class RayRollouts(Rollouts):
         self._submit(actor, actor.num_steps)
 
     def _drop(self, received: int = 0) -> None:
-        """Forget batches under way, and those that cannot be delivered without them."""
+        """Forget unfinished batches, and batches that cannot be delivered without them."""
         if count := len(self._under_way) + received:
             self._under_way.clear()
             self.num_dropped += count

@@ -80,7 +80,7 @@ Exchange: TypeAlias = Generator[Call | Sleep, Any, Result]
 
 
 def drive(exchange: Exchange[Result]) -> Result:
-    """Run an exchange in this thread, and return or raise what it does."""
+    """Run an exchange in this thread; return or raise its outcome."""
     result: Any = None
     error: BaseException | None = None
     try:
@@ -96,7 +96,7 @@ def drive(exchange: Exchange[Result]) -> Result:
 
 
 async def adrive(exchange: Exchange[Result]) -> Result:
-    """Run an exchange in the event loop, and return or raise what it does."""
+    """Run an exchange in the event loop; return or raise its outcome."""
     result: Any = None
     error: BaseException | None = None
     try:

@@ -33,7 +33,7 @@ _MEANT = {
 
 
 class DmEnvNames:
-    """A base of environments of dm_env, whose errors about names of Gymnasium say what to do."""
+    """The base of dm_env environments, whose errors for Gymnasium's names say what to do."""
 
     _gymnasium_call = 'gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)'
     """Makes the same with the interface of Gymnasium."""
@@ -70,7 +70,7 @@ for _name, _there in _MEANT.items():
 
 
 def takes_settings(reset: _Reset) -> _Reset:
-    """Has a `reset` say what to do about keyword arguments that it does not take.
+    """Return a `reset` whose errors for unknown keyword arguments say what to do.
 
     They are not in its own signature, where subclasses would have to take them, too.
     """

@@ -36,7 +36,7 @@ class Making(NamedTuple):
 
     @classmethod
     def of(cls, make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Making:
-        """Return what makes an environment again, whatever becomes of these settings later.
+        """Return a function that recreates an environment with the settings of now.
 
         Raises:
           SpecError: an argument contains itself, or is nested deeper than any settings are.
@@ -96,7 +96,7 @@ class MadeAgain:
 
 
 class MadeByArguments(MadeAgain):
-    """One whose constructor, also that of a subclass, makes it again with the same arguments."""
+    """An object that its constructor, or a subclass's, recreates from the same arguments."""
 
     def __new__(cls: type[_Made], *args: Any, **kwargs: Any) -> _Made:  # noqa: PYI019  # Python 3.10 has no Self
         """Store the arguments."""

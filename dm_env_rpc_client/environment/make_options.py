@@ -162,7 +162,7 @@ class MakeOptions:
 
     @classmethod
     def of(cls, make_kwargs: Mapping[str, object]) -> MakeOptions:
-        """Return the same of the keyword arguments of `make`, each of which may be left out.
+        """Return the options in keyword arguments of `make`, all optional.
 
         Args:
           make_kwargs: such as `MakeKeywords` or `BatchKeywords`, which type checkers have checked.

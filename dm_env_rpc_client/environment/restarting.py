@@ -66,7 +66,7 @@ class Restart:
 
 
 def restart_of(restart: Restart | bool | None) -> Restart | None:
-    """Return what the argument `restart` says: True is for a `Restart()`, False for None.
+    """Return the `Restart` of the argument `restart`: True means `Restart()`, False means None.
 
     Raises:
       SpecError: it is something else.
@@ -186,7 +186,7 @@ class Supervision:
         self._error = error
 
     def check_specs(self, specs: Mapping[str, Any]) -> None:
-        """Raise SpecError if specs differ from those that were in force before."""
+        """Raise SpecError if specs differ from the former ones."""
         for kind, before in self.specs.items():
             if specs[kind] != before:
                 raise SpecError(

@@ -1,4 +1,4 @@
-"""Leaving and destroying worlds in the end, whatever has happened, also if nobody closed them.
+"""Leaving and destroying worlds at the end, after any failure and without `close`.
 
 An environment may be freed in any thread, in the middle of any code, whatever locks that code
 holds. So a thread of its own talks to the server, and the exit of the interpreter waits for it.
@@ -238,7 +238,7 @@ def _destroyed_if_interrupted(
 
 
 def _destroying(connection: AnyConnection, world_name: str) -> Callable[[], None]:
-    """Return what destroys a world in any thread."""
+    """Return a function that destroys a world in any thread."""
     destroying = undo("destroy the world", destroy_anew(connection._reopen, world_name))
     if isinstance(connection, Connection):
         return lambda: drive(destroying)
@@ -361,7 +361,7 @@ def end_unclosed(
     remains: Remains,
     reopen: Reopen,
 ) -> None:
-    """Leave and destroy a world whose environment nobody has closed, and end its server."""
+    """Leave and destroy the world of an unclosed environment, and end its server."""
 
     def end() -> None:
         try:
@@ -382,7 +382,7 @@ def end_unclosed_async(
     is_exit: bool,
     cause: type[BaseException] | None,
 ) -> None:
-    """Destroy a world whose environment nobody has closed, without the event loop."""
+    """Destroy the world of an unclosed environment, without the event loop."""
 
     def end() -> None:
         try:

@@ -123,7 +123,7 @@ def _run(
     descriptors: Sequence[int] = (),
     timeout: float | None = None,
 ) -> str:
-    """Run `docker` and return what it printed.
+    """Run `docker` and return its output.
 
     Raises:
       _RefusedError: it failed.
@@ -147,7 +147,7 @@ def _run(
 
 @contextlib.contextmanager
 def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the container; `docker` prints what it prints, and ends as it does."""
+    """Start the container; `docker` prints its output and ends with its exit code."""
     process = subprocess.Popen(docker("start", "--attach", name), stdin=subprocess.DEVNULL)
     try:
         yield process

@@ -229,7 +229,7 @@ def _pull(image: str, progress: Progress | None) -> None:
 
 
 def _follow(lines: Iterable[str], progress: Progress | None) -> str:
-    """Report how many layers are there, by what Docker prints; return its last line."""
+    """Report the downloaded layers from Docker's output; return its last line."""
     layers: dict[str, bool] = {}
     line = ""
     for line in lines:

@@ -92,7 +92,7 @@ class Launch:
         return self._process.poll() is None
 
     def logs(self) -> str:
-        """Return the end of what the server has printed: the last `LOG_BYTES`, 64 KiB."""
+        """Return the end of the server's output: the last `LOG_BYTES`, 64 KiB."""
         if self._output.closed:
             return self._last
         # Without `seek`: the server writes at the position that it shares with this file.
@@ -172,7 +172,7 @@ class Launch:
             return None
 
     def error(self, reason: str) -> LaunchError:
-        """Return the error that says what happened to the server."""
+        """Return the error that explains the server's end."""
         return LaunchError(reason, self.command, self._process.poll(), self.logs())
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Launch:
 
 
 def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> None:
-    """Check what a program is to be given, before anything is started.
+    """Validate the arguments of a program before anything is started.
 
     Args:
       texts: parts of the command line, paths and addresses; None for what was left out.
@@ -238,7 +238,7 @@ def _how_ended(code: int) -> str:
 def _end_forgotten(
     process: subprocess.Popen[bytes], output: IO[bytes], owner: int, warning: str | None
 ) -> None:
-    """End a server that nobody closed; called at any moment, and at the exit."""
+    """End an unclosed server; called by the garbage collector and at exit."""
     output.close()
     if os.getpid() != owner:
         return  # A forked child: the server is its parent's.

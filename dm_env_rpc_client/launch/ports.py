@@ -1,4 +1,4 @@
-"""Free ports for commands that have to be told theirs.
+"""Free ports for commands that need theirs as an argument.
 
 A port is chosen before the server listens at it, so another program may take it in between. Three
 things make that rare and harmless:
@@ -70,7 +70,7 @@ def descendants(root: int) -> list[Process]:
 
 
 def doing(supervisor: int) -> str:
-    """Say what the processes of a supervised command do, which has a session of its own."""
+    """Describe the state of a supervised command's processes, which have their own session."""
     own = [each for each in descendants(supervisor) if each.session != supervisor]
     shown = [
         f"{each.pid} {each.name!r} {_STATES.get(each.state, each.state)}, "

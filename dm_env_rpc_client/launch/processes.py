@@ -231,7 +231,7 @@ def _own_modules() -> dict[str, str]:
 
 
 def server_variables(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a server: `UNBUFFERED`, those of this process, and more.
+    """Return the variables of a server: `UNBUFFERED`, this process's variables, and more.
 
     Args:
       more: variables that are added, or given in place of this process's.
@@ -278,7 +278,7 @@ def other_python(
 
 
 def _package_server(python: str, thread: str | None) -> list[str]:
-    """Return the command of this package's server, without what it serves and where."""
+    """Return the command of this package's server, without the source and the address."""
     chosen = [] if thread is None else ["--thread", thread]
     return [python, "-m", "dm_env_rpc_client.server", *chosen]
 

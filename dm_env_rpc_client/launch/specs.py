@@ -33,7 +33,7 @@ def launcher_of(
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> Launcher:
-    """Return what starts the server that a text names; a function as it is.
+    """Return the function that starts the server named by a text; a function is returned unchanged.
 
     Args:
       given: `process:COMMAND` with `{port}` or `{socket}` in it, split as a shell does;
@@ -80,7 +80,7 @@ def launcher_of(
 
 
 def _without_thread(text: str) -> tuple[str, bool]:
-    """Return what `python:` names, and whether it is for the main thread."""
+    """Return the object named by `python:`, and whether it needs the main thread."""
     reference, found, option = text.partition(" ")
     if not found:
         return text, False
@@ -92,7 +92,7 @@ def _without_thread(text: str) -> tuple[str, bool]:
 
 
 def _check_launches(given: Any) -> None:
-    """Raise SpecError for what is often passed in the place of an address."""
+    """Raise SpecError for values that are often passed in place of an address."""
     expected = "a server address looks like 'localhost:50051'"
     if isinstance(given, int):
         raise SpecError(f"{expected}, got the number {given}; did you mean 'localhost:{given}'?")

@@ -27,7 +27,7 @@ Saw = Callable[[Any, dm_env.TimeStep], object]
 
 
 class Watch:
-    """Calls back for every `step` and `reset` of an environment, also for those of other code.
+    """A callback for every `step` and `reset` of an environment, including calls by other code.
 
     It takes the place of both methods on the object, until `close`. Calls of several threads wait
     for each other. An object without a `__dict__` is seen only where this object steps it.

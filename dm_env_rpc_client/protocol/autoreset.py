@@ -1,4 +1,4 @@
-"""Autoreset: what follows the step that has ended the sequence of a row, by mode.
+"""Autoreset: the transition after a row's last step, by mode.
 
 The modes are those of Gymnasium's `AutoresetMode`. The environments of dm_env have NEXT_STEP.
 """

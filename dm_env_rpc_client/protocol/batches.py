@@ -137,7 +137,7 @@ def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
 
 
 def check_step(values: Mapping[str, Any], count: int) -> None:
-    """Check a step of a batched world, for clients and for what reads their recordings.
+    """Check a step of a batched world, for clients and for readers of recordings.
 
     A step without errors of rows takes about a microsecond, one in which rows end a few more.
     Errors take time in proportion to their size.
@@ -165,7 +165,7 @@ def check_step(values: Mapping[str, Any], count: int) -> None:
 
 
 def _check_discounts(discounts: Any, kinds: bytes) -> None:
-    """Raise ProtocolError if nobody can tell whether the sequence of a row has terminated."""
+    """Raise ProtocolError if a row's sequence ended without saying whether it terminated."""
     if discounts is None or discounts.dtype.kind != "f":
         return
     is_nan = np.isnan(discounts)
@@ -180,7 +180,7 @@ def _check_discounts(discounts: Any, kinds: bytes) -> None:
 
 
 def row_errors(text: Any, count: int) -> dict[int, str]:
-    """Return what rows have raised, by row, of the observation `row_errors`.
+    """Return the errors in the observation `row_errors`, by row.
 
     It is read up to the first entry that breaks the rules: a parser of JSON would build all that a
     hostile server sends, and keep the last of two texts of one row.
@@ -215,7 +215,7 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
 
 
 def row_error(error: BaseException) -> str:
-    """Return the text of what a row has raised."""
+    """Return the error text of a row."""
     return sendable(described(error), ROW_ERROR_BYTES)
 
 

@@ -80,12 +80,12 @@ def observe_requests(hook: RequestHook | None) -> None:
 
 
 def installed_hook() -> RequestHook | None:
-    """Return what `observe_requests` was called with."""
+    """Return the argument of `observe_requests`."""
     return _hook
 
 
 def tell(hook: RequestHook, request: ObservedRequest) -> None:
-    """Call a hook; log what it raises."""
+    """Call a hook; log its exceptions."""
     global _has_failed
     try:
         hook(request)
@@ -101,7 +101,7 @@ def pipeline_to(address: str) -> Pipeline:
 
 
 class ObservedPipeline(Pipeline):
-    """A `Pipeline` that tells a hook of its requests.
+    """A `Pipeline` that reports its requests to a hook.
 
     Args:
       address: how error messages name the server.

@@ -179,7 +179,7 @@ class Pipeline:
             raise self._consequence() from self.poisoned_by
 
     def push(self, pendings: Iterable[Pending]) -> list[bytes]:
-        """Add requests, as many as there is room for.
+        """Add as many requests as fit.
 
         Returns:
           The messages of those that were added, which are to be written now.

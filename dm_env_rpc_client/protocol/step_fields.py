@@ -93,7 +93,7 @@ class EntryWriter:
         return self._around
 
     def elements(self, value: Any) -> Any:
-        """Return what stands between the parts of `around`, for `bytes.join`.
+        """Return the separators of the parts of `around`, for `bytes.join`.
 
         Raises:
           SpecError: as `write`.
@@ -165,7 +165,7 @@ class EntryWriter:
         return b"".join((self._tag, varint(size), self._uid, length)), tensor
 
     def _around_block(self, size: int, shape: bytes) -> tuple[bytes, bytes]:
-        """Return what stands before and after elements of so many bytes."""
+        """Return the bytes before and after elements of a given size."""
         elements = b"\x0a" + varint(size)
         payload = self._codec.tag + varint(len(elements) + size) + elements
         length = varint(len(payload) + size + len(shape))
@@ -326,7 +326,7 @@ def _block_reader(field: TensorField) -> Reader:
 
 
 def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
-    """Return what reads the elements of a block, given where they begin in a message."""
+    """Return a function that reads the elements of a block at an offset in a message."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     size = count * codec.dtype.itemsize

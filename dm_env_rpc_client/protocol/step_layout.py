@@ -170,7 +170,7 @@ class StepLayout:
         return [_Hole(start, end - start, f"{end - start}x", entry)] if end > start else []
 
     def _unpacker(self, holes: Sequence[_Hole]) -> tuple[Callable[[Buffer], Any], list[int]]:
-        """Return what unpacks the answers, and the places of what is compared in its result."""
+        """Return the unpacking function of the answers, and the places of its compared results."""
         parts, compared = ["<"], []
         position = slot = 0
         for offset, size, code, entry in holes:

@@ -126,7 +126,7 @@ class _Source(ReadDataStream):
         return data
 
     def skip(self, length: int) -> None:
-        """Read bytes that nobody needs, without much memory."""
+        """Read and drop bytes, in little memory."""
         for left in range(length, 0, -_BLOCK):
             self.read(min(left, _BLOCK))
 

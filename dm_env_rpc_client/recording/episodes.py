@@ -424,7 +424,7 @@ class _Agent:
         return ended
 
     def _release(self, *rows: int | None) -> None:
-        """Forget what rows have observed with their LAST steps."""
+        """Forget the LAST observations of rows."""
         for row in rows:
             begun = self._begun.pop(row, None)
             if begun is not None:

@@ -1,4 +1,4 @@
-"""A proxy between any clients and any server that records what passes.
+"""A proxy between any clients and any server that records their messages.
 
 Each stream of a client gets a stream to the server, with the client's metadata, which is not
 recorded. Requests are forwarded one by one, so that a client that sends many before it reads an
@@ -42,7 +42,7 @@ def proxy(
     transport: Transport = "auto",
     compression: str = "zstd",
 ) -> Proxy:
-    """Forward what clients send to a server, and its answers, and record both.
+    """Forward requests of clients and answers of a server, and record both.
 
     Args:
       upstream: the address of the server, as for `connect`.

@@ -76,7 +76,7 @@ class Entry(NamedTuple):
 
 
 def check_reading(path: str | os.PathLike[str], limits: Limits) -> None:
-    """Raise SpecError if what is to be read, or its limits, are of another type."""
+    """Raise SpecError if the path or the limits have the wrong type."""
     arguments.path("path", path)
     arguments.instance("limits", limits, Limits, "a Limits")
 
@@ -189,7 +189,7 @@ class Scan:
         return False
 
     def _read_summary(self, reading: RecordFile) -> None:
-        """Compare the end of the file with what was read."""
+        """Compare the end of the file with the contents read."""
         start: int | None = None
         statistics: records.Statistics | None = None
         while (record := reading.next()) is not None:

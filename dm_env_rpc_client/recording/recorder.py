@@ -1,4 +1,4 @@
-"""Recorders: which connections go to which file, when it is complete, and what writes it.
+"""Recorders: the file of each connection, its writer, and its completion.
 
 A pipeline does not see a difference between a stream and one that is recorded. Without `record`
 none of this is there, so that it costs nothing.
@@ -156,11 +156,11 @@ class Recorder:
         return ConnectionRecording(self, self._writer, number, metadata)
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
-        """Return a stream that records what passes `stream`; see `transports.endpoint.Tap`."""
+        """Return a stream that records the messages of `stream`; see `transports.endpoint.Tap`."""
         return RecordedStream(stream, self._recording_of(endpoint))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """Return a stream to `endpoint` that records what passes `stream`, for an event loop."""
+        """Return a stream that records the messages of `stream`, for an event loop."""
         return AsyncRecordedStream(stream, self._recording_of(endpoint))
 
     def _recording_of(self, endpoint: Endpoint) -> ConnectionRecording:
@@ -173,12 +173,12 @@ class Recorder:
         return self.connection(endpoint.address, settings)
 
     def settle(self) -> None:
-        """Return when the file has all that was recorded so far; what fails is logged."""
+        """Wait until the file holds everything recorded so far; errors are logged."""
         if os.getpid() == self._pid:
             self._writer.settle()
 
     def close(self) -> None:
-        """Complete the file; a second call does nothing. What fails is logged.
+        """Complete the file; a second call does nothing. Errors are logged.
 
         Connections that still record to it fail, since their recording would have a hole.
         """
@@ -370,7 +370,7 @@ class FileWriter:
                 time.sleep(_TAKE_SECONDS)
 
     def settle(self) -> None:
-        """Return when the file has what was put into the queue; an error is logged."""
+        """Wait until the file holds the queued messages; errors are logged."""
         # Not an Event: a signal at the wrong point of its `wait` raises RuntimeError.
         unsettled = make_lock()
         unsettled.acquire()
@@ -386,7 +386,7 @@ class FileWriter:
                 break
 
     def stop(self) -> None:
-        """Complete the file and end the thread; what fails is logged."""
+        """Complete the file and end the thread; errors are logged."""
         self.queue.put(None)
         if os.getpid() == self._pid and self._thread is not threading.current_thread():
             self._thread.join(_TAKE_SECONDS if self.failure is not None else _SETTLE_SECONDS)
@@ -528,7 +528,7 @@ class _Recorded:
 
 
 class RecordedStream(_Recorded):
-    """A `Stream` that records what passes another one.
+    """A `Stream` that records the messages of another.
 
     Args:
       stream: the other.
@@ -596,7 +596,7 @@ class RecordedStream(_Recorded):
 
 
 class AsyncRecordedStream(_Recorded):
-    """An `AsyncStream` that records what passes another one.
+    """An `AsyncStream` that records the messages of another.
 
     While the disk is behind, nothing is received, and the event loop goes on.
 
@@ -617,7 +617,7 @@ class AsyncRecordedStream(_Recorded):
         self.closed = stream.closed
 
     def events(self) -> int:
-        """Return what to watch the descriptor for, nothing while the disk is behind."""
+        """Return the events to watch the descriptor for; none while the disk is behind."""
         return 0 if self._is_behind() else self._stream.events()
 
     def write(self, message: bytes, /) -> object:

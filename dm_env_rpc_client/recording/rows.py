@@ -57,7 +57,7 @@ class RowStep(NamedTuple):
 
 
 class Rows:
-    """Divides the steps of a batched world into those of its rows.
+    """The division of a batched world's steps into steps of its rows.
 
     Args:
       specs: of one row.
@@ -76,7 +76,7 @@ class Rows:
 
     @classmethod
     def of(cls, actions: SpecManager, observations: SpecManager, budget: FileBudget) -> Rows | None:
-        """Return those of a world with these specs; None if it is not batched.
+        """Return the rows of a world with these specs; None if it is not batched.
 
         Raises:
           SpecError: the specs break the rules for batches.
@@ -196,7 +196,7 @@ def copied(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Return what a value takes: that of an array of texts or messages is an upper bound."""
+    """Return the size of a value; an upper bound for arrays of texts or messages."""
     array = np.asarray(value)
     return (
         _VALUE_BYTES + array.nbytes + (_OBJECT_BYTES * array.size if array.dtype == object else 0)
@@ -204,5 +204,5 @@ def size_of(value: Any) -> int:
 
 
 def size_of_step(*values: Any) -> int:
-    """Return what a TimeStep of these values takes."""
+    """Return the size of a TimeStep of these values."""
     return _TIMESTEP_BYTES + sum(map(size_of, values))

@@ -85,7 +85,7 @@ class Counts:
 
 
 class Activity:
-    """Counts and logs what happens on the streams of a server. Thread-safe.
+    """Counters and logs of the streams of a server. Thread-safe.
 
     Args:
       counts: where it counts; None for new ones.
@@ -133,7 +133,7 @@ class Activity:
     def stats(
         self, worlds: int, agents: int, errors: int, workers: Iterable[Iterable[int]] = ()
     ) -> ServerStats:
-        """Return what was counted, and the numbers that something else knows.
+        """Return the counts, and the numbers known elsewhere.
 
         Args:
           worlds: those that exist.

@@ -44,7 +44,7 @@ MAX_BYTES = DEFAULT.message_bytes
 
 
 def properties_of_batches() -> Properties:
-    """Return what every client of a server may read, so that it knows that there are batches."""
+    """Return the property by which every client learns that a server makes batches."""
     return Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 
 
@@ -94,7 +94,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties with which clients call and set what is allowed, if rows have any."""
+        """Add properties through which clients use the allowed names, if rows have any."""
         offers = self._rows.kind.offers
         if offers is not None:
             offers.offer_calls(properties, self.environments, callable_names, settable_names)
@@ -128,7 +128,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
         return self._rows.action_spec
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observations, [N, ...] each, with those of the rows."""
+        """Return the specs of the observations, [N, ...] each, including the row observations."""
         return self._rows.observation_spec
 
     def reward_spec(self) -> Any:
@@ -142,7 +142,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def _timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str], request: str
     ) -> dm_env.TimeStep:
-        """Return the TimeStep of all rows, and report what they have raised."""
+        """Return the TimeStep of all rows, and report their errors."""
         timestep = self._rows.timestep(kind, failures)
         self.report_rows(failures, request)
         return timestep
@@ -150,7 +150,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def report_rows(
         self, failures: Mapping[int, Exception | str], request: str, first: int = 0
     ) -> None:
-        """Report what rows have raised, but for what was reported where it was raised.
+        """Report the errors of rows, except errors already reported where they were raised.
 
         Args:
           failures: by row.
@@ -315,7 +315,7 @@ class Batch(AnyBatch):
         return Prepared(keep, undo, frozenset(taken), specs_and_rows[1], default_actions)
 
     def begin_all(self) -> None:
-        """Has the next reset begin a sequence in all rows, whatever `configure` has named."""
+        """Make the next reset begin a sequence in all rows, regardless of `configure`."""
         self._mask = None
 
     def reset(self) -> dm_env.TimeStep:
@@ -367,7 +367,7 @@ class Batch(AnyBatch):
         self._close_all(environments, raises=True)
 
     def _close_all(self, environments: Iterable[dm_env.Environment], raises: bool = False) -> None:
-        """Close environments, each once; `raises` the first error after that, or report it."""
+        """Close environments, each once; then raise the first error if `raises`, or report it."""
         failures: list[Exception] = []
         for environment in environments:
             try:

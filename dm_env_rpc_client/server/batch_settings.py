@@ -24,7 +24,7 @@ _PREFIX = batches.ROWS + nesting.SEPARATOR
 
 @dataclasses.dataclass(frozen=True)
 class AskedRows:
-    """Rows of a batch that is to be made: all, or those that one process is to have.
+    """Rows of a batch to create: all, or one process's part.
 
     Attributes:
       settings: those of each of these rows.

@@ -1,4 +1,4 @@
-"""Errors of requests and environments: who is at fault, and what is kept and logged of them.
+"""Errors of requests and environments: the party at fault, and what is kept and logged.
 
 What converts values of a request raises `RequestError`, or does so `in_request`. Every other
 exception is the environment's: also a SpecError, which may be about a value of the environment.
@@ -90,7 +90,7 @@ def in_request() -> Iterator[None]:
 
 
 def environments_own(error: Exception) -> RuntimeError:
-    """Return an error of an environment in a form that nobody takes for that of an argument.
+    """Return an environment's error in a form that cannot be mistaken for an argument error.
 
     Args:
       error: a ValueError, which also says that a setting or an action is invalid.

@@ -39,7 +39,7 @@ Factory: TypeAlias = Callable[..., Any] | Instance
 def factories_of(
     named: Mapping[str, Hosted], insecure: bool, conversion: Conversion
 ) -> dict[str, Factory]:
-    """Return what worlds are made of, by name.
+    """Return the factories of worlds, by name.
 
     Args:
       named: what is served.

@@ -80,7 +80,7 @@ class Host:
 def listener_options(
     options: ServeOptions, activity: Activity, open_stream: OpenStream
 ) -> ListenerOptions:
-    """Return what a listener serves; stream without the token are counted and refused.
+    """Return the function that opens a listener's streams and refuses those without the token.
 
     Args:
       options: how to serve.

@@ -1,4 +1,4 @@
-"""A session that tells a hook of its requests."""
+"""A session that reports its requests to a hook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 
 def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session:
-    """Return the session of a stream, which tells the hook of its requests if there is one.
+    """Return the session of a stream, which reports its requests to the hook, if any.
 
     Args:
       host: what it reaches.
@@ -35,7 +35,7 @@ def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session
 
 
 class ObservedSession(Session):
-    """A `Session` that tells a hook of its requests.
+    """A `Session` that reports its requests to a hook.
 
     Args:
       host: as for `Session`.

@@ -185,7 +185,7 @@ class ServeOptions:
             raise SpecError(f"a server with processes takes {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
-        """Return what worlds are made of, by name; none if there is only one; see `hosted`."""
+        """Return the factories of worlds, by name; none if there is only one; see `hosted`."""
         from dm_env_rpc_client.server.factories import factories_of
 
         return factories_of(self.hosted, self.insecure, self.conversion)

@@ -39,14 +39,14 @@ class Infos(Protocol):
         """Return the infos of so many rows, in the same form, which have said nothing yet."""
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text, and the errors of rows whose infos cannot be sent; begin anew.
+        """Return the text and the errors of rows with unsendable infos, and start over.
 
         Args:
           both: the rows whose sequence was terminated and truncated.
         """
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return what rows have said, each with its index, and their errors; begin anew.
+        """Return the infos of rows with their indices, and the errors, and start over.
 
         It is for `put_taken` of others in this form, which may be in another process.
         """
@@ -74,7 +74,7 @@ class Offers(Protocol):
         callable_names: Sequence[str],
         settable_names: Sequence[str],
     ) -> None:
-        """Add properties with which clients call and set what is allowed in the rows."""
+        """Add properties through which clients use the allowed names of the rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +310,7 @@ class EnvironmentRows(Rows):
 
 
 def batched(structure: Any, count: int) -> Any:
-    """Return a structure of the specs of one row as that of `count` rows.
+    """Convert a structure of one row's specs to the specs of `count` rows.
 
     Raises:
       SpecError: a spec is of variable length.

@@ -123,7 +123,7 @@ class Server:
         return self.stats().agents
 
     def stats(self) -> ServerStats:
-        """Return what the server has done, and what there is now."""
+        """Return the server's activity and its current state."""
         return self._serving.stats()
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -68,7 +68,7 @@ class Instance:
         owner.hold()
 
     def construct(self, settings: Mapping[str, Any], report: Report = unreported) -> Any:
-        """Return what a world is made of, as `construction.construct` does for a factory.
+        """Return the construction of a world, like `construction.construct` for a factory.
 
         Called in the thread of the owner.
 

@@ -200,7 +200,7 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
 def explain_unpacking(
     error: Exception, environment: Any, method: str, expected: str, library: str
 ) -> None:
-    """Raise TypeError if an error is that of unpacking what a method returned.
+    """Raise TypeError if an error comes from unpacking a method's result.
 
     Args:
       error: what calling the method and unpacking raised, here or in a wrapper of a library.
@@ -228,7 +228,7 @@ def class_name(environment: Any) -> str:
 
 
 def described(value: Any) -> str:
-    """Return what a value is, in a few words: "None", "a tuple of 5 values", "a float"."""
+    """Describe a value in a few words: "None", "a tuple of 5 values", "a float"."""
     if value is None:
         return "None"
     if isinstance(value, type):

@@ -1,4 +1,4 @@
-"""Objects that are told when they find themselves in a forked child.
+"""Notification of objects that they are in a forked child.
 
 A forked child has copies of the parent's objects, but none of its threads, and sockets that it
 shares with the parent. Whatever it did to them would be seen by the parent.

@@ -46,7 +46,7 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
 
 
 def attribute_texts(documented: type) -> dict[str, str]:
-    """Return what the docstring of a class says about its attributes, by name, each in a line."""
+    """Return the docstring lines of a class's attributes, by name."""
     return {name: " ".join(entry.split()[1:]) for name, entry in _entries(documented).items()}
 
 

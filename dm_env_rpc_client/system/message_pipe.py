@@ -126,7 +126,7 @@ class MessagePipe:
         return bool(poll.poll(0))
 
     def shut_down(self) -> None:
-        """End the pipe for both; who sends or receive at the moment gets an error."""
+        """End the pipe for both; a send or receive in progress raises an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -350,7 +350,7 @@ class MainOwner(Owner):
 
 
 class Call:
-    """A call of a function, and what came of it.
+    """A call of a function, and its outcome.
 
     Args:
       function: the function.

@@ -105,7 +105,7 @@ class SelfPipe:
 
 
 def why_no_epoll() -> str:
-    """Return what is needed for epoll, after the word "takes"."""
+    """Return the requirements of epoll, for after the word "takes"."""
     if not sys.platform.startswith("linux"):
         return "Linux"
     return (

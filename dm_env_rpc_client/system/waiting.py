@@ -135,7 +135,7 @@ class InterruptibleCondition:
 
 
 class InterruptibleEvent:
-    """As `threading.Event`, for threads that get signals, and for what their handlers call."""
+    """A `threading.Event` that is safe in threads that receive signals, and in signal handlers."""
 
     def __init__(self) -> None:
         self._is_set = False

@@ -119,7 +119,7 @@ def kind_of(structure: Any) -> ArrayKind:
 
 
 def to_numpy(structure: Any, where: str) -> Any:
-    """Return a structure with NumPy arrays in place of those of other libraries.
+    """Return a structure with NumPy arrays in place of other libraries' arrays.
 
     Args:
       structure: mappings, lists, tuples, named tuples and dataclasses; what else is in it stays.
@@ -174,7 +174,7 @@ def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
 
 
 def _library_of(value: Any) -> str | None:
-    """Return the library of an array; None for one of NumPy, and what is no array."""
+    """Return the library of an array; None for NumPy's arrays and for other values."""
     if type(value) in _PLAIN:
         return None
     for library, name in _ARRAYS:

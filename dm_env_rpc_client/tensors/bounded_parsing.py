@@ -107,7 +107,7 @@ def check(
     budget: Budget,
     where: str,
 ) -> None:
-    """Charge a budget for what a message would take if it was parsed.
+    """Charge a budget for the parsed size of a message.
 
     Args:
       message_class: its class.

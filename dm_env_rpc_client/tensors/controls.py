@@ -93,7 +93,7 @@ def elements(spec: specs.Array, most: int) -> list[Element]:
 
 
 def idle(spec: specs.Array) -> Any:
-    """Return the value of an action that nobody changes: the middle one of three, or nearest to 0.
+    """Return the default value of an action: the middle value of three, or the nearest to 0.
 
     Three values are taken as back, stay and forth.
     """
@@ -214,7 +214,7 @@ def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> spec
 
 
 def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-    """Return values by flat name after changes, a later one of which overrides an earlier one."""
+    """Return values by flat name after changes; later changes override earlier ones."""
     arrays = dict(values)
     for change in changes:
         if change.at is ...:
@@ -307,7 +307,7 @@ class Keys:
         return [change for key in (*down, *self._held) for change in self.changes[key]]
 
     def legend(self) -> list[tuple[str, str]]:
-        """Return the keys, and the text of what each sets."""
+        """Return the keys and the text of each key's effect."""
         return [
             (key, shorten(", ".join(map(str, changes)), 60))
             for key, changes in self.changes.items()

@@ -231,7 +231,7 @@ class SpecManager:
         return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
 
     def check_sizes(self, names: Iterable[str]) -> None:
-        """Raise SpecError if no message can have one of some values, whatever it contains.
+        """Raise SpecError if a value cannot fit any message.
 
         Args:
           names: of the values.

@@ -46,7 +46,7 @@ def bounded_array(
 
 
 def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
-    """Return the bounds of a spec of numbers or bools; without any, those of its dtype."""
+    """Return the bounds of a spec of numbers or bools, by default the limits of its dtype."""
     if spec.dtype.kind == "b":
         return 0, 1
     if isinstance(spec, specs.BoundedArray):

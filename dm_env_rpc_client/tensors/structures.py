@@ -67,7 +67,7 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
-    """Return what flattens values of a structure, in the order of `leaves`.
+    """Return a function that flattens values of a structure, in the order of `leaves`.
 
     A part with names may be a mapping, a named tuple, a dataclass or an instance of a class of
     attrs, whichever of them the structure is; its parts are found by their names.
@@ -109,7 +109,7 @@ def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
 
 
 def nester(structure: Any) -> Callable[[Iterator[Any]], Any]:
-    """Return what puts values, in the order of `leaves`, into a structure of the same types."""
+    """Return a function that rebuilds a structure from values in the order of `leaves`."""
     parts = parts_of(structure)
     if parts is None:
         return next

@@ -1,4 +1,4 @@
-"""A TCP proxy that spoils what goes through it, to try clients and servers with bad networks.
+"""A TCP proxy that corrupts its traffic, for testing clients and servers on bad networks.
 
 One thread does everything, in an event loop. For each direction of a connection one task reads,
 and puts each piece with the time at which it is due into the queue of their `_Flow`, and another
@@ -158,7 +158,7 @@ class FaultProxy:
         self._call(hold)
 
     def resume(self) -> None:
-        """End `blackhole`: what was sent meanwhile arrives now, and nothing is lost."""
+        """End `blackhole`: traffic sent meanwhile arrives now, without loss."""
 
         async def release() -> None:
             for passable in self._passable.values():
@@ -392,7 +392,7 @@ class FaultProxy:
 
 
 def _resolve(address: str) -> Sequence[Any]:
-    """Return what to connect to, in order of preference, as pairs of family and address."""
+    """Return the addresses to connect to, by preference, as pairs of family and address."""
     target = Target.parse(address)
     if target.path:
         return [(socket.AF_UNIX, target.path)]

@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what the compliance suite found, each finding once.
+    """List the findings of the compliance suite, each once.
 
     In pytest's own lines the path of this package may leave no room for it.
     """

@@ -27,7 +27,7 @@ class Tap(Protocol):
     """Sees the messages of every stream to an endpoint, to record them."""
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
-        """Return a stream that does what `stream` does, and records its messages."""
+        """Return a stream that behaves like `stream` and records its messages."""
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
         """`recorded` for an event loop."""
@@ -126,7 +126,7 @@ class Endpoint(ReachOptions):
         object.__setattr__(self, "token", None)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
-        """Return the same with further metadata. What is there already under a key is kept."""
+        """Return a copy with further metadata. Existing keys are kept."""
         own = self.metadata or ()
         keys = {key for key, _ in own}
         new = [pair for pair in added if pair[0] not in keys]

@@ -132,18 +132,18 @@ class StreamGroup:
         return Http2Stream(connection, None, self._again, first)
 
     def cork(self) -> None:
-        """Begin to hold back what one thread writes on several streams, until `uncork`."""
+        """Hold back one thread's writes on several streams until `uncork`."""
         for connection in self._connections:
             connection.cork()
 
     def uncork(self) -> None:
-        """Send what is held back."""
+        """Send the held-back bytes."""
         for connection in self._connections:
             connection.uncork()
 
 
 def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
-    """Return what opens another connection for a stream that the server has not processed."""
+    """Return a function that opens another connection for a stream not processed by the server."""
 
     async def reopen(waits: Waits) -> ClientConnection:
         return await opened_connection(waits, endpoint, _AGAIN_SECONDS, allocate)
@@ -159,7 +159,7 @@ def _written(stream: Stream, first: bytes | None) -> Stream:
 
 
 def _tapped(stream: Stream, endpoint: Endpoint) -> Stream:
-    """Return the stream, or what records it."""
+    """Return the stream or its recording wrapper."""
     if endpoint.tap is None:
         return stream
     try:

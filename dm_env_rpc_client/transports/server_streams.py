@@ -88,7 +88,7 @@ class ServerStream(Protocol):
         """
 
     def close(self) -> None:
-        """Free what the stream holds.
+        """Free the resources of the stream.
 
         The listener calls it once, after the last `answer` has returned or raised, whether the
         client ended the stream, disconnected, or the server stops.
@@ -128,7 +128,7 @@ If it raises StreamStatusError, the stream ends at once with that status.
 
 
 def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
-    """Return what opens streams for clients that send a token, and refuses all others.
+    """Return a function that opens streams for clients with the token, and refuses others.
 
     Raises:
       SpecError: `token` is not a token.
@@ -172,7 +172,7 @@ class ListenerOptions:
 
 
 class Room:
-    """Counts the streams of a listener, of which there may be a limited number. Thread-safe.
+    """The number of a listener's streams, and its limit. Thread-safe.
 
     Args:
       options: how many there may be, and who is told of more.

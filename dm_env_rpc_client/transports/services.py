@@ -112,7 +112,7 @@ class OwnCall(NamedTuple):
 
 
 def open_own(path: str) -> OwnCall | None:
-    """Return what answers a method of these services; None for other methods."""
+    """Return the handler of a method of these services; None for other methods."""
     if path in (CHECK, LIST):
         return OwnCall(HealthStream(path), is_unary=True)
     if path == WATCH:
@@ -166,7 +166,7 @@ def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
 
 
 def _pool(own: Any) -> descriptor_pool.DescriptorPool:
-    """Return all files that are told.
+    """Return all reported files.
 
     Args:
       own: the file of the reflection service, v1alpha.
@@ -186,7 +186,7 @@ def _pool(own: Any) -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def _servicer() -> tuple[Any, Any] | None:
-    """Return what answers, and the class of its requests; None without grpcio-reflection."""
+    """Return the handler and the class of its requests; None without grpcio-reflection."""
     try:
         from grpc_reflection.v1alpha import reflection, reflection_pb2
     except ImportError:

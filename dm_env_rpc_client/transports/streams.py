@@ -31,10 +31,10 @@ def plain_memory(size: int) -> memoryview:
 
 
 class SharedSocket(Protocol):
-    """A socket that several streams share. Whoever waits for many of them asks it, not each."""
+    """A socket of several streams; to wait for many streams, poll it instead of each stream."""
 
     def take_unread(self) -> Iterable[int]:
-        """Receive what has arrived, without waiting.
+        """Receive the arrived bytes, without waiting.
 
         Returns:
           The numbers of the streams that have received a message, or have ended, since the last
@@ -145,13 +145,13 @@ class AsyncStream(Protocol):
         """Return the descriptor; another one after `opening_again`."""
 
     def events(self) -> int:
-        """Return what to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
+        """Return the events to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
 
         0 if it waits for something else, so that it is asked again in a moment.
         """
 
     def receive(self) -> bool:
-        """Send and receive what is possible now, a part of a large message.
+        """Send and receive without waiting; part of a large message at a time.
 
         Returns:
           Whether there is more that the descriptor does not show.
@@ -181,7 +181,7 @@ class AsyncStream(Protocol):
         return
 
     def opening_again(self) -> Callable[[], Awaitable[None]] | None:
-        """Return what has the stream go on, on another connection, now that `take` has raised.
+        """Return a function that continues the stream on another connection after an error.
 
         It raises as `take` if there is no other connection. None if nothing helps.
         """

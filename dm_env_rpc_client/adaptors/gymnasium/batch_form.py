@@ -50,7 +50,7 @@ def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
 
 
 def given(value: Any, kind: ArrayKind, what: str) -> Any:
-    """Return what a client has sent as the environment takes it; RequestError if it cannot."""
+    """Convert a client's value for the environment; RequestError if that is impossible."""
     try:
         return array_kinds.from_numpy(value, kind, what)
     except SpecError as error:
@@ -58,7 +58,7 @@ def given(value: Any, kind: ArrayKind, what: str) -> Any:
 
 
 def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
-    """Return what an environment has returned with NumPy arrays; RuntimeError if it cannot."""
+    """Convert an environment's results to NumPy arrays; RuntimeError if that is impossible."""
     # What is no tuple of so many is wrong, which is said elsewhere.
     is_tuple = isinstance(returned, tuple) and len(returned) == len(names)
     named = dict(zip(names, returned, strict=True)) if is_tuple else returned

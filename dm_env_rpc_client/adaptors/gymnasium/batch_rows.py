@@ -118,7 +118,7 @@ def _with_gymnasium(row: Row, function: Callable[..., Any], *arguments: Any) -> 
 
 
 class GymnasiumRows(Rows):
-    """Steps environments as `gymnasium.vector.SyncVectorEnv` does, each of which may fail alone.
+    """Environments stepped as in `gymnasium.vector.SyncVectorEnv`; each may fail by itself.
 
     Args:
       environment: has the spaces of all rows.
@@ -173,7 +173,7 @@ class GymnasiumRows(Rows):
         return bool(self.kind.form == environment.infos)
 
     def actions(self, action: Any) -> Any:
-        """Return what has the action of each row: a list, or arrays in the structure of one."""
+        """Return the actions of all rows: a list, or arrays in the structure of one action."""
         space = self._action_space
         if isinstance(space, elements.ARRAYS):
             array = np.asarray(action, space.dtype)

@@ -108,7 +108,7 @@ def to_structure(
 
 
 def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Converter:
-    """Return what converts elements of a space to values of its spec.
+    """Return a function that converts elements of a space to values of its spec.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
@@ -218,7 +218,7 @@ def from_structure(
 def reader(
     space: spaces.Space[Any], name: str, as_sampled: bool = False, of_rows: bool = False
 ) -> Converter:
-    """Return what converts values of the spec of a space to its elements.
+    """Return a function that converts values of a space's spec to its elements.
 
     Args:
       space: the space, as `space_json.from_json` returns it.

@@ -281,7 +281,7 @@ class EpisodeRows(Rows):
         return was_mid
 
     def forget(self, ids: Collection[int]) -> None:
-        """Drop what the last steps of some environments have left over: the next episodes begin.
+        """Drop leftovers of the last steps of some environments: their next episodes begin.
 
         That is if another environment has failed, so that nobody got them.
         """
@@ -400,7 +400,7 @@ class EpisodeRows(Rows):
         return ended
 
     def results(self, ids: Array | None) -> Results:
-        """Return what `step` returns for some environments; None for all."""
+        """Return the result of `step` for some environments; None for all."""
         return (*self.arrays(ids), self.infos(ids))
 
     def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:

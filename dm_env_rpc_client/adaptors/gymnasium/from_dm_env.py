@@ -117,7 +117,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickle; no episode is running in what is made again."""
+        """Return the state for copies and pickles, in which no episode is running."""
         state = dict(self.__dict__)
         if is_made_again(self._env):
             state |= {"_is_running": False, "_last_observation": None}
@@ -329,7 +329,7 @@ def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Desc
 def check_form(
     seed_setting: str | None, render_mode: str | None, render_observation: str | None = None
 ) -> None:
-    """Raise SpecError if a name is not text; the arguments are those of `GymnasiumEnv`."""
+    """Raise SpecError if a name is not text; same arguments as `GymnasiumEnv`."""
     arguments.text("seed_setting", seed_setting, none="None to send no seeds")
     arguments.text("render_mode", render_mode, none="None")
     arguments.text("render_observation", render_observation, none="None for the first image")

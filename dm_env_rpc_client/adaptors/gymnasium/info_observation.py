@@ -71,7 +71,7 @@ class RowInfo(NamedTuple):
 
 
 def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
-    """Return the text of what comes with an observation of one environment.
+    """Return the info text for an observation of one environment.
 
     Args:
       info: what the environment returned.
@@ -92,7 +92,7 @@ def encoded_blocks(infos: Any, both: npt.NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
-    """Return the text of what comes with the observations of rows, whose infos are stacked.
+    """Return the info text for the observations of rows with stacked infos.
 
     Args:
       infos: the infos of all rows, stacked as Gymnasium stacks them.
@@ -106,7 +106,7 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
 
 
 def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
-    """Return the text of what comes with the observations of rows, each with infos of its own.
+    """Return the info text for the observations of rows with separate infos.
 
     Args:
       rows: by the index of the row, the JSON value with the keys of its infos.
@@ -122,7 +122,7 @@ def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
 
 
 def extras_of(observation: Mapping[str, Any]) -> Extras:
-    """Return what came with an observation; ProtocolError if it is invalid."""
+    """Return the values that came with an observation; ProtocolError if they are invalid."""
     text = str(observation[EXTRAS])
     if not text:
         return Extras({}, False)
@@ -149,7 +149,7 @@ class RowExtras(NamedTuple):
 
 
 def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
-    """Return what came with the observations of `count` rows, unless the text is empty.
+    """Return the values that came with the observations of `count` rows, unless the text is empty.
 
     Args:
       text: the observation `EXTRAS`.
@@ -180,7 +180,7 @@ def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
 
 
 def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
-    """Return stacked infos of `count` rows as those of each row.
+    """Split the stacked infos of `count` rows into the infos of each row.
 
     What was an integer, a float or a bool has become one of NumPy when it was stacked. What is not
     of rows, such as the log of a simulator, each row has.

@@ -113,7 +113,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         return type(self), arguments, {"_spec": self._spec}
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the server allows to be called: a method as a function, else its value."""
+        """Return an allowed name of the server: a method as a function, otherwise the value."""
         names = None if name.startswith("_") else self.__dict__.get("_names")
         if names is not None:
             with contextlib.suppress(AttributeError):
@@ -209,7 +209,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> Any:
-        """Return what the environment renders now, which takes a request; None without a mode."""
+        """Return the current frame by a request; None without a render mode."""
         if self.render_mode is None:
             return None
         return read_frame(self.environment)
@@ -316,7 +316,7 @@ def metadata_of(description: Description, render_mode: str | None) -> dict[str, 
 def begin_again(
     description: Description, render_mode: str | None, form: str = OWN
 ) -> Callable[[DmEnvAdaptor], object]:
-    """Return what asks an environment that was restarted for the same as `begin` did."""
+    """Return a function that repeats the request of `begin` on a restarted environment."""
     settings = _infos(description, form)
     if render_mode not in (None, description.render_mode):
         settings["render_mode"] = render_mode
@@ -330,7 +330,7 @@ def restarted(env: dm_env.Environment) -> dict[str, Any]:
 
 
 def read_frame(env: DmEnvAdaptor) -> Any:
-    """Return what a Gymnasium environment renders now.
+    """Return the current frame of a Gymnasium environment.
 
     Args:
       env: joined to its world; `begin` returned a render mode.
@@ -343,7 +343,7 @@ def read_frame(env: DmEnvAdaptor) -> Any:
 
 
 def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
-    """Return what each row of a batched world renders now.
+    """Return the current frame of each row of a batched world.
 
     Args:
       env: joined to the world; `begin` returned a render mode.
@@ -363,7 +363,7 @@ def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
 def observation_reader(
     space: spaces.Space[Any], as_sampled: bool = False
 ) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what makes the elements of a space of observations from nested observations.
+    """Return a function that builds elements of an observation space from nested observations.
 
     Args:
       space: the space.
@@ -384,7 +384,7 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
 
 
 def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return what makes values by name from the elements of a space of actions.
+    """Return a function that builds values by name from elements of an action space.
 
     It raises SpecError if one does not conform.
     """
@@ -406,7 +406,7 @@ def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what makes the elements of a space from values by name; see `action_writer`."""
+    """Return a function that builds elements from values by name; see `action_writer`."""
     read = elements.reader(space, "action", as_sampled=True)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return read

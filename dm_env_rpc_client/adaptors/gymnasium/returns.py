@@ -34,7 +34,7 @@ def inner(environment: Any) -> Any:
 
 
 def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
-    """Return what `reset` returned: the observation and the info.
+    """Return the result of `reset`: the observation and the info.
 
     Args:
       environment: the environment.
@@ -88,7 +88,7 @@ def _has_number(value: Any) -> bool:
 
 
 def explain(environment: Any, method: str, error: Exception) -> None:
-    """Raise TypeError if an error is that of unpacking what a method returned.
+    """Raise TypeError if an error comes from unpacking a method's result.
 
     Args:
       environment: the environment.

@@ -55,7 +55,7 @@ class StackedInfos(Infos):
         self._infos: list[tuple[int, Any]] = []
 
     def of(self, count: int) -> StackedInfos:
-        """Return those of so many rows; see `Infos`."""
+        """Return the infos of a number of rows; see `Infos`."""
         return StackedInfos(count, self._is_exact)
 
     def put(self, index: int, info: Any) -> None:
@@ -63,7 +63,7 @@ class StackedInfos(Infos):
         self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return what rows have said, as it is; see `Infos`."""
+        """Return the infos of rows unchanged; see `Infos`."""
         infos, self._infos = self._infos, []
         return infos, {}
 
@@ -72,7 +72,7 @@ class StackedInfos(Infos):
         self._infos.append((index, said))
 
     def final(self, observation: Any, info: Any) -> Any:
-        """Return what `put_final` takes.
+        """Return the argument for `put_final`.
 
         Args:
           observation: the last one of an episode, as a client gets it.
@@ -150,7 +150,7 @@ class StackedInfos(Infos):
 
 
 class OwnInfos(Infos):
-    """Infos of which each row has its own, whatever those of the others are; see `StackedInfos`."""
+    """Infos that each row has by itself, independent of other rows; see `StackedInfos`."""
 
     name = EXTRAS
 
@@ -161,11 +161,11 @@ class OwnInfos(Infos):
         self._errors: dict[int, Exception] = {}
 
     def of(self, count: int) -> OwnInfos:
-        """Return those of so many rows; see `Infos`."""
+        """Return the infos of a number of rows; see `Infos`."""
         return OwnInfos()
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return what rows have said, and their errors; see `Infos`."""
+        """Return the infos of rows and their errors; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         return list(infos.items()), errors
@@ -182,7 +182,7 @@ class OwnInfos(Infos):
             self._errors[index] = error
 
     def final(self, observation: Any, info: Any) -> Any:
-        """Return what `put_final` takes."""
+        """Return the argument for `put_final`."""
         try:
             own = _jsonable(info or {})
         except Exception as error:

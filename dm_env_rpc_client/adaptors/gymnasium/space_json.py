@@ -255,7 +255,7 @@ def _read_box(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[
 def _bounds(
     bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, room: Room
 ) -> npt.NDArray[Any]:
-    """Return a bound of shape (), or that of a Box."""
+    """Return a bound of shape (), or the bound of a Box."""
     read = from_jsonable(bound, where)
     if isinstance(read, np.ndarray):
         room.expand(max(0, read.size * (dtype.itemsize - read.itemsize)))
@@ -303,7 +303,7 @@ def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces
 
 
 def _read_alone(value: Any, where: str, room: Room) -> spaces.Space[Any]:
-    """Read a part of which an element need not have any."""
+    """Read a part that an element may lack."""
     with room.element():
         return _read(value, where, room)
 

@@ -213,7 +213,7 @@ def one_bound(space: spaces.Box, side: str) -> Any:
 
 
 class WideMultiBinary(spaces.MultiBinary):
-    """A MultiBinary of many elements, a batch of which is a wide Box."""
+    """A MultiBinary of many elements, whose batch is a wide Box."""
 
 
 def multi_binary(n: Any, shape: tuple[int, ...], room: Room) -> spaces.MultiBinary:

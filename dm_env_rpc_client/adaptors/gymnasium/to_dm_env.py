@@ -121,7 +121,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties with which clients call and set what is allowed; see `serve`."""
+        """Add properties through which clients use the allowed names; see `serve`."""
         callee = OfEach(1, lambda _, function, *given: function(self.gymnasium, *given))
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
         kinds_of(properties, self.gymnasium, callable_names)
@@ -275,7 +275,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
 
 def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
-    """Return what a factory made as a dm_env.Environment.
+    """Convert the product of a factory to a dm_env.Environment.
 
     Args:
       env: a Gymnasium environment.
@@ -288,13 +288,13 @@ def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
 
 
 def encoded_frame(frame: Any) -> Any:
-    """Return what an environment has rendered as a property: an array, or JSON text."""
+    """Return a rendered frame as a property: an array, or JSON text."""
     is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
     return frame if is_numbers else value_json.encode(frame)
 
 
 def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a reset as what Gymnasium's environments take.
+    """Convert settings of a reset to arguments of Gymnasium environments.
 
     Args:
       settings: `seed`, an integer; `options`, a mapping or its JSON text (see

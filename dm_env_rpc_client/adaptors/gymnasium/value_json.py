@@ -177,7 +177,7 @@ def decode(text: str, where: str) -> Any:
 
 
 def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
-    """Return a value as `encode` would send it now, whatever becomes of its parts.
+    """Return a snapshot of a value as `encode` would send it now.
 
     Environments may keep an info, or arrays in it, and change them in a later step.
 
@@ -479,7 +479,7 @@ def _shape(value: Mapping[str, Any]) -> list[int]:
 
 
 def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]:
-    """Return what reads an array that may be a masked one."""
+    """Return a function that reads an array that may be masked."""
 
     def read_masked(value: Mapping[str, Any], where: str) -> Any:
         data = read(value, where)

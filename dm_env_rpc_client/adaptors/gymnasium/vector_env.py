@@ -286,7 +286,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         )
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return what each environment renders now; None without a render mode."""
+        """Return the current frame of each environment; None without a render mode."""
         if self.render_mode is None:
             return None
         worlds = self._worlds
@@ -396,7 +396,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return seed
 
     def _idle(self, ids: Sequence[int]) -> set[int]:
-        """Return those of some environments that begin an episode with a step."""
+        """Return the environments that begin an episode with a step."""
         self._worlds.check_idle(ids)
         idle: set[int] = set()
         never: list[int] = []

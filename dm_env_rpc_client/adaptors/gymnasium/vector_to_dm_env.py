@@ -170,7 +170,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties with which clients call and set what is allowed; see `serve`."""
+        """Add properties through which clients use the allowed names; see `serve`."""
         callee = OfVector(self._environment)
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
@@ -221,7 +221,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._infos = arguments.get("infos", self._infos)
 
     def reset(self) -> dm_env.TimeStep:
-        """Begin an episode in every row, or in those of the mask."""
+        """Begin an episode in every row, or in the masked rows."""
         mask = (self._options or {}).get(batches.RESET_MASK)
         arguments: dict[str, Any] = {"seed": self._seed_of(mask), "options": self._options}
         self._seed = self._options = None

@@ -57,7 +57,7 @@ class Description(NamedTuple):
     def read(
         cls, text: str, agents: Sequence[Hashable] = (), limits: Limits | None = None
     ) -> Description:
-        """Return what `describe` has written.
+        """Return the description written by `describe`.
 
         Args:
           text: the JSON, which a server sent.

@@ -304,7 +304,7 @@ class PettingZooGame(Game):
         self._living = living
 
     def _stand_in(self, agent: Hashable) -> Any:
-        """Return what is sent of an agent that was never observed.
+        """Return the values sent for an agent that was never observed.
 
         Raises:
           RuntimeError: its client does not learn from the infos that this is no observation.

@@ -287,7 +287,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             raise
 
     def render(self) -> Any:
-        """Return what the environment renders now, which takes a request; None without a mode."""
+        """Return the current frame by a request; None without a render mode."""
         if self.render_mode is None:
             return None
         frame = self._read(FRAME)

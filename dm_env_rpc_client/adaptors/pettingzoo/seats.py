@@ -64,7 +64,7 @@ class Seat:
         return to_space(self.observation_space, value)
 
     def extras(self, timestep: dm_env.TimeStep) -> Extras:
-        """Return what came with the observation."""
+        """Return the values that came with the observation."""
         return Extras(info_of(timestep.discount))
 
 
@@ -119,7 +119,7 @@ class Turn:
         self.infos: dict[Hashable, dict[str, Any]] = {}
 
     def add(self, agent: Hashable, seat: Seat, timestep: dm_env.TimeStep) -> None:
-        """Add what an agent has received."""
+        """Add the results received by an agent."""
         extras = seat.extras(timestep)
         is_terminated = timestep.last() and seat.env.state is State.TERMINATED
         if extras.is_observed:

@@ -1,4 +1,4 @@
-"""Properties as text: their values as they are written and shown, and what is said of them."""
+"""Properties as text: values as written and shown, and descriptions."""
 
 from __future__ import annotations
 

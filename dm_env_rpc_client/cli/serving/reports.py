@@ -36,7 +36,7 @@ _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
 
 
 def log_activity(verbose: bool, as_json: bool) -> None:
-    """Log to stderr who connects, what is refused and what fails.
+    """Log connections, refusals and failures to stderr.
 
     Args:
       verbose: whether to log every request but steps, and the connections of the transport, too.
@@ -82,7 +82,7 @@ def can_show_table() -> bool:
 
 
 def show_table(server: Server) -> None:
-    """Show what a server does, until it stops or Ctrl-C, which is raised."""
+    """Show a server's activity until it stops or Ctrl-C, which is raised."""
     failures = _Failures()
     root, server_log = logging.getLogger(), logging.getLogger(_SERVER)
     handlers, level = root.handlers, server_log.level

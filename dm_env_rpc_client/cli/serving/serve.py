@@ -75,7 +75,7 @@ class _What(options.Group):
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool, conversion: Conversion) -> Source:
-        """Return what makes the environments, once it has made one.
+        """Return the factory of the environments, after one successful call.
 
         Raises:
           UsageError: nothing is named, or it cannot be made.

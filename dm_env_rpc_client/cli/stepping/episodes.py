@@ -251,7 +251,7 @@ class Episodes:
     def _begin(
         self, ended: npt.NDArray[np.bool_], is_cut: npt.NDArray[np.bool_], last: dm_env.TimeStep
     ) -> dm_env.TimeStep:
-        """Begin sequences in ended rows; other rows begin with the next step."""
+        """Begin sequences in ended rows, or leave that to the next step."""
         if self._takes_mask:
             try:
                 return self._reset(ended)

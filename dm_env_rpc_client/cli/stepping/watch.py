@@ -26,7 +26,7 @@ _CONNECT_SECONDS = 2.0
 
 
 class Watch:
-    """Asks the server, over a connection of its own, what a step waits for.
+    """A query, over its own connection, for the missing players of a waiting step.
 
     Other servers than this package's do not know; then nothing is told.
 

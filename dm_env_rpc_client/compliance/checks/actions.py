@@ -1,4 +1,4 @@
-"""Actions: those that conform to the specs are accepted, others are refused.
+"""Actions: the server accepts those conforming to the specs and refuses all others.
 
 If the valid actions depend on the state of the environment, as moves in chess do, they need a
 MODULE:FUNCTION policy. The checks that send any value within the specs are skipped then.

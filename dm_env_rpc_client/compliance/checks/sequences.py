@@ -368,7 +368,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
-    """Reset from one agent: the other is told by a step, and both begin a new sequence.
+    """Reset from one agent: the other learns of it by a step, and both begin a new sequence.
 
     An error: the agent is not told that its sequence has ended, or the caller is told too early.
     """

@@ -121,7 +121,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Send steps of which every second one requests an unknown observation.
+    """Send steps, every second of which requests an unknown observation.
 
     An error: a client loses valid requests.
     """

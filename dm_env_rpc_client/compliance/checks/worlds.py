@@ -1,4 +1,4 @@
-"""Creating, joining, leaving and destroying worlds, and what needs a join."""
+"""Creating, joining, leaving and destroying worlds, and requests that need a join."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class BatchAdaptor(DmEnvAdaptor):
         codec.encode({name: values[place] for name, values in action.items()})
 
     def _specs_by_kind(self) -> dict[str, Any]:
-        """Return those of one row."""
+        """Return the specs of one row."""
         own = self.row_specs()
         return {
             "action_spec": own.actions,

@@ -43,7 +43,7 @@ _NOTHING: Mapping[int, Actions] = MappingProxyType({})
 
 
 class _World:
-    """A batched world, and what its rows are doing.
+    """A batched world and the state of its rows.
 
     Args:
       rows: its rows, by their indices among all environments.
@@ -245,7 +245,7 @@ class BatchWorlds(RowWorlds):
         self.pool.interrupted(error, lost)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Return those of some rows in which no sequence is running."""
+        """Return the rows without a running sequence."""
         found: set[int] = set()
         for world in self._worlds:
             if not world.is_running.all():
@@ -256,11 +256,11 @@ class BatchWorlds(RowWorlds):
         return not self._arrived and not any(world.under_way for world in self._worlds)
 
     def _busy(self) -> set[int]:
-        """Return the rows with a step under way, or one that was not received."""
+        """Return the rows with a pending step or an unread result."""
         return {*self._arrived, *(row for world in self._worlds for row in world.under_way)}
 
     def check_idle(self, ids: Iterable[int]) -> None:
-        """Raise SpecError if one of some rows has a step under way."""
+        """Raise SpecError if any of some rows has a pending step."""
         check_not_busy(self._busy(), ids)
 
     def _batch(
@@ -319,7 +319,7 @@ class BatchWorlds(RowWorlds):
             raise EnvironmentsFailedError(failures, {row: self.addresses[row] for row in failures})
 
     def _answers(self, rows: Rows) -> _Answers:
-        """Return what takes the answers of worlds, and gives those of their rows to `rows`."""
+        """Return a consumer of the answers of worlds that passes their rows to `rows`."""
         # A `BatchAdaptor` reads all of its steps, so that no MID steps come.
         return _Answers(functools.partial(self._put, rows), rows.put_mid_steps)
 

@@ -56,7 +56,7 @@ _ASK_SECONDS = 5.0
 
 
 def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> str:
-    """Return what `repr` says of N environments: how many, where, and what one takes and return.
+    """Return the `repr` of N environments: their number, their address, actions and observations.
 
     Args:
       name: of the class.

@@ -116,7 +116,7 @@ class Players:
             raise ConnectionClosedError("the agents have left the world")
 
     def join(self, agent: AgentId, settings: Mapping[str, Any]) -> DmEnvAdaptor:
-        """Join the world with another agent; errors are those of `join_world`."""
+        """Join the world with another agent; raises like `join_world`."""
         connection = self._group.open()
         try:
             env = join_world(connection, self.world_name, settings, **self._options.adapt.keywords)
@@ -322,7 +322,7 @@ class Players:
         timesteps: dict[AgentId, dm_env.TimeStep],
         failures: dict[AgentId, Exception],
     ) -> NoReturn:
-        """Read what is answered soon, and raise what all or some agents have failed with."""
+        """Read the answers that arrive soon, and raise the error of all or some agents."""
         # What is refused for all has been answered to all. What has failed for one of them may keep
         # the others waiting for ever.
         deadline = time.monotonic() + CLEAN_UP_SECONDS

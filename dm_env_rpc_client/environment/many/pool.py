@@ -134,11 +134,11 @@ class EnvironmentPool:
         return {*self._in_flight, *self._arrived}
 
     def check_idle(self, indices: Iterable[int]) -> None:
-        """Raise SpecError if one of some environments has a step under way."""
+        """Raise SpecError if any of some environments has a pending step."""
         check_not_busy(self.in_turn, indices)
 
     def check_specs(self) -> None:
-        """Raise SpecError if an environment's specs differ from those of the first."""
+        """Raise SpecError if an environment's specs differ from the first environment's."""
         first = self.environments[0]._specs_by_kind()
         for index, other in enumerate(self.environments):
             for kind, found in other._specs_by_kind().items():
@@ -220,7 +220,7 @@ class EnvironmentPool:
         return self.finish(actions, consume, failures)
 
     def _step_alone(self, action: Mapping[str, Any], consume: Consumer) -> None:
-        """Step the only environment, without what several need: 0.88 of the time of CartPole."""
+        """Step the only environment without the work for several: 0.88 of the time (CartPole)."""
         environment = self.environments[0]
         try:
             prepared = environment._prepare_step(action)
@@ -312,7 +312,7 @@ class EnvironmentPool:
                 self._sites.close()
 
     def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
-        """Start those again that are lost, all at the same time; return what failed."""
+        """Restart lost environments, all at once; return the failures."""
         failures: dict[int, Exception] = {}
         if not self._restarts_lost:
             return failures
@@ -328,7 +328,7 @@ class EnvironmentPool:
         return failures
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
-        """Begin sequences, without actions; return what failed."""
+        """Begin sequences, without actions; return the failures."""
         first = [(i, self.environments[i]._prepare_step(NO_ACTION)) for i in indices]
         try:
             self._start(first)
@@ -421,7 +421,7 @@ class EnvironmentPool:
             self._raise(failed)
 
     def _drop(self, indices: Iterable[int]) -> None:
-        """Read the answers to what environments were sent and ignore them."""
+        """Read and discard the answers to sent requests."""
         for index in indices:
             if index in self._arrived:
                 self._arrived.remove(index)
@@ -508,7 +508,7 @@ def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
 
 
 def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
-    """Raise SpecError if some environments are among those with a step under way."""
+    """Raise SpecError if any of these environments has a pending step."""
     found = sorted({*busy}.intersection(ids))
     if found:
         raise SpecError(
@@ -517,7 +517,7 @@ def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
 
 
 def check_count(minimum: int, maximum: int | None, busy: int) -> None:
-    """Raise SpecError if one cannot receive so many of some environments with a step under way."""
+    """Raise SpecError if fewer environments than requested have a pending step."""
     if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
         bound = "" if maximum is None else f" and at most {maximum}"
         raise SpecError(

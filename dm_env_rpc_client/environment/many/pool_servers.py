@@ -243,7 +243,7 @@ class PoolSites:
         return list(found.values())
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> PoolSites:
-        """Return the same servers for groups of environments, each of which is at one server."""
+        """Return the servers by group of environments, one server for each group."""
         sites = copy.copy(self)
         sites._numbers = [self._numbers[group[0]] for group in groups]
         sites._users = collections.Counter(sites._numbers)

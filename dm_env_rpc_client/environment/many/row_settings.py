@@ -1,4 +1,4 @@
-"""Settings of several environments, and those of one batched world that stand for them."""
+"""Settings of several environments, and the equivalent settings of one batched world."""
 
 from __future__ import annotations
 

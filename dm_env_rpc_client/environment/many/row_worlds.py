@@ -21,7 +21,7 @@ Ids = TypeVar("Ids")
 
 
 class RowWorlds:
-    """N environments: what `StreamWorlds` and `BatchWorlds` have in common.
+    """N environments: the common base of `StreamWorlds` and `BatchWorlds`.
 
     Args:
       pool: has one environment for each world; closed with this.
@@ -60,7 +60,7 @@ class RowWorlds:
     def exchange(
         self, results: Callable[[Ids], Result], act: Callable[..., Ids], *arguments: Any
     ) -> Result:
-        """Step, receive or reset, and return what the caller makes of the answers.
+        """Step, receive or reset; return the caller's result from the answers.
 
         If that is interrupted, the worlds whose answers are lost become unusable, so that no later
         step follows one that nobody has seen.
@@ -130,12 +130,12 @@ class StreamWorlds(RowWorlds):
         self.pool.reset(settings, rows, adopt)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Return those of some rows in which no sequence is running."""
+        """Return the rows without a running sequence."""
         environments = self.pool.environments
         return {index for index in ids if environments[index].state is not State.RUNNING}
 
     def check_idle(self, ids: Iterable[int]) -> None:
-        """Raise SpecError if one of some rows has a step under way."""
+        """Raise SpecError if any of some rows has a pending step."""
         self.pool.check_idle(ids)
 
     def _split(

@@ -25,7 +25,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def rows_at(indices: list[int]) -> slice | list[int]:
-    """Return what selects rows of arrays; a slice, which is faster, if they are consecutive."""
+    """Return an index for rows of arrays; a slice, which is faster, if they are consecutive."""
     first, after = indices[0], indices[0] + len(indices)
     if indices[-1] == after - 1 and indices == list(range(first, after)):
         return slice(first, after)
@@ -33,7 +33,7 @@ def rows_at(indices: list[int]) -> slice | list[int]:
 
 
 def selector(indices: Sequence[int]) -> slice | Array:
-    """Return what selects rows of arrays: a slice if the indices have one distance."""
+    """Return an index for rows of arrays: a slice if the indices are evenly spaced."""
     steps = {after - before for before, after in itertools.pairwise(indices)}
     if len(steps) <= 1 and (step := max(steps, default=1)) > 0:
         return slice(indices[0], indices[-1] + 1, step)
@@ -68,7 +68,7 @@ def split_action(
 def batch_of_actions(
     batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
 ) -> dict[str, Array]:
-    """Return a batch of actions as arrays; arguments and errors are those of `split_action`."""
+    """Return a batch of actions as arrays; arguments and errors as in `split_action`."""
     arrays = {}
     for name, value in batch.items():
         spec, where = single.get(name), f"action {name!r}"
@@ -256,7 +256,7 @@ class Rows:
 
 
 def _column(spec: specs.Array, label: str) -> Column | None:
-    """Return what takes numbers of a spec; None for others."""
+    """Return a converter for numbers of a spec; None for other specs."""
     return Column(spec, (0,), label, spec.dtype) if spec.dtype.kind in "biuf" else None
 
 

@@ -181,7 +181,7 @@ def _parts(
 
 
 def _contents(readers: Any, data: Any, budget: _Budget) -> List[Any]:
-    """Return what the fields 1 and 2 of a message hold, each read by a function."""
+    """Return the fields 1 and 2 of a message, each read by a function."""
     parts = _parts((10, 16, 18), data, budget)
     return [read(parts.get(number, []), budget) for number, read in enumerate(readers, 1)]
 
@@ -427,7 +427,7 @@ _IS_GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.E
 
 
 def _described(value: Any) -> str:
-    """Return what a value is, in a few words."""
+    """Describe a value in a few words."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return f"an array {value.dtype} {list(value.shape)}"
@@ -642,7 +642,7 @@ _OF_STEPS = ("reward", "discount")
 
 
 def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
-    """Raise RuntimeError if flat names cannot be told apart."""
+    """Raise RuntimeError if flat names collide."""
     seen: Set[str] = set()
     for name in names:
         if name in taken:
@@ -876,7 +876,7 @@ def _space_json(space: Any) -> Dict[str, Any]:
 
 
 def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
-    """Return the JSON value of a value; what JSON does not have is an object with the key `$`.
+    """Return the JSON value of a value; types that JSON lacks are objects with the key `$`.
 
     `exact`: whether the client knows the strings of NumPy, which are plain ones otherwise.
     """
@@ -986,7 +986,7 @@ def _from_numbers(numbers: Any, kind: str) -> Any:
 
 
 def _masked_json(array: Any, levels: int, exact: bool) -> Any:
-    """Return the JSON value of a masked array: that of its data, with the mask."""
+    """Return the JSON value of a masked array: its data and its mask."""
     found = _jsonable(np.asarray(array.data), levels, exact)
     if not isinstance(found, dict):
         return repr(array)
@@ -1281,7 +1281,7 @@ class _Owner:
         self.ident, _local.owner = threading.get_ident(), self
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Has the thread call a function, and returns or raises what comes of it."""
+        """Call a function in the thread; return or raise its outcome."""
         if threading.get_ident() == self.ident:
             return function(*arguments)
         future, caller = self.begin(function, *arguments), getattr(_local, "owner", None)
@@ -1407,7 +1407,7 @@ class _World:
         return made, specs, {**self.settings, **others}
 
     def adopt(self, made: Any) -> None:
-        """End the sequence, and put what `made_with` returned into force."""
+        """End the sequence and apply the result of `made_with`."""
         self._is_running = False
         if made is not None:
             former = self.environment
@@ -1460,7 +1460,7 @@ class _World:
         self.adopt(made)
 
     def interrupt(self, settings: Dict[str, Any], session: "_Session") -> None:
-        """Reset the world; an agent in a sequence is told by its next step."""
+        """Reset the world; an agent in a sequence learns of it by its next step."""
         if self.agent is session:
             self.end_interruption()
         made = self.made_with(settings)
@@ -1560,7 +1560,7 @@ class _Session:
             raise _StreamError(CANCELLED, "the client is gone")
 
     def close(self) -> None:
-        """Leave the world; those that this stream has created end later, without agents."""
+        """Leave the world; worlds created by this stream end later, once they have no agents."""
         self._leave_world()
         with self._server.lock:
             self._server.sessions.discard(self)
@@ -1802,7 +1802,7 @@ class _Violation(Exception):
 
 
 def _require(is_allowed: Any, code: int = _PROTOCOL, stream: int = 0) -> None:
-    """End a stream, or the connection, unless what it did is allowed."""
+    """End a stream, or the connection, unless its behaviour is allowed."""
     if not is_allowed:
         raise _Violation(code, stream)
 
@@ -2073,7 +2073,7 @@ class _Connection:
                     os.write(self._bell[1], b"!")
 
     def prepare_bell(self) -> None:
-        """Has a thread that reads be woken when others call what it owns."""
+        """Create the bell that wakes a reading owner for calls of other threads."""
         with self.lock:
             if self._bell is None and not self.is_over:
                 self._bell = os.pipe()
@@ -2175,7 +2175,7 @@ class _Connection:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what the socket takes."""
+        """Send as much as the socket accepts."""
         try:
             while self._outbound and not self.is_over:
                 del self._outbound[: self.sock.send(self._outbound)]
@@ -2266,7 +2266,7 @@ class _Connection:
             del buffer[:at]
 
     def _is_wanted(self, size: int, kind: int, flags: int, number: int) -> bool:
-        """Check the head of a frame; False if nobody needs what follows."""
+        """Check the head of a frame; False if its content is to be skipped."""
         if not self._is_greeted and (kind != _SETTINGS or flags & _ACK or number or size % 6):
             raise OSError("the client does not begin with SETTINGS")
         _require(not self._block_of or kind == _CONTINUATION)
@@ -2517,7 +2517,7 @@ class _Connection:
                 self.server.sessions.discard(stream.session)
 
     def _end_all(self) -> None:
-        """End all streams; `run` then close the socket."""
+        """End all streams; `run` then closes the socket."""
         self.is_over = True
         for stream in list(self.streams.values()):
             self._forget(stream, is_gone=True)
@@ -2848,7 +2848,7 @@ def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
 
 
 def _imported(reference: str) -> Any:
-    """Return what MODULE:NAME names; SystemExit if there is none, after saying why."""
+    """Return the object named by MODULE:NAME; SystemExit, with the reason, if there is none."""
     module, _, name = reference.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -2862,7 +2862,7 @@ def _imported(reference: str) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Serve what the command line says until SIGTERM or Ctrl-C; see `--help`.
+    """Serve the environment of the command line until SIGTERM or Ctrl-C; see `--help`.
 
     Returns the exit code: 0 if all environments were closed, otherwise 143 or 130.
     """

@@ -32,7 +32,7 @@ class _Questions:
         self._lock = make_lock()
 
     def ask(self, *question: Any) -> Any:
-        """Return or raise what a method does; OSError or EOFError if that process is gone."""
+        """Return or raise the outcome of a method; OSError or EOFError if that process is gone."""
         with self._lock:
             send_message(self._pipe, *question)
             (answer, error), _ = receive_message(self._pipe)
@@ -72,7 +72,7 @@ class AskedProperties(Properties):
 
 
 class AskedShare(Share):
-    """Has the server's own process count what the worlds of this one take, and name them.
+    """Share and names of this process's worlds, kept by the server's own process.
 
     Args:
       pipe: to who answers.
@@ -101,7 +101,7 @@ class AskedShare(Share):
 
 
 def _unless_gone() -> contextlib.AbstractContextManager[None]:
-    """A context for what is of no use if the server's own process is gone: this one ends, too."""
+    """A context whose code ends this process if the server's own process is gone."""
     return contextlib.suppress(OSError, EOFError)
 
 

@@ -28,7 +28,7 @@ class WorkerShare(Share):
         self._registry = registry
 
     def own(self, name: str) -> int:
-        """Return what the worlds of this worker take."""
+        """Return the share of this worker's worlds."""
         return self._taken[name]
 
     def total(self, name: str) -> int:
@@ -112,7 +112,7 @@ class Registry:
         return name in self._lost
 
     def total(self, name: str) -> int:
-        """Return what the worlds of all workers take."""
+        """Return the share of all workers' worlds."""
         with self._lock:
             return sum(share.own(name) for share in self._shares)
 

@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Return or raise what came of that; _LostError if the worker has ended."""
+        """Return or raise the outcome; _LostError if the worker has ended."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -280,7 +280,7 @@ class SpreadBatch(AnyBatch):
         self._adopt(after.made, after.is_new)
 
     def _after(self, prepared: Sequence[Any]) -> PreparedRows:
-        """Return what all rows are when they have taken settings.
+        """Return the state of all rows after they have taken settings.
 
         Args:
           prepared: what they are in each worker, or the error.
@@ -387,7 +387,7 @@ class SpreadBatch(AnyBatch):
             part.close()
 
     def _ask_all(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Ask all workers for something, and return what came of it, or raise the first error.
+        """Send a request to all workers; return the answers or raise the first error.
 
         Args:
           method: see `rows_here`.

@@ -222,7 +222,7 @@ class WorkerProcess:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self, because: str) -> None:
-        """Kill the process, and say why where its end is told."""
+        """Kill the process, with a reason for the report of its end."""
         if not self._killed_because:
             self._killed_because = because
             _log.warning("worker process %d %s and is killed", self.pid, because)
@@ -244,7 +244,7 @@ class WorkerProcess:
 
 
 def _answering(asked: Properties | Share, index: int) -> MessagePipe:
-    """Return the other end of a pipe on which a thread answers what a worker asks."""
+    """Return the other end of a pipe on which a thread answers a worker's requests."""
     answers, questions = MessagePipe.pair()
     name = f"dm_env_rpc answers worker {index}"
     threading.Thread(target=answer_questions, args=(asked, answers), name=name, daemon=True).start()

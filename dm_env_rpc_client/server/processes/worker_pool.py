@@ -162,7 +162,7 @@ class Workers(Places, RowPlaces):
         return self._error_log.kept
 
     def stats(self) -> ServerStats:
-        """Return what all workers have done, and what there is now."""
+        """Return the activity of all workers and their current state."""
         self._hear_all()
         total = self._registry.total
         errors = self._error_log.count

@@ -176,7 +176,7 @@ def action_forms(action_spec: Any) -> list[Form]:
 
 
 class _Rows:
-    """Rows of one batch. Its public methods are what the other end asks for."""
+    """Rows of one batch. Its public methods serve requests of the other end."""
 
     def __init__(self, host: Host):
         self._host = host
@@ -275,7 +275,7 @@ class _Rows:
         self._prepared.undo()
 
     def begin_all(self) -> None:
-        """Has the next reset begin all rows, also those that no settings have named."""
+        """Make the next reset begin all rows, including rows without new settings."""
         self._made.begin_all()
 
     def close_replaced(self) -> None:

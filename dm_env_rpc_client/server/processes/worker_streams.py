@@ -126,7 +126,7 @@ def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
 
 
 def _answer_steps(pipe: MessagePipe, stream: ServerStream, owner: Owner) -> bytes | None:
-    """Answer steps, and do meanwhile what other threads ask of this owner."""
+    """Answer steps, and run calls queued by other threads in between."""
     if owner.leads:
         return None
     bell = SelfPipe()

@@ -75,7 +75,7 @@ class _Made(NamedTuple):
 
 
 class _Interruption(NamedTuple):
-    """A ResetWorld of which the agent is to be told.
+    """A ResetWorld that the agent's next step must report.
 
     Attributes:
       settings: those of the ResetWorld.
@@ -166,7 +166,7 @@ class EnvironmentWorld(OwnedWorld):
             )
 
     def _interrupt(self, settings: Mapping[str, Any], caller: Agent | None) -> _Interruption | None:
-        """Reset the world; return what to wait for: that of this reset, or of an earlier one."""
+        """Reset the world; return the interruption to wait for, of this or an earlier reset."""
         if self._is_closed:
             raise was_closed()
         if self._interruption is not None:

@@ -261,7 +261,7 @@ def _flatten_nothing(observation: Any) -> list[Any]:
 
 
 def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
-    """Return what is sent in place of values that a FIRST step does not have."""
+    """Return the values sent in place of values that a FIRST step lacks."""
     made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
     for array in made:
         array.flags.writeable = False
@@ -269,7 +269,7 @@ def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
 
 
 def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what puts values by flat name into a structure; KeyError if one is missing."""
+    """Return a function that builds a structure from values by flat name, or raises KeyError."""
     if isinstance(structure, Array):
         (single,) = names
         return lambda values: values[single]
@@ -280,7 +280,7 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
 
 
 def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
-    """Return what puts one row of some columns into a structure."""
+    """Return a function that builds a structure from one row of some columns."""
     if isinstance(structure, Array):
         return lambda columns, row: columns[0][row]
     keys = _flat_keys(structure)
@@ -324,7 +324,7 @@ def check_taken(names: Iterable[str], kind: str, taken: Mapping[str, str]) -> No
 
 
 def _check_names(names: Sequence[str], kind: str) -> None:
-    """Raise SpecError if the flat names of an environment cannot be told apart."""
+    """Raise SpecError if the flat names of an environment collide."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

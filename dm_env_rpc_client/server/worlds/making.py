@@ -1,4 +1,4 @@
-"""Makes worlds of what is served, each in the thread of its owner."""
+"""Creation of worlds, each in the thread of its owner."""
 
 from __future__ import annotations
 

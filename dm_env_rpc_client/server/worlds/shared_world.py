@@ -310,7 +310,7 @@ class SharedWorld(OwnedWorld):
         self._changed.notify_all()
 
     def _end_sequence_of(self, agent: _SharedAgent) -> None:
-        """Mark the sequence as over for an agent that is, or is about to be, told so."""
+        """Mark the sequence as over for an agent that has been or will be notified."""
         agent.is_running = agent.is_interrupted = False
         agent.outcome = None
         if self._uninformed is not None:

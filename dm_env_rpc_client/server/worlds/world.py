@@ -264,7 +264,7 @@ class World(abc.ABC):
         return contextlib.nullcontext()
 
     def waiting_for(self) -> str:
-        """Return what steps that agents have sent wait for; "" if none waits."""
+        """Return the missing players of pending steps; "" if no step is pending."""
         return ""
 
     @abc.abstractmethod

@@ -49,11 +49,11 @@ class Share:
         self._numbers = itertools.count(1)
 
     def add(self, name: str, count: int) -> None:
-        """Add to what this process takes."""
+        """Add to this process's share."""
         self._taken[name] += count
 
     def total(self, name: str) -> int:
-        """Return what all processes take."""
+        """Return the sum over all processes."""
         return self._taken[name]
 
     def new_name(self) -> str:
@@ -232,7 +232,7 @@ class WorldRegistry:
             raise
 
     def kind(self, name: str) -> Kind:
-        """Return what worlds of the environment of this name are made of."""
+        """Return the factory of worlds for the environment of this name."""
         return self._kinds[name]
 
     def require_thread_to_create(self, settings: Mapping[str, Any]) -> None:

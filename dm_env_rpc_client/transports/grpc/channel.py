@@ -120,7 +120,7 @@ async def open_channel_async(
 async def _until_answered(
     waits: Waits, channel: Any, credentials: grpc.ChannelCredentials | None, attempts: Attempts
 ) -> None:
-    """Return when the server has answered a probe, with whatever it was."""
+    """Wait until the server has answered a probe, with any answer."""
     ping: Any = channel.unary_unary(_PING)
     while True:
         failure = None

@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
 
 def check_address(address: object, what: str, *, listens: bool = False) -> None:
-    """Raise SpecError for what is no address, whichever transport it is for.
+    """Raise SpecError for an invalid address, for any transport.
 
     Args:
       address: what was given: `host:port`, `unix:path` or another target of gRPC.

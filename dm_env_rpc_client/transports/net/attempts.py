@@ -75,7 +75,7 @@ class HandshakeError(ConnectionError):
 
 
 def _meaning(reason: str) -> str:
-    """Return what the alert in an error of a handshake means, after a semicolon; "" for none."""
+    """Return the meaning of the alert in a handshake error, after a semicolon; "" without one."""
     if reason == NAMELESS_ALERT:
         return f"; {_CLIENT_CERTIFICATE}"
     found = _ALERT.search(reason.upper().replace("_", " "))

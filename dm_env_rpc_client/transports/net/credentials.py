@@ -186,7 +186,7 @@ def check_encryption(address: str, credentials: Credentials | None, insecure: bo
 
 
 def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
-    """Return what the flags of a command line ask for.
+    """Return the options given by the flags of a command line.
 
     Args:
       ca: as for `Tls`; "system" for the authorities that this machine trusts.

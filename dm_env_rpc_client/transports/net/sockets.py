@@ -111,7 +111,7 @@ def set_options(connected: socket.socket) -> None:
 
 
 def poll_for(polled: Any, events: int) -> Callable[[float], bool]:
-    """Return what waits up to so many seconds for the socket, and says whether it is ready."""
+    """Return a function that waits for the socket and returns whether it is ready."""
     poll = select.poll()
     poll.register(polled, events)
 

@@ -139,7 +139,7 @@ def not_connected(
 
 
 def used_up(needed: int = 1) -> str:
-    """Return what to do about a process that has no descriptors left; "" if it has some.
+    """Return advice for a process without free descriptors; "" if it has some.
 
     Args:
       needed: how many there have to be.

@@ -77,7 +77,7 @@ def call_rows(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> list[Any]:
-    """Return what a method returned in some rows; see `RemoteCalls.call`.
+    """Return a method's results in some rows; see `RemoteCalls.call`.
 
     Args:
       worlds: has the rows.
@@ -174,7 +174,7 @@ def _call(
     kwargs: Mapping[str, Any],
     count: int,
 ) -> list[Any]:
-    """Return what a method returned in some rows of one world, or in all if `rows` is None."""
+    """Return a method's results in some rows of one world, or in all if `rows` is None."""
     key = f"{CALL}.{name}"
     given: dict[str, Any] = {} if rows is None else {"rows": rows}
     if args or kwargs:

@@ -25,7 +25,7 @@ class Callee(Protocol):
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        """Return what a method returns in some rows, or all; an attribute as it is."""
+        """Return a method's results in some rows, or all; attributes unchanged."""
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
         """Set an attribute in some rows, or in all, to a value for each."""
@@ -34,7 +34,7 @@ class Callee(Protocol):
 def kinds_of(
     properties: Properties, environment: gymnasium.Env[Any, Any], names: Collection[str]
 ) -> None:
-    """Add the properties that say what names of a single environment are.
+    """Add the properties that describe names of a single environment.
 
     Args:
       properties: takes them.

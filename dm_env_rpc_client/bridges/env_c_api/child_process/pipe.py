@@ -268,7 +268,7 @@ _ERRORS: dict[str, tuple[Any, ...]] = {
 
 @functools.cache
 def _decoder(type_: Any) -> Callable[[Any], Any]:
-    """Return what checks and converts the JSON values of a type."""
+    """Return a function that validates and converts the JSON values of a type."""
     origin, arguments = typing.get_origin(type_), typing.get_args(type_)
     if type(None) in arguments:
         given = _decoder(arguments[0])

@@ -193,7 +193,7 @@ class ProcessRunner:
         return self._hear(type_, name, self._timeout, [name, *arguments])
 
     def _hear(self, type_: type[T], name: str, timeout: float | None, message: Any = None) -> T:
-        """Return what the child says next, after it was sent a message if there is one."""
+        """Send a message to the child, if given, and return its next message."""
         try:
             if message is not None:
                 self._pipe.send(message, timeout)

@@ -150,7 +150,7 @@ class ClientConnection:
         return -1 if self.is_closed else int(self._socket.fileno())
 
     def cork(self) -> None:
-        """Begin to hold back what one thread writes on several streams, until `uncork`.
+        """Hold back one thread's writes on several streams until `uncork`.
 
         The first few messages are sent before that, then four times as many, so that the server
         answers them meanwhile.
@@ -162,7 +162,7 @@ class ClientConnection:
         self.is_corked = True
 
     def uncork(self) -> None:
-        """Send what is held back. A thread that waits for an answer does the same."""
+        """Send the held-back bytes. A thread that waits for an answer does the same."""
         self.is_corked = False
         self._change()
 
@@ -247,7 +247,7 @@ class ClientConnection:
                 break
 
     def events(self) -> int:
-        """Return what to wait for: `select.POLLIN`, `select.POLLOUT` or both."""
+        """Return the events to wait for: `select.POLLIN`, `select.POLLOUT` or both."""
         if self._read_waits_to_write:
             return select.POLLOUT
         if self.sending.outbound and not self._write_waits_to_read:
@@ -262,7 +262,7 @@ class ClientConnection:
                 break
 
     def take_unread(self) -> list[int]:
-        """Receive what has arrived; return the numbers of the streams that can be read."""
+        """Receive without waiting; return the numbers of readable streams."""
         self.take_all_arrived()
         if self.is_closed:
             return [call.number for call in list(self._users)]
@@ -354,7 +354,7 @@ class ClientConnection:
         self._socket.close()
 
     def _make(self, change: Callable[..., _T], *arguments: Any) -> _T:
-        """Make a change and send what the socket takes, as a whole or not at all; with the lock.
+        """Make a change completely or not at all, and send as much as possible; with the lock held.
 
         Several streams depend on what is sent and received here. If an exception such as
         KeyboardInterrupt ends a thread in the middle, bytes may be sent again, or parsed again, and
@@ -574,7 +574,7 @@ class ClientConnection:
         return has_received
 
     def _parse(self) -> None:
-        """Parse what was received from a plain socket."""
+        """Parse the bytes received from a plain socket."""
         with self.lock:
             self._make(self._take_received)
 

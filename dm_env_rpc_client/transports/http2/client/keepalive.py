@@ -29,7 +29,7 @@ class Verdict(enum.Enum):
 
 
 class Keepalive:
-    """Follows what is sent and received by one framing."""
+    """The traffic of one framing, observed for silence."""
 
     def __init__(self, framing: Framing):
         self._framing = framing
@@ -38,7 +38,7 @@ class Keepalive:
         self._is_awaited = False
 
     def judge(self) -> Verdict:
-        """Say what to do now that a wait of up to `LOOK_SECONDS` has brought nothing.
+        """Decide how to react to `LOOK_SECONDS` without traffic.
 
         A shell that is told to PROBE has sent a probe by the next call.
         """

@@ -236,7 +236,7 @@ class ClientHalf(Role):
                 call.fail(stream_error(self.address, status, self._going_away.strip("; ")))
 
     def begin(self, first: bytes) -> None:
-        """Raise the error for what is not an HTTP/2 server."""
+        """Raise the error for a peer that is no HTTP/2 server."""
         raise self._not_http2(first)
 
     def break_stream(self, violation: ViolationError) -> None:

@@ -1,4 +1,4 @@
-"""Frames other than DATA, each parsed as a whole: what they change, and their answers.
+"""Frames other than DATA, each parsed as a whole: their effects and answers.
 
 A header block is one HEADERS frame and its CONTINUATION frames (sections 4.3, 6.2 and 6.10).
 """

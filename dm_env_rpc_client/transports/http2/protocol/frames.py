@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 as bytes (RFC 9113, sections 4 and 6), and what either end must not send."""
+"""HTTP/2 frames as bytes (RFC 9113, sections 4 and 6), and frames forbidden to each end."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Role(Protocol):
 
 
 def spoken(first: bytes) -> str:
-    """Return what a peer speaks that does not speak HTTP/2, without a quotation.
+    """Name the protocol of a peer that does not speak HTTP/2, without quoting it.
 
     A request of HTTP/1 has its secrets at the beginning.
 

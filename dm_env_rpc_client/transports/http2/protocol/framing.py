@@ -177,7 +177,7 @@ class Framing:
         self.drop_content(stream)
 
     def drop_content(self, stream: int) -> None:
-        """Discard what is still received on a stream; it may still be sent on."""
+        """Discard further messages on a stream, which can still send."""
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None
@@ -268,7 +268,7 @@ class Framing:
         return memory[_HEAD_BYTES:count]
 
     def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Remember what stands before a message that is a frame of its own; whether it is one."""
+        """Remember the bytes before a message that is one frame; return whether it is."""
         memory, size = self._buffer.memory, count - _HEAD_BYTES
         if size < 0 or not assembler.fits(size):
             return False
@@ -280,7 +280,7 @@ class Framing:
         return True
 
     def go_on(self) -> None:
-        """Parse what has been received."""
+        """Parse the received bytes."""
         self.is_behind = False
         self.control.left_at_once = self._frames_at_once
         while self.failure is None:

@@ -171,7 +171,7 @@ class MessageAssembler:
 
 
 class CountedAssembler(MessageAssembler):
-    """For requests that announce their length, which those of gRPC do not."""
+    """An assembler for requests that announce their length, unlike gRPC's."""
 
     def __init__(self, length: int, *arguments: Any):
         super().__init__(*arguments)

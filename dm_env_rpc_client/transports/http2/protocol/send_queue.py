@@ -175,7 +175,7 @@ class SendingStream:
                 self.advance()
 
     def head(self, size: int) -> bytes | None:
-        """Return what is sent before a message that is a frame of its own, and take its window.
+        """Return the bytes sent before a message that is one frame, and charge its window.
 
         Args:
           size: of the message.

@@ -170,7 +170,7 @@ class ServerCall:
         self._sending.send(message)
 
     def head(self, size: int) -> bytes | None:
-        """Return what stands before an answer that is sent alone; None if it is for `send`."""
+        """Return the bytes before an answer that is sent alone; None if it is for `send`."""
         if self.is_over or not self._has_headers or self._half.spent:
             return None
         return self._sending.head(size)
@@ -204,7 +204,7 @@ class ServerCall:
         self._end(self._header_frames(block, frames.END_STREAM))
 
     def refuse(self, status: str) -> None:
-        """Queue an HTTP status for what is not a gRPC call."""
+        """Queue an HTTP status for a request that is not a gRPC call."""
         self.is_over = True
         self._half.charge()
         self._end(self._header_frames(encode([(":status", status)]), frames.END_STREAM))
@@ -391,7 +391,7 @@ class ServerHalf(Role):
         """Do nothing: a departing client announces it, and its streams continue."""
 
     def begin(self, first: bytes) -> None:
-        """Raise the error for what is not an HTTP/2 client."""
+        """Raise the error for a peer that is no HTTP/2 client."""
         raise ProtocolError(f"{self._client} speaks {spoken(first)}, not HTTP/2")
 
     def break_stream(self, violation: ViolationError) -> None:

@@ -249,7 +249,7 @@ class Answering:
         self._hand_over(served)
 
     def _elsewhere(self, served: ServedStream, message: Buffer) -> None:
-        """Has a thread that is no owner answer a request, before those that wait.
+        """Hand a request to a thread that owns nothing, ahead of the queued requests.
 
         Called by the thread that answers the stream, which does not go on with it.
         """

@@ -142,7 +142,7 @@ class Clients:
         return connection
 
     def look(self) -> None:
-        """Close those that do not greet, whose clients do not read, or that linger too long."""
+        """Close connections that send no preface, do not read, or linger too long."""
         now = time.monotonic()
         self.listening.go_on()
         self.next_look = now + _LOOK_SECONDS if self.connections or self.draining else 0.0
@@ -180,7 +180,7 @@ class Clients:
         self._tell(connection)
 
     def break_off(self, connection: ServerConnection) -> None:
-        """End a connection for what its client did, which may still read why.
+        """End a connection for a fault of its client, which can still read the reason.
 
         Its streams are closed as their events are processed.
         """
@@ -291,7 +291,7 @@ class DrainingConnection:
         self._poll = poll
 
     def go_on(self) -> bool:
-        """Send and receive what the socket is ready for.
+        """Send and receive as far as the socket is ready.
 
         Returns:
           Whether there is something to wait for: the client has not closed its end.
@@ -307,7 +307,7 @@ class DrainingConnection:
             return False
 
     def _send(self) -> None:
-        """Send what fits of the rest of the last words, and the end after them."""
+        """Send as much of the remaining final frames as possible, and the end after them."""
         unsent = self._unsent
         try:
             while True:

@@ -132,7 +132,7 @@ class ServerConnection:
         return True
 
     def advance(self, is_readable: bool) -> None:
-        """Parse what was received, and receive what there is.
+        """Parse the received bytes and receive more, without waiting.
 
         Args:
           is_readable: whether the poll says so.
@@ -145,7 +145,7 @@ class ServerConnection:
             is_readable = self.has_more = not self._receive()
 
     def receive_request(self, served: ServedStream) -> bytes | None:
-        """Receive what there is from a readable socket; most often one request.
+        """Receive from a readable socket; usually one request.
 
         Args:
           served: the stream `alone`.
@@ -204,7 +204,7 @@ class ServerConnection:
         return not (self._is_tls and framing.failure is None and self._socket.pending())
 
     def flush(self, is_writable: bool = False) -> None:
-        """Send what the socket takes; called with the lock.
+        """Send as much as the socket accepts; called with the lock held.
 
         Args:
           is_writable: whether the poll has said that a full socket takes something again.
@@ -309,7 +309,7 @@ class ServerConnection:
             self._socket.close()
 
     def close(self) -> None:
-        """Close the socket; called with the lock. What was not sent is lost."""
+        """Close the socket; called with the lock held. Unsent bytes are lost."""
         if self.is_open:
             self._unregister()
             with contextlib.suppress(OSError):
@@ -345,7 +345,7 @@ class ServerConnection:
 
 
 class ServedStream:
-    """A stream and the call that it answers. `condition` protects what two threads use.
+    """A stream and the call it answers. `condition` protects the state shared by two threads.
 
     Attributes:
       blocked: the streams of its connection that wait for a window.

@@ -120,7 +120,7 @@ class Leader:
         self._rested.set()
 
     def leave(self, owner: Owner | None) -> bool:
-        """End what `enter` began; False if `owner`, which began it, do not lead any more."""
+        """End the answer begun by `enter`; False if its `owner` no longer leads."""
         with self._lock:
             leads = self.owner is owner
             if leads:
@@ -155,7 +155,7 @@ class Leader:
             self.owner.run_waiting(self.run)
 
     def run(self, call: Callable[[], None], served: ServedStream | None = None) -> None:
-        """Call what may take long and is no answer.
+        """Make a call that may take long and is no answer.
 
         Args:
           call: what is called.
