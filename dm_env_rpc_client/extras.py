@@ -46,7 +46,7 @@ def importing(extra: str, needs: str) -> Iterator[None]:
 
 
 def is_told(error: BaseException) -> bool:
-    """Whether an error is one of `importing`, which says how to install what is missing."""
+    """Whether an error comes from `importing`, which says how to install the missing extra."""
     return isinstance(error, ModuleNotFoundError) and _INSTALL in str(error)
 
 

@@ -34,7 +34,7 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 class PrintableRecords(logging.Handler):
-    """Makes log records printable before other handlers have them; writes nothing itself.
+    """A handler that makes log records printable before other handlers; it writes nothing itself.
 
     It belongs to the logger of the package, whose records pass it before those of the root do. An
     environment's own exceptions quote what clients sent, so tracebacks are included.

@@ -40,7 +40,7 @@ __all__ = ["RemoteSb3VecEnv"]
 
 
 class RemoteSb3VecEnv(MadeByArguments, VecEnv):
-    """Steps N remote environments at once, from one thread, for agents of Stable-Baselines3.
+    """N remote environments stepped together from one thread, for agents of Stable-Baselines3.
 
     As with every VecEnv, the step that ends an episode begins the next; its last observation is
     `info["terminal_observation"]`, and `info["TimeLimit.truncated"]` says whether it was only

@@ -43,7 +43,7 @@ _ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__
 
 
 class UsageError(Exception):
-    """The command line is wrong; the message says what is wrong and what would be right."""
+    """The command line is wrong; the message names the mistake and the expected form."""
 
 
 class Terminated(BaseException):

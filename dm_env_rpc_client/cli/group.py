@@ -71,7 +71,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def _without_types_of_flags(params: list[Any]) -> list[Any]:
-    """Has the help show no `<bool>` where no value is taken."""
+    """Hide `<bool>` in the help of flags without a value."""
     for each in params:
         if getattr(each, "is_flag", False):
             each.metavar = ""

@@ -29,7 +29,7 @@ def _check_service(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Server(options.Server):
-    """The server, and what it is asked for.
+    """The server and the requested world.
 
     Attributes:
       service: Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the server as a

@@ -42,7 +42,7 @@ def standalone() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Project(options.Group):
-    """What is made.
+    """The project.
 
     Attributes:
       folder: Folder to make, or an empty one.

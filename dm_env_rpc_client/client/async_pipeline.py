@@ -42,7 +42,7 @@ _AGAIN_SECONDS = 0.01
 
 
 class AsyncPipeline:
-    """Sends requests on a stream and waits for their answers.
+    """A client's stream, for requests and their answers.
 
     Args:
       stream: an open stream, which the pipeline closes.
@@ -246,7 +246,7 @@ class AsyncPipeline:
             self._soon = self._later(_AGAIN_SECONDS, self._on_ready)
 
     def _watch(self, events: int) -> None:
-        """Has the loop watch the descriptor for these events, and no others."""
+        """Make the loop watch the descriptor for exactly these events."""
         changed = events ^ self._events
         loop = self._loop
         if not changed or loop is None or loop.is_closed():
@@ -269,7 +269,7 @@ class AsyncPipeline:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
     def _look(self) -> None:
-        """Sees to it that silence is noticed while an answer is awaited."""
+        """Make sure that silence is noticed while an answer is awaited."""
         self._looking = None
         if self._is_aborted or not self._pipeline.fifo:
             return
@@ -280,7 +280,7 @@ class AsyncPipeline:
             self._on_ready()
 
     def _ended(self, error: DmEnvRpcClientError) -> None:
-        """Has the stream go on, if it may; otherwise poisons the pipeline."""
+        """Continue the stream if possible; otherwise poison the pipeline."""
         self._watch(0)
         again = self._stream.opening_again()
         if self._over is not None:

@@ -109,7 +109,7 @@ class BaseConnection(abc.ABC):
 
     @property
     def in_flight(self) -> int:
-        """The number of pending requests: those that have no answer yet."""
+        """The number of pending requests: sent, without an answer yet."""
         return len(self._pipeline)
 
     @property

@@ -69,7 +69,7 @@ class ConnectOptions(ReachOptions):
 
     @property
     def of_launched(self) -> LaunchedKeywords:
-        """With what a server that is launched is asked whether it answers; nothing is recorded."""
+        """Connection options for probing a launched server, without recording."""
         return {**self.reaching, "limits": self.limits}
 
     @functools.cached_property

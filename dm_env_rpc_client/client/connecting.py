@@ -1,4 +1,4 @@
-"""Opens connections for threads.
+"""The opener of connections for threads.
 
 with dm_env_rpc_client.connect("localhost:50051") as connection:
     response = connection.send(dm_env_rpc_pb2.CreateWorldRequest())

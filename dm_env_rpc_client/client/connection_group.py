@@ -17,7 +17,7 @@ from dm_env_rpc_client.transports.opening import StreamGroup
 
 
 class ConnectionGroup:
-    """Opens connections to a server, each a stream, on as few sockets as the server allows.
+    """Connections to a server, each a stream, on as few sockets as the server allows.
 
     Over grpcio each connection has a socket of its own.
 

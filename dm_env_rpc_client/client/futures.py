@@ -139,7 +139,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
 
 
 class FuturesThread:
-    """The daemon thread that completes the futures that nobody reads for, and calls callbacks.
+    """The daemon thread that completes futures without a reader, and calls callbacks.
 
     It reads while no other thread reads or waits. It is started when it is needed and ends when it
     has had nothing to do for a second.
@@ -172,7 +172,7 @@ class FuturesThread:
         self._look_at = math.inf
 
     def add(self, future: RequestFuture) -> None:
-        """Has the thread complete a future as soon as there is an outcome."""
+        """Make the thread complete a future as soon as it has an outcome."""
         pending = future.pending
         with self.changing:
             self._futures[id(future)] = future
@@ -200,7 +200,7 @@ class FuturesThread:
             _log.exception("the callback %r of a future failed", callback)
 
     def end(self) -> None:
-        """Has the thread end: no request will get an answer any more."""
+        """End the thread: no request will be answered any more."""
         self._is_over = True
         self.wake()
 

@@ -22,7 +22,7 @@ _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDic
 
 
 def watch(address: str, server: WatchedServer) -> None:
-    """Has the errors of lost connections to an address say how the server there has ended."""
+    """Add the fate of the server at an address to the errors of lost connections."""
     _servers[address] = server
 
 

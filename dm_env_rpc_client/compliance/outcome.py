@@ -131,7 +131,7 @@ class ViolationError(Exception):
 
 
 class NotOfferedError(Exception):
-    """The server lacks what the check needs; the message says what."""
+    """The server lacks a feature required by the check; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True)

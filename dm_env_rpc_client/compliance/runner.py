@@ -1,4 +1,4 @@
-"""Runs checks against a server, in the order of their table.
+"""The runner of checks against a server, in the order of their table.
 
 A check that takes more clients at once than the server does (`clients_at_once.py`) is skipped.
 """
@@ -73,7 +73,7 @@ _ALIVE_SECONDS = 2.0
 
 
 class Suite:
-    """The checks of one server. What one check has found out, the others know.
+    """The checks of one server, which share their findings.
 
     Args:
       address: the server, such as "localhost:50051".

@@ -1,4 +1,4 @@
-"""Trajectories of several environments, stacked along time: what rollouts deliver."""
+"""The result of rollouts: trajectories of several environments, stacked along time."""
 
 from __future__ import annotations
 

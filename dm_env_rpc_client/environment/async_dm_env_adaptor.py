@@ -31,7 +31,7 @@ AsyncRejoin: TypeAlias = Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservation
 
 
 class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
-    """Steps a remote environment from an event loop.
+    """A remote environment for an event loop.
 
     `DmEnvAdaptor` with `reset`, `step`, `unroll` and `close` awaited; arguments, results
     and errors are the same. Steps of one environment are taken in the order in which

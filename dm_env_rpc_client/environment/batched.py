@@ -32,7 +32,7 @@ __all__ = ["BatchedEnvironment"]
 
 
 class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
-    """Steps N remote environments at once, from one thread.
+    """N remote environments stepped together from one thread.
 
     Every field of a TimeStep and every action is stacked along a new first axis. Each
     environment has its own sequences: `step_type` is an array [N], and so are

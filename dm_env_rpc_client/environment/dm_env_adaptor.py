@@ -41,7 +41,7 @@ Rejoin: TypeAlias = Callable[[], dm_env_rpc_pb2.ActionObservationSpecs]
 
 
 class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
-    """Steps a remote environment.
+    """A remote environment as a `dm_env.Environment`.
 
     Usually made by `make`, `join_world` or `create_and_join_world`.
 

@@ -107,7 +107,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         raise NotImplementedError
 
     def _supervise(self, restart: Restart, join_again: JoinAgain) -> None:
-        """Has the environment started again if its server or connection is lost; see `Restart`.
+        """Enable restarts after the loss of the server or the connection; see `Restart`.
 
         `make` calls it.
 

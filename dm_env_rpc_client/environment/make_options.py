@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class AdaptorKeywords(TypedDict, total=False):
-    """Those of `DmEnvAdaptor`."""
+    """Keyword arguments of `DmEnvAdaptor`."""
 
     requested_observations: Sequence[str] | AutoObservations | None
     nested_tensors: bool
@@ -40,13 +40,13 @@ class AdaptorKeywords(TypedDict, total=False):
 
 
 class JoinKeywords(AdaptorKeywords, total=False):
-    """Those of `join_world`."""
+    """Keyword arguments of `join_world`."""
 
     adaptor_class: type[DmEnvAdaptor]
 
 
 class AsyncAdaptorKeywords(TypedDict, total=False):
-    """Those of `AsyncDmEnvAdaptor`."""
+    """Keyword arguments of `AsyncDmEnvAdaptor`."""
 
     requested_observations: Sequence[str] | AutoObservations | None
     nested_tensors: bool
@@ -56,13 +56,13 @@ class AsyncAdaptorKeywords(TypedDict, total=False):
 
 
 class AsyncJoinKeywords(AsyncAdaptorKeywords, total=False):
-    """Those of `join_world_async`."""
+    """Keyword arguments of `join_world_async`."""
 
     adaptor_class: type[AsyncDmEnvAdaptor]
 
 
 class MakeKeywords(ConnectKeywords, JoinKeywords, total=False):
-    """Those of `make` but `restart` and `python`, which it spells out."""
+    """Keyword arguments of `make` except `restart` and `python`, which it spells out."""
 
 
 class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
@@ -70,7 +70,7 @@ class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
 
 
 class PassedKeywords(ConnectKeywords, total=False):
-    """Those of `make` that adaptors for other libraries pass on to it."""
+    """Keyword arguments that adaptors for other libraries pass to `make`."""
 
     python: str | os.PathLike[str] | None
     adaptor_class: type[DmEnvAdaptor]
@@ -78,25 +78,25 @@ class PassedKeywords(ConnectKeywords, total=False):
 
 
 class PlayersKeywords(PassedKeywords, total=False):
-    """The same, with what is observed."""
+    """The same with the observations."""
 
     requested_observations: Sequence[str] | AutoObservations | None
 
 
 class RemoteKeywords(PassedKeywords, total=False):
-    """The same, with what starts a lost environment again."""
+    """The same with the restart of lost environments."""
 
     restart: Restart | bool | None
 
 
 class BatchKeywords(RemoteKeywords, total=False):
-    """Those of `make` that batches pass on to it."""
+    """Keyword arguments that batches pass to `make`."""
 
     requested_observations: Sequence[str] | AutoObservations | None
 
 
 class VectorKeywords(BatchKeywords, total=False):
-    """Those of `RemoteVectorEnv` that other vectors pass on to it."""
+    """Keyword arguments that other vector environments pass to `RemoteVectorEnv`."""
 
     copy: bool
     num_batches: int | None

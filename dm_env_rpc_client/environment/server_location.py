@@ -76,7 +76,7 @@ class Site(Generic[Target]):
         return self._launch
 
     def renew(self, is_shared: bool) -> None:
-        """Has a launched server answer again, after a connection to it was lost.
+        """Make a launched server answer again after the loss of a connection.
 
         Args:
           is_shared: whether other environments use it, so that it stays if it still answers.

@@ -352,7 +352,7 @@ def _remark(entry: TreeEntry) -> str:
 
 
 class PropertiesExtension(PropertyAccess):
-    """The properties of a server: universal ones, and, once joined, those of the world.
+    """The properties of a server: universal ones and, once joined, the world's.
 
     Read, written and listed like a mapping::
 

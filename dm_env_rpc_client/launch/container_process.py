@@ -48,7 +48,7 @@ _CREATED = b"created"
 
 
 class _EndError(BaseException):
-    """The container is to be removed. What handles errors of any kind must not catch it."""
+    """A request to remove the container; handlers for all errors must not catch it."""
 
 
 class _RefusedError(Exception):

@@ -148,7 +148,7 @@ class Launch:
         return shown and f"; its processes: {shown}"
 
     def suppress_resource_warning(self) -> None:
-        """Has it end without a warning when nothing refers to it any more."""
+        """Suppress the warning for an object that is collected without `close`."""
         self._finalizer.detach()
         self._finalizer = self._finalize(None)
 

@@ -186,7 +186,7 @@ def _inodes(table: str, port: int) -> Iterator[str]:
 
 
 def _owners(sockets: set[str]) -> Iterator[int]:
-    """Yield the processes that have one of the sockets, of those that /proc shows."""
+    """Yield the visible processes in /proc that have one of the sockets open."""
     for pid in processes() if sockets else ():
         with contextlib.suppress(OSError):
             folder = f"/proc/{pid}/fd"

@@ -1,4 +1,4 @@
-"""Steps an environment in a thread of its own, so that the kernel never waits for it.
+"""An environment stepped in its own thread, so that the kernel never waits for it.
 
 This thread makes all calls of the explorer to the environment and to its properties, in the order
 in which they were requested. During a run it also takes a step when one is due and no call is
@@ -102,7 +102,7 @@ _SEEN = object()
 
 
 class Stepper:
-    """Calls the environment in its thread; every method returns at once.
+    """A proxy that calls the environment in its thread; every method returns immediately.
 
     Args:
       env: the environment. A call of another thread waits until one that is executed has returned.

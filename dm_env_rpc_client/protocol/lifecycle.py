@@ -158,7 +158,7 @@ class Lifecycle:
             self.state = State.INTERRUPTED
 
     def stepped(self, after: State) -> None:
-        """Update the state after a step; errors are those of `answered`."""
+        """Update the state after a step; raises like `answered`."""
         before = self.previous = self.state
         self.state = after
         if before is not _RUNNING or after is not _RUNNING:

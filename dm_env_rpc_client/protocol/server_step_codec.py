@@ -1,4 +1,4 @@
-"""Steps of one agent as bytes, on the server: `step_codec` turned around.
+"""Steps of one agent as bytes, on the server: the mirror image of `step_codec`.
 
 A StepRequest in the usual form is read without messages, a StepResponse is joined from what the
 specs say and the memory of the arrays, which is copied once. Requests repeat: most agents act with

@@ -184,7 +184,7 @@ def as_integer(value: Any) -> int | None:
 
 
 class FieldReaders:
-    """Reads the tensors of some fields.
+    """A reader of the tensors in some fields.
 
     Args:
       fields: the actions or observations.

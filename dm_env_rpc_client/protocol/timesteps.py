@@ -137,7 +137,7 @@ def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm
 
 
 class Stack:
-    """TimeSteps along a first axis, time. Those of MID steps may be put there unread.
+    """TimeSteps stacked along a first axis, time. MID steps may be stored unread.
 
     Then no TimeStep is made of an answer: its elements go from the message to their rows, those
     of many answers together.

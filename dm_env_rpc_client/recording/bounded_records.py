@@ -1,4 +1,4 @@
-"""The records of an MCAP file, without believing what they say about their sizes.
+"""The records of an MCAP file, read without trusting their stated sizes.
 
 `mcap.records` parses them. Its readers allocate what a length or the compressed data say: nothing
 is allocated here before its size was compared with what is there and with the limits. They also
@@ -193,7 +193,7 @@ def _parsed(source: _Source, opcode: int, length: int) -> Any:
 
 
 class RecordFile:
-    """The records of a file outside of chunks; those that a reader does not need are skipped.
+    """The records of a file outside of chunks, without records that readers do not need.
 
     Args:
       file: the file, after its magic bytes.

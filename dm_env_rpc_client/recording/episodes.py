@@ -312,7 +312,7 @@ class _Agent:
         return ended
 
     def _leave(self) -> list[Episode]:
-        """The world was left, or begins anew; returns the episodes that end."""
+        """Record that the world was left or starts over; return the episodes that end."""
         if self._rows is not None:
             self._rows.forget()
         self._release(*self._begun)

@@ -82,7 +82,7 @@ def check_reading(path: str | os.PathLike[str], limits: Limits) -> None:
 
 
 class Scan:
-    """Reads the messages of a recording in the order in which they were recorded.
+    """A reader of a recording's messages, in recorded order.
 
     Args:
       path: the file.

@@ -86,7 +86,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Recorder:
-    """Records connections to one file, from any threads.
+    """A recorder of connections to one file, from any threads.
 
     `make`, `connect` and the like take one, or a path, as `record`. With a path the file is
     complete when the last connection that records to it is closed. A Recorder that you make

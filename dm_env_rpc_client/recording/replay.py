@@ -178,7 +178,7 @@ class _Request:
         return self.message.WhichOneof("payload") or ""
 
     def is_same(self, other: _Request) -> bool:
-        """Whether the messages are the same, whatever the order of their fields and maps."""
+        """Whether the messages are equal, ignoring the order of fields and of map entries."""
         return self.content == other.content or bool(
             self.kind and self._canonical == other._canonical
         )

@@ -106,7 +106,7 @@ class Rows:
         return cls(specs, count, budget)
 
     def forget(self) -> None:
-        """The world was left, or begins anew."""
+        """Record that the world was left or starts over."""
         # The rows that have had a step; None before the first one of the world.
         self._seen: npt.NDArray[np.bool_] | None = None
         # The rows in which a Reset begins sequences; None for all.

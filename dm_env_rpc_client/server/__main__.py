@@ -1,4 +1,4 @@
-"""Serves an environment: `python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`, until SIGTERM.
+"""`python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`: serve until SIGTERM.
 
 With `--thread main` before them, all calls of the environments are made in the main thread.
 `dm-env-rpc serve` does the same with more options; this needs no extra. Exit codes are the same: 0

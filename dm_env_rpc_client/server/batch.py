@@ -74,7 +74,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     @property
     @abc.abstractmethod
     def environments(self) -> Sequence[Any]:
-        """The environments of all rows, or what stands for them."""
+        """The environments of all rows, or their stand-ins."""
 
     @property
     @abc.abstractmethod
@@ -182,7 +182,7 @@ class Prepared(NamedTuple):
 
 
 class Batch(AnyBatch):
-    """Steps environments, and has their results in arrays [N, ...].
+    """Environments stepped together, with results in arrays [N, ...].
 
     They step one after the other, or at the same time in threads of their own if they are known to
     wait rather than to compute when they are made.
@@ -253,7 +253,7 @@ class Batch(AnyBatch):
         self.prepare(of_reset(settings, self.num_envs)).keep()
 
     def prepare(self, of_rows: Mapping[int, Settings]) -> Prepared:
-        """Has rows take settings of a Reset, which are not in force yet.
+        """Prepare settings of a Reset in rows, without applying them yet.
 
         Args:
           of_rows: the settings of the rows in which it begins a sequence.

@@ -1,4 +1,4 @@
-"""Calls the factory of a served environment with the settings that a client sent."""
+"""Calls to the factory of a served environment with a client's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of requests and environments: the party at fault, and what is kept and logged.
+"""Errors of requests and environments: the party at fault, the kept errors and the log.
 
 What converts values of a request raises `RequestError`, or does so `in_request`. Every other
 exception is the environment's: also a SpecError, which may be about a value of the environment.
@@ -128,7 +128,7 @@ _SECONDS = 10.0
 
 
 class Allowance:
-    """Limits how many lines of one kind are logged. Thread-safe."""
+    """A limit for log lines of one kind. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = make_lock()

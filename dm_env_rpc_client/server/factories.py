@@ -1,4 +1,4 @@
-"""Validation of what `serve` is given (factories, environments, texts) before any world."""
+"""Validation of the sources for `serve` (factories, environments, texts) before any world."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:
 
 
 def _is_environment(given: Any) -> bool:
-    """Whether something is an environment, and not what makes one; its code is not run."""
+    """Whether an object is an environment and not a factory; its code is not run."""
     if isinstance(given, type):
         return False
     kind = type(given)

@@ -33,7 +33,7 @@ nothing. It is not listed. A client reads it over another connection than the on
 
 
 class Host:
-    """The worlds of a process, and what the sessions of its streams share.
+    """The worlds of a process, and the state shared by its sessions.
 
     Args:
       options: what is hosted, and how.

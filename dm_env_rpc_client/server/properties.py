@@ -293,7 +293,7 @@ class HasStringProperties(Protocol):
 
 
 def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
-    """Whether an environment has these methods; those of one that it wraps are its own, too."""
+    """Whether an environment, or one that it wraps, has these methods."""
     # isinstance does not find what `__getattr__` returns, from Python 3.12 on.
     methods = ("read_property", "write_property", "list_properties")
     return all(hasattr(environment, name) for name in methods)

@@ -61,7 +61,7 @@ class Waits:
 
 
 class Turns:
-    """Has each of some rows do something, and says which have failed.
+    """Run a function for some rows, and report the failed ones.
 
     Args:
       count: the number of rows.
@@ -102,7 +102,7 @@ class Turns:
         environments: Sequence[Any],
         actions: Any = None,
     ) -> dict[int, Exception | str]:
-        """Has each row act.
+        """Make each row act.
 
         Args:
           rows: their indices.

@@ -1,4 +1,4 @@
-"""The rows of a batch: their arrays, and what steps one environment and fills its row."""
+"""The rows of a batch: their arrays, and the step of one environment that fills its row."""
 
 from __future__ import annotations
 

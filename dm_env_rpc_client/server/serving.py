@@ -36,7 +36,7 @@ STOP_SECONDS = 1.0
 
 
 class _InThisProcess:
-    """Serves with the threads of this process."""
+    """A host that serves with threads of this process."""
 
     def __init__(self, options: ServeOptions, properties: Properties):
         self._host = host = Host(options, ErrorLog(), properties)

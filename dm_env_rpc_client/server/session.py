@@ -51,7 +51,7 @@ _RUNNING = State.RUNNING
 
 
 class Session(ServerStream):
-    """Answers the requests of one stream; a `ServerStream`.
+    """The session of one stream; a `ServerStream`.
 
     Attributes:
       may_wait: whether the agent's steps may wait for those of others.

@@ -63,7 +63,7 @@ class Instance:
         check(self._environment, conversion)
 
     def give_to(self, owner: Owner) -> None:
-        """Has the environment belong to an owner, in the place of a thread of its own."""
+        """Assign the environment to an owner instead of its own thread."""
         self.owner = owner
         owner.hold()
 

@@ -34,7 +34,7 @@ class StandIn(abc.ABC):
 
     @abc.abstractmethod
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Has a function called with the environment, where that belongs.
+        """Call a function with the environment in its own thread.
 
         Args:
           function: can be given to another process, like its arguments and what it returns.
@@ -90,7 +90,7 @@ class OwnedEnvironment(dm_env.Environment, StandIn):
 
 
 def in_thread_of(environment: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Has a function called with an environment, in the thread to which that belongs.
+    """Call a function with an environment in the thread of its owner.
 
     Args:
       environment: the environment, whose thread is this one, or what stands for it.

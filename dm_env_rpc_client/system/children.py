@@ -93,7 +93,7 @@ def start_supervised(
 
 
 def end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Has a child end and waits for it; a second time does nothing.
+    """End a child and wait for it; a second call does nothing.
 
     Args:
       process: what `start` or `start_supervised` returned.
@@ -109,7 +109,7 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def let_go(process: subprocess.Popen[bytes]) -> bool:
-    """Has a child end, without waiting for it.
+    """End a child without waiting for it.
 
     Args:
       process: as for `end`.
@@ -212,7 +212,7 @@ def exit_with(parent: Parent, grace: float = 0.0, end: Callable[[], object] = la
 
 
 def leave_signals_to_parent() -> None:
-    """Has SIGINT, SIGTERM and SIGHUP do nothing in this child.
+    """Ignore SIGINT, SIGTERM and SIGHUP in this child.
 
     Terminals, service managers and batch systems send them to whole groups of processes. The
     parent, which gets them too, ends its children in order. What this child starts or forks has

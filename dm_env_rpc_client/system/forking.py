@@ -20,7 +20,7 @@ _registered: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.W
 
 
 def register(owner: _T, give_up: Callable[[_T], object]) -> None:
-    """Has a function called in each forked child, for as long as an object lives.
+    """Register a function to be called in each forked child while an object lives.
 
     Args:
       owner: the object, which belongs to one process.

@@ -1,4 +1,4 @@
-"""Threads to which objects belong: an object's owner makes all calls of it, whoever wants them.
+"""Threads that own objects: an object's owner makes all calls on it, for every caller.
 
 Some objects take calls from one thread alone, such as connections of sqlite3, contexts of OpenGL
 and drivers of browsers.
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class OwnerGoneError(RuntimeError):
-    """The thread has ended, or it is that of a parent process."""
+    """The thread has ended, or belongs to a parent process."""
 
 
 class ElsewhereError(Exception):
@@ -84,7 +84,7 @@ class Owner:
         return self is not leading and leading.holds == 1 and self.is_quick
 
     def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Has the thread call a function, and waits for it.
+        """Make the thread call a function, and wait for it.
 
         In the thread itself, the function is called at once.
 
@@ -106,7 +106,7 @@ class Owner:
         return call.result()  # type: ignore[no-any-return]  # of the function
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Call:
-        """Has the thread call a function, and does not wait; in the thread itself, at once.
+        """Make the thread call a function without waiting; in the thread itself, immediately.
 
         Raises:
           OwnerGoneError: as `call`.
@@ -119,7 +119,7 @@ class Owner:
         return call
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Has the thread call a function after the calls that wait, in any case not now.
+        """Queue a call in the thread, behind the waiting calls, even from the thread itself.
 
         Args:
           function: takes care of its exceptions itself.
@@ -205,7 +205,7 @@ class Owner:
             bell()
 
     def _start(self) -> None:
-        """Sees to it that the thread runs; called with the lock, until it does."""
+        """Make sure that the thread runs; called with the lock held, until it does."""
 
     @contextlib.contextmanager
     def _being_current(self) -> Iterator[None]:
@@ -327,7 +327,7 @@ class MainOwner(Owner):
         return True
 
     def wake(self) -> None:
-        """Has `work_until` look whether it is over."""
+        """Wake `work_until` to check whether it is over."""
         with contextlib.suppress(OwnerGoneError):
             self.put(_nothing)
 
@@ -401,12 +401,12 @@ class Call:
         return self._has_begun.wait(seconds)
 
     def take_back(self) -> bool:
-        """Has a call of `Owner.begin` not made; returns False if it has begun."""
+        """Cancel a call of `Owner.begin`; return False if it has begun."""
         assert self._is_taken is not None, "made by `begin`"
         return self._is_taken.acquire(blocking=False)
 
     def result(self) -> Any:
-        """Wait for the end of the call, and return or raise what came of it; called once."""
+        """Wait for the end of the call, and return or raise its outcome; called once."""
         self._is_done.acquire()
         # The traceback of the error refers to the call, and to this frame.
         error, self._error = self._error, None

@@ -223,7 +223,7 @@ class BusyWait:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[None]:
-    """Has the other threads of this process know that this one works for sockets.
+    """Register this thread as working for sockets.
 
     Within such a context, another one changes nothing.
     """

@@ -38,7 +38,7 @@ def is_launch(text: str) -> bool:
 
 
 def look_in_current_folder() -> None:
-    """Has imports find the modules of the current folder, too, as commands do."""
+    """Make imports search the current folder too, as commands do."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 

@@ -102,7 +102,7 @@ class InterruptibleCondition:
         self._sleepers: list[threading.Lock] = []
 
     def notify_all(self) -> None:
-        """Has all that wait look again."""
+        """Wake all waiting threads to look again."""
         with contextlib.suppress(IndexError):
             while True:
                 self._sleepers.pop().release()

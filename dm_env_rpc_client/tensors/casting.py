@@ -138,7 +138,7 @@ def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
 
 
 def _unchanged(array: Array, cast: Array) -> Any:
-    """Whether each element of `cast` equals that of `array`; a bool or an array of bools."""
+    """Whether each element of `cast` equals its element of `array`; a bool or an array of bools."""
     source, target = array.dtype.kind, cast.dtype.kind
     if source == "b" or (source == "f" and target == "f" and cast.itemsize >= array.itemsize):
         return True

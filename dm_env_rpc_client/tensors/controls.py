@@ -275,7 +275,7 @@ def _has_two_ends(element: Element) -> bool:
 
 
 class Keys:
-    """Tells what the keys set that are held down.
+    """The action set by the pressed keys.
 
     A key that was pressed and released between two steps counts in one step. Of two keys for one
     value the one that was pressed last wins. Keys may be pressed in another thread.

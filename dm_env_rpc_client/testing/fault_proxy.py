@@ -222,7 +222,7 @@ class FaultProxy:
         return f"<FaultProxy at {self.address}: {self.connection_count} connections>"
 
     def _call(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Has the thread do something, and waits for it."""
+        """Run a function in the thread, and wait for it."""
         with self._lock:
             if self._thread.is_alive():
                 asyncio.run_coroutine_threadsafe(act(), self._loop).result()

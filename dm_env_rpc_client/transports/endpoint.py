@@ -1,4 +1,4 @@
-"""Which server to connect to and how: what `connect` and `make` take, as one value."""
+"""The server and the connection options: arguments of `connect` and `make` as one value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Transport = Literal["auto", "grpc", "http2"]
 
 
 class Tap(Protocol):
-    """Sees the messages of every stream to an endpoint, to record them."""
+    """A tap on the messages of every stream to an endpoint, for recording."""
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
         """Return a stream that behaves like `stream` and records its messages."""

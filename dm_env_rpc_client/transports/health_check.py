@@ -1,4 +1,4 @@
-"""Asks a server for its health, as load balancers and orchestrators do; any gRPC server."""
+"""Health checks of any gRPC server, as load balancers and orchestrators make them."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ async def _open_stream_async(
 
 
 class StreamGroup:
-    """Opens streams to one server, on as few connections as it allows. One thread at a time.
+    """Streams to one server, on as few connections as it allows. One thread at a time.
 
     Args:
       endpoint: the server and how to connect to it.

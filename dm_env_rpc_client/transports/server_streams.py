@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, pl
 
 
 class StreamStatusError(Exception):
-    """Ends one stream with a gRPC status other than OK; other streams go on.
+    """An error that ends one stream with a gRPC status; other streams continue.
 
     Args:
       code: the name of the status, such as "INVALID_ARGUMENT".
@@ -96,7 +96,7 @@ class ServerStream(Protocol):
 
 
 def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
-    """Has a request answered in the right thread, for a thread that is no owner; as `answer`."""
+    """Have a request answered in the right thread, for a thread that owns nothing; as `answer`."""
     owner = stream.owner
     if owner is None:
         return stream.answer(message)
@@ -109,7 +109,7 @@ def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
 
 
 def close_by_owner(stream: ServerStream) -> None:
-    """Has a stream closed in the right thread, for a thread that is no owner."""
+    """Have a stream closed in the right thread, for a thread that owns nothing."""
     owner = stream.owner
     if owner is None:
         stream.close()

@@ -70,7 +70,7 @@ def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
 
 
 class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Gives an environment its actions in the kind of arrays that it has, and takes NumPy's."""
+    """An environment that receives actions in its own kind of arrays, converted from NumPy's."""
 
     def __init__(self, env: Any, kind: ArrayKind):
         super().__init__(env)
@@ -84,7 +84,7 @@ class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class BatchForm:
-    """Steps a batch of any form.
+    """A vector environment that steps a batch of any form.
 
     Args:
       env: the batch.

@@ -40,7 +40,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class EpisodeInfos:
-    """The infos that have come, and that nobody has taken yet.
+    """The received infos that were not taken yet.
 
     Args:
       addresses: where the server of each environment is, for errors.

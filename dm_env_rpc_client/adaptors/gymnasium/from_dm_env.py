@@ -47,7 +47,7 @@ RENDER_FPS = 30
 
 
 class GymnasiumEnv(gymnasium.Env[Any, Any]):
-    """Steps a dm_env.Environment through Gymnasium's interface.
+    """A Gymnasium environment that steps a dm_env.Environment.
 
     Actions and observations have the spaces of their specs, see `adaptors.gymnasium.spaces`. A
     structure with a single array, at any depth, is replaced by that array: an environment

@@ -50,7 +50,7 @@ OBSERVATION = "observation"
 
 
 class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
-    """Steps a Gymnasium environment, for instance to serve it.
+    """A dm_env environment that steps a Gymnasium environment, for instance to serve it.
 
     The last TimeStep of an episode has discount 0 if Gymnasium calls the episode terminated, and 1
     if it is only truncated. For the specs of its spaces see `elements`.

@@ -125,7 +125,7 @@ def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
 
 
 class _Block(NamedTuple):
-    """Stands for an array that is moved."""
+    """A placeholder for a moved array."""
 
     jsonable: dict[str, Any]
 

@@ -57,7 +57,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[Any, Any, Array]):
-    """Steps N remote environments at once, from one thread.
+    """N remote environments stepped together from one thread.
 
     The spaces are those of `GymnasiumEnv`, batched as Gymnasium does. Episodes are
     terminated if the server sends TERMINATED and truncated if it sends INTERRUPTED.

@@ -83,7 +83,7 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
 
 
 class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
-    """Steps a Gymnasium vector environment, for instance to serve it.
+    """A dm_env environment that steps a Gymnasium vector environment, for instance to serve it.
 
     A row whose episode is terminated or truncated is LAST, with discount 0 if it is terminated and
     1 otherwise. Which row comes next is a matter of the autoreset mode: with NEXT_STEP one that is

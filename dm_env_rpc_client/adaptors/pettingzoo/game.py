@@ -82,7 +82,7 @@ def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
 
 
 class PettingZooGame(Game):
-    """Runs a `pettingzoo.ParallelEnv` for the agents of several connections.
+    """A game that runs a `pettingzoo.ParallelEnv` for the agents of several connections.
 
     Every agent needs a client. An agent takes one when it joins with the setting `agent`, or the
     first that is free; with the setting `infos` true its observations have the agent's own under
@@ -248,7 +248,7 @@ class PettingZooGame(Game):
         *,
         is_first: bool,
     ) -> None:
-        """Store what the environment has returned, for the agents in it before and after."""
+        """Store the environment's results, for the agents before and after the step."""
         present = set(self._env.agents)
         again = [agent for agent in self._env.agents if agent in self._ended]
         if again:

@@ -58,7 +58,7 @@ _LOSSES = (ConnectionClosedError, ConnectionLostError, DeadlineExceededError, Pr
 
 
 class RemoteParallelEnv(MadeByArguments, ParallelEnv):
-    """Steps the agents of one remote world together, from one thread.
+    """The agents of one remote world, stepped together from one thread.
 
     Each agent is a stream of one connection. All their Steps are sent before any answer is read.
 
@@ -441,7 +441,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     def _turn(
         self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
     ) -> Turn:
-        """Wait for those who begin to take part, or `unless_told`, and were not answered yet."""
+        """Wait for agents that begin to take part, or `unless_told`, and were not answered yet."""
         present = unless_told
         for agent, timestep in timesteps.items():
             told = self._seats[agent].extras(timestep).present

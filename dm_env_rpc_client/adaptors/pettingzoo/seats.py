@@ -142,7 +142,7 @@ class Turn:
         self.infos[agent] = {"restarted": True}
 
     def living(self, agents: Sequence[Hashable]) -> list[Hashable]:
-        """Those of some agents that go on."""
+        """The agents among some that continue."""
         return [
             agent
             for agent in agents

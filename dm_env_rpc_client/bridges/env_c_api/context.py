@@ -26,7 +26,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 
 class Status(enum.IntEnum):
-    """The status of an environment after `advance`; the values are those of the interface."""
+    """The status of an environment after `advance`, with the values of the interface."""
 
     RUNNING = 0
     INTERRUPTED = 1

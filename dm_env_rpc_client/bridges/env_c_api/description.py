@@ -62,7 +62,7 @@ class ObservationType(enum.Enum):
 
     @property
     def item_bytes(self) -> int:
-        """The size of an element of the payload; that of a string is its bytes."""
+        """The size of an element of the payload; for a string, its bytes."""
         return 1 if self is ObservationType.STRING else int(self.value.itemsize)
 
 

@@ -10,7 +10,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 
 class PropertyAttributes(enum.Flag):
-    """The allowed operations on a property; the values are those of the interface."""
+    """The allowed operations on a property, with the values of the interface."""
 
     NONE = 0
     READABLE = 1

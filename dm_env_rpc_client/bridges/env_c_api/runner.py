@@ -1,4 +1,4 @@
-"""Runs the environment of a library, in the order of calls that the interface requires."""
+"""A runner of a library's environment, in the order of calls required by the interface."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 
 
 class LocalRunner:
-    """Runs an environment in this process. Not thread-safe.
+    """A runner of an environment in this process. Not thread-safe.
 
     The context is released exactly once, also if the runner is garbage-collected or the interpreter
     exits.

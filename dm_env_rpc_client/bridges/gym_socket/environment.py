@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.net import addresses
 
 
 class GymSocketEnvironment(dm_env.Environment):
-    """Steps an environment that a gym-socket-api server hosts. Needs the extra `gymnasium`.
+    """An environment hosted by a gym-socket-api server. Needs the extra `gymnasium`.
 
     Spaces are Gymnasium's, and become specs: Box a BoundedArray, Discrete a DiscreteArray,
     MultiBinary an int8 BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box

@@ -78,7 +78,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
         return to_space(self.action_space, sample())
 
     def render(self) -> None:
-        """Has the environment render itself."""
+        """Render the environment."""
         if self._render is not None:
             self._render()
 

@@ -17,7 +17,7 @@ EPISODES = "episodes.jsonl"
 
 
 class EpisodeRecorder:
-    """Writes a line for each episode.
+    """A writer of a line for each episode.
 
     Args:
       folder: the folder of the recording; created if it does not exist.

@@ -156,7 +156,7 @@ class Reader(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The maximum sizes of what a peer sends, in bytes.
+    """Maximum sizes of a peer's messages, in bytes.
 
     Attributes:
       name: the name of an environment or a wrapper.

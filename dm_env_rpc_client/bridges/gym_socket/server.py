@@ -1,4 +1,4 @@
-"""Serves environments to gym-socket-api clients."""
+"""A server of environments for gym-socket-api clients."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class RefusedPacketError(Exception):
 
 
 class ServerSession:
-    """Answers the packets of one client.
+    """The session of one client, which answers its packets.
 
     Args:
       environment: the environment, which the session closes; None for the empty name.

@@ -106,7 +106,7 @@ class _Place(options.World):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Wanted(options.Group):
-    """What is listed.
+    """The listing.
 
     Attributes:
       key: Property below which to list; all if not given.
@@ -121,7 +121,7 @@ class _Wanted(options.Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Writing(options.Group):
-    """What is written.
+    """The recording.
 
     Attributes:
       assignments: Property and its new value, in the form of its dtype: true, 3, 0.5 or any text; a

@@ -1,1 +1,1 @@
-"""`dm-env-rpc record`, `replay` and `export`, and what `inspect` shows of a recording."""
+"""`dm-env-rpc record`, `replay` and `export`, and `inspect` for a recording."""

@@ -1,3 +1,3 @@
-"""`dm-env-rpc serve`: the options, the environments by their names, and what is told meanwhile."""
+"""`dm-env-rpc serve`: the options, the environments by name, and the messages meanwhile."""
 
 # Read `serve` first.

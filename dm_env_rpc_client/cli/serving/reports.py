@@ -127,7 +127,7 @@ def _table(stats: Any, rate: float, failures: Iterable[str]) -> rich.console.Ren
 
 
 class _Failures(logging.Handler):
-    """Keeps the last lines about refusals and failures."""
+    """A log handler that keeps the last lines about refusals and failures."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def _complete_environment(incomplete: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _What(options.Group):
-    """What is served.
+    """The source.
 
     Attributes:
       environment: What to serve. MODULE:FACTORY names a callable that takes the create settings as
@@ -285,7 +285,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
 
 
 def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
-    """Has another interpreter serve, in this process."""
+    """Replace this process by another interpreter that serves."""
     from dm_env_rpc_client.errors import LaunchError
     from dm_env_rpc_client.launch.processes import other_python, server_variables
     from dm_env_rpc_client.launch.standalone import FILE

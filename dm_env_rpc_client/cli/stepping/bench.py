@@ -42,7 +42,7 @@ _WARM_UP = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Measurement(options.Group):
-    """What is measured.
+    """The measurement.
 
     Attributes:
       seconds: Duration of the whole measurement. Slow steps can make it longer.

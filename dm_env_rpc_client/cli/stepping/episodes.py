@@ -94,7 +94,7 @@ class _Arrival:
 
 
 class Stopwatch:
-    """Steps an environment and takes the time.
+    """A timer of an environment's steps.
 
     Args:
       env: the environment, whose connection nothing else uses.
@@ -175,7 +175,7 @@ def percentiles_us(seconds: Sequence[float], percents: Sequence[float]) -> dict[
 
 
 class Episodes:
-    """Runs episodes, in a batched world in all rows at once.
+    """A runner of episodes; in a batched world, in all rows at once.
 
     Each row runs as many as the others, give or take one: of those that end first, more would be
     short. A world that is no batch has one row.

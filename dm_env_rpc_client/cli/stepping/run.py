@@ -28,7 +28,7 @@ _MAX_ROWS = 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Run(options.Group):
-    """What is run.
+    """The runs.
 
     Attributes:
       episodes: Number of episodes.

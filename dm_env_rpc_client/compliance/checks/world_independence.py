@@ -1,4 +1,4 @@
-"""Worlds: what happens in one neither moves, ends nor changes another.
+"""Worlds: events in one world do not affect another.
 
 A server that is asked the same may answer something else each time: an environment can be random,
 or run in real time. So runs of one world are compared; in some of them another agent steps in a
@@ -108,7 +108,7 @@ class _Run:
         trial.clean_up()
 
     def _act_elsewhere(self, number: int) -> None:
-        """Has the other agent take some steps, or those to the end of its sequence."""
+        """Make the other agent take some steps, or step to the end of its sequence."""
         most = self._trial.options.max_steps if number == _TO_THE_END else 1 + number % 3
         deadline = time.monotonic() + _END_SECONDS
         try:

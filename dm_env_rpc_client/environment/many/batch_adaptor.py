@@ -37,7 +37,7 @@ def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
 
 
 class BatchAdaptor(DmEnvAdaptor):
-    """Steps all rows of a batched world; for its arguments see `DmEnvAdaptor`.
+    """All rows of a batched world, stepped together; for the arguments see `DmEnvAdaptor`.
 
     What it requests includes the type of each row's step, and what rows have raised.
 
@@ -84,7 +84,7 @@ class BatchAdaptor(DmEnvAdaptor):
 
     @property
     def has_row_errors(self) -> bool:
-        """Whether rows are environments that fail alone, and not those of a vector environment."""
+        """Whether rows are separate environments that fail alone, not a vector environment's."""
         return batches.ROW_ERRORS in self._observation_specs
 
     def row_specs(self) -> RowSpecs:

@@ -184,7 +184,7 @@ class BatchWorlds(RowWorlds):
         self._raise()
 
     def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
-        """Wait for rows with steps under way; see `EnvironmentPool.receive`."""
+        """Wait for rows with pending steps; see `EnvironmentPool.receive`."""
         self.pool.taken, self._delivered = [], ()
         check_count(minimum, maximum, len(self._busy()))
         answers = self._answers(rows)

@@ -27,7 +27,7 @@ def num_envs_of(env: dm_env.Environment) -> int | None:
 
 
 class OneRow(dm_env.Environment):
-    """Shows one row of a batched world; all rows take the same actions.
+    """One row of a batched world as an environment; all rows take the same actions.
 
     Args:
       env: the world, as `make` returns it; it is not closed with this.

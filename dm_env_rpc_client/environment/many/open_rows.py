@@ -1,4 +1,4 @@
-"""Opens the worlds of N environments: batched ones where the servers make them, or one for each."""
+"""The worlds of N environments: batched where the servers make batches, otherwise one each."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class EnvironmentPool:
 
     @property
     def in_turn(self) -> set[int]:
-        """The environments whose steps are under way: sent, and not received yet."""
+        """The environments with pending steps: sent and not received yet."""
         return {*self._in_flight, *self._arrived}
 
     def check_idle(self, indices: Iterable[int]) -> None:
@@ -174,7 +174,7 @@ class EnvironmentPool:
         self._start(prepared, failures)
 
     def receive(self, minimum: int, maximum: int | None, consume: Consumer) -> list[int]:
-        """Wait for environments with steps under way, in the order of their answers.
+        """Wait for environments with pending steps, in the order of their answers.
 
         Args:
           minimum: how many to wait for.
@@ -402,7 +402,7 @@ class EnvironmentPool:
         consume: Consumer,
         failures: Mapping[int, Exception] = _NO_FAILURES,
     ) -> None:
-        """Wait for the steps of some environments that are under way.
+        """Wait for the pending steps of some environments.
 
         Args:
           indices: the environments, with or without a step under way.

@@ -35,7 +35,7 @@ class _Watched(NamedTuple):
 
 
 class ConnectionSelector:
-    """Waits until one of several connections may have an answer, and says which.
+    """A wait for the first of several connections with a possible answer.
 
     The caller numbers the connections. Each stays registered with the operating system, so that
     waiting again needs no registration. Those that share a socket cost nothing while they have no
@@ -195,7 +195,7 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
 
 
 class PoolSites:
-    """The servers of some environments. What has to be launched is launched at the same time.
+    """The servers of some environments; the missing ones are launched together.
 
     Args:
       places: what `spread` returned.
@@ -251,7 +251,7 @@ class PoolSites:
         return sites
 
     def is_shared(self, index: int) -> bool:
-        """Whether the server of an environment is that of others, too."""
+        """Whether an environment shares its server with others."""
         return self._users[self._numbers[index]] > 1
 
     @contextlib.contextmanager

@@ -115,7 +115,7 @@ class StreamWorlds(RowWorlds):
         self.pool.send(self._split(actions, ids, idle))
 
     def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
-        """Wait for rows with steps under way; within `exchange`; see `EnvironmentPool.receive`."""
+        """Wait for rows with pending steps; within `exchange`; see `EnvironmentPool.receive`."""
         self.pool.taken = []
         return np.array(self.pool.receive(minimum, maximum, rows), np.int64)
 

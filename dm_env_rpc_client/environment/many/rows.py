@@ -117,7 +117,7 @@ class RowSpecs(NamedTuple):
 
 
 class Rows:
-    """The last TimeStep of each environment: what takes the answers of streams and of batches.
+    """The last TimeStep of each environment: the consumer of the answers of streams and batches.
 
     Args:
       specs: of one environment.

@@ -14,7 +14,7 @@ _UNREAD_BYTES = 1 << 16
 
 
 class Consumer(Protocol):
-    """Takes what environments have answered: `Rows`, or what divides batches into rows."""
+    """The consumer of environments' answers: `Rows`, or a splitter of batches into rows."""
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Store the TimeStep of an environment, by its index in the pool.

@@ -1290,7 +1290,7 @@ class _Owner:
         return future.result()
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Has the thread call a function, and returns a future; Refusal if it has ended."""
+        """Make the thread call a function; return a future, or raise Refusal if it has ended."""
         future, caller = concurrent.futures.Future(), getattr(_local, "owner", None)  # type: Any, Any
         if caller is not None:
             future.add_done_callback(lambda _: caller.look())
@@ -1302,7 +1302,7 @@ class _Owner:
         return future
 
     def look(self) -> None:
-        """Has `serve_until` look again."""
+        """Wake `serve_until` to look again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -1509,7 +1509,7 @@ _PROPERTIES = "dm_env_rpc.v1.extensions.properties.Property"
 
 
 class _Session:
-    """Answers the requests of a stream; a request that fails changes nothing."""
+    """The answers to the requests of a stream; a failed request changes nothing."""
 
     def __init__(self, server: "Server", peer: str, is_local: bool):
         self.is_gone = False
@@ -2190,7 +2190,7 @@ class _Connection:
     # What is received.
 
     def _receive(self) -> None:
-        """Wait for the client, without the lock, and take what it sends."""
+        """Wait for the client, without the lock, and receive from it."""
         is_full = len(self._outbound) > 4 * MAX_UNSENT  # Who does not read is not read, either.
         try:
             if is_full or self.server.tls is None or not self.sock.pending():
@@ -2535,7 +2535,7 @@ class _Connection:
         self._flush()
 
     def _linger(self) -> None:
-        """Has the client read why its connection ends, before that is lost by a reset."""
+        """Linger, so that the client reads the reason of the end before a TCP reset discards it."""
         self.sock.settimeout(1.0)
         deadline = time.monotonic() + 5.0
         self.sock.sendall(bytes(self._outbound))
@@ -2555,7 +2555,7 @@ class _Connection:
 
 
 class Server:
-    """Serves environments until it is stopped; `serve` is another name of it.
+    """A running server of environments; `serve` is another name for its constructor.
 
     Args:
       factory: makes an environment from the settings of a client.

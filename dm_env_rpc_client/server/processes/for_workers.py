@@ -21,7 +21,7 @@ from dm_env_rpc_client.tensors.memory_limits import described
 
 
 class _Questions:
-    """Calls methods of an object of the server's own process.
+    """A proxy for an object of the server's own process.
 
     Args:
       pipe: to who answers.
@@ -42,7 +42,7 @@ class _Questions:
 
 
 class AskedProperties(Properties):
-    """Asks for every property.
+    """A request for every property.
 
     Args:
       pipe: to who answers.

@@ -1,4 +1,4 @@
-"""The worlds of all workers by name, and what they take of the limits of the server."""
+"""The worlds of all workers by name, and their share of the server's limits."""
 
 from __future__ import annotations
 

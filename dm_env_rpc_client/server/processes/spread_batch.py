@@ -43,7 +43,7 @@ _LOST = (
 
 
 class RowPlaces(Protocol):
-    """The workers, as those who have rows of a batch."""
+    """The workers as hosts of a batch's rows."""
 
     def spread(self, most: int) -> list[int]:
         """Return the numbers of workers for the rows of a batch, in which they are counted.
@@ -301,7 +301,7 @@ class SpreadBatch(AnyBatch):
         return after
 
     def _undo(self, prepared: Sequence[Any]) -> None:
-        """Has rows that have taken settings be as they were."""
+        """Undo prepared settings in rows."""
         for part, each in zip(self._parts, prepared, strict=True):
             if isinstance(each, PreparedRows):
                 part.begin("undo")
@@ -377,7 +377,7 @@ class SpreadBatch(AnyBatch):
                 raise outcome
 
     def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Has a function called with the environment of a row."""
+        """Call a function with the environment of a row."""
         self._mend()
         part = next(part for part in self._parts if row in part.rows)
         return part.ask("run", row - part.rows.start, function, *arguments)
@@ -469,7 +469,7 @@ def _check_kind(own: RowKind, part: _Part, expected: RowKind, has_settings: bool
 
 
 class SpreadBatches(BatchMaker):
-    """Makes the batches of one environment.
+    """The factory of one environment's batches.
 
     Args:
       places: the workers.

@@ -151,7 +151,7 @@ class LinkHere(Link):
 
 
 class Places(Protocol):
-    """Says where worlds are, and leads there; the workers of a server."""
+    """The places of worlds in the workers of a server, and the way to them."""
 
     def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
         """Return the worker in which a world is to be created, and count it as placed there.
@@ -172,7 +172,7 @@ class Places(Protocol):
         """Return the share of this process if a world is a batch whose rows are to be spread."""
 
     def is_here(self, share: WorkerShare) -> bool:
-        """Whether a share is that of this process, and not that of a worker."""
+        """Whether a share is this process's own, not a worker's."""
 
     def of(self, name: str) -> WorkerShare | None:
         """Return the share of the process that has a world; None if there is no such world."""
@@ -242,7 +242,7 @@ class PassedStream(ServerStream):
         self._ended()
 
     def _pass(self, message: bytes) -> bytes:
-        """Has the right worker answer a request; WorkerGoneError as `answer`."""
+        """Pass a request to the right worker; WorkerGoneError as `answer`."""
         request = self._parsed(message)
         field = request.WhichOneof("payload") or ""
         if field not in _OF_THE_JOINED or _asks_for_waiting(request):

@@ -132,7 +132,7 @@ class Worker:
 
 
 class _SentErrors(ErrorLog):
-    """Sends exceptions to the server's own process, which keeps and logs them."""
+    """An error log that sends exceptions to the server's own process, which keeps and logs them."""
 
     def __init__(self, control: MessagePipe):
         super().__init__()
@@ -143,7 +143,7 @@ class _SentErrors(ErrorLog):
 
 
 class _SentRecords(logging.handlers.QueueHandler):
-    """Sends log records to the server's own process."""
+    """A log handler that sends records to the server's own process."""
 
     def __init__(self, control: MessagePipe):
         super().__init__(None)  # type: ignore[arg-type]  # `enqueue` needs no queue

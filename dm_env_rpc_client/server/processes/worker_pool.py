@@ -189,7 +189,7 @@ class Workers(Places, RowPlaces):
         return are_closed and all(worker.is_clean for worker in self._workers.values())
 
     def abort(self) -> None:
-        """Has all workers end, without waiting."""
+        """End all workers without waiting."""
         if os.getpid() != self._pid:
             return
         self._begin_to_stop(0.0)
@@ -201,7 +201,7 @@ class Workers(Places, RowPlaces):
         self._stopped.set()
 
     def abort_and_wait(self) -> None:
-        """Has all workers end, and waits for it, at the exit of the interpreter."""
+        """End all workers and wait for them, at the exit of the interpreter."""
         if os.getpid() == self._pid:
             self.abort()
             self._join(time.monotonic() + _END_SECONDS)
@@ -415,7 +415,7 @@ def _stopped() -> StreamStatusError:
 
 
 def _of_batches(options: ServeOptions, batches: Mapping[str, SpreadBatches]) -> ServeOptions:
-    """Return how the server's own process serves batches, each of which has a thread."""
+    """Return the options by which the server's own process serves batches, one thread each."""
     return dataclasses.replace(
         options, environment=batches, processes=None, threads="world", thread=None, **_OF_CLIENTS
     )

@@ -258,7 +258,7 @@ class _Rows:
         return RowsAnswer(errors, infos, objects)
 
     def prepare(self, of_rows: Mapping[int, Settings]) -> PreparedRows:
-        """Has rows take settings; `keep` or `undo` follows."""
+        """Prepare settings in rows; `keep` or `undo` follows."""
         prepared = self._prepared = self._made.prepare(of_rows)
         is_new = prepared.rows is not self._made.rows
         made = MadeRows(prepared.rows.kind, prepared.default_actions)
@@ -283,7 +283,7 @@ class _Rows:
         self._made.close_replaced()
 
     def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Has a function called with the environment of a row."""
+        """Call a function with the environment of a row."""
         return in_thread_of(self._made.environments[row], function, *arguments)
 
     def close(self) -> None:

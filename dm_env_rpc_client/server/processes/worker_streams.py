@@ -1,4 +1,4 @@
-"""Answers, in a worker, the requests that the server's own process passes on.
+"""A worker's side of streams: it answers requests forwarded by the server's own process.
 
 Each stream has a pipe of its own to that process. When either end is gone, so is the other.
 """
@@ -32,7 +32,7 @@ _TICK_SECONDS = 0.02
 
 
 class WorkerStreams:
-    """Answers the requests of streams, each in a thread of its own.
+    """Dispatch of the requests of streams, each in its own thread.
 
     Args:
       open_session: makes what answers a stream.
@@ -59,7 +59,7 @@ class WorkerStreams:
             self._close(pipe)
 
     def stop(self, deadline: float) -> None:
-        """Wait until all streams have ended, and end those that have not at a deadline.
+        """Wait until all streams have ended, and end the remaining ones at a deadline.
 
         Args:
           deadline: in seconds of the monotonic clock.

@@ -1,4 +1,4 @@
-"""Worlds: what a server hosts, for one agent or for several, and the table of them.
+"""Worlds hosted by a server, for one agent or several, and their registry.
 
 A world calls environments and games of users with values by name; it knows no streams.
 """

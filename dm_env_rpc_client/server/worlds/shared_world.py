@@ -1,4 +1,4 @@
-"""Runs a `Game` for the agents of several connections.
+"""A world that runs a `Game` for the agents of several connections.
 
 In lock-step a step is taken when every agent has sent one. Until then the calls of the others
 block, for at most `step_timeout`. Then they fail with an error that says which agents are
@@ -385,7 +385,7 @@ class _SharedAgent(Agent):
             return state, self.flat_specs.flat_observations(timestep, requested)
 
     def reset(self, settings: Mapping[str, Any]) -> None:
-        """Has the next step begin with FIRST, in the running sequence if any."""
+        """Make the next step begin with FIRST, even within a running sequence."""
         if settings:
             raise RequestError.invalid(
                 f"unknown reset settings {', '.join(map(repr, settings))}: this world takes "

@@ -1,4 +1,4 @@
-"""`World`, `Agent` and `Game`: the interfaces of what a server hosts, and the order of step types.
+"""`World`, `Agent` and `Game`: interfaces of hosted worlds, and the order of step types.
 
 A `World` is one simulation. Each connection that joins it has an `Agent`, with specs of its own.
 A `Session` speaks the protocol and calls them with values by name, not messages by UID.
@@ -302,7 +302,7 @@ class OwnedWorld(World):
     @property
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Whether the owner answers the agents: their steps wait for nobody."""
+        """Whether the owner answers the agents, whose steps then wait for no other agent."""
 
     @abc.abstractmethod
     def close(self, seconds: float | None = None) -> None:
@@ -322,7 +322,7 @@ def close_owned(
     seconds: float | None,
     is_closing: Callable[[], bool] = lambda: False,
 ) -> _T:
-    """Has an owner close something, as `OwnedWorld.close`.
+    """Have an owner close an object, as `OwnedWorld.close`.
 
     Args:
       owner: the owner.

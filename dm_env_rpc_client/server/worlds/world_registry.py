@@ -1,4 +1,4 @@
-"""The worlds of one process, by name, and what they hold of limited resources.
+"""The worlds of one process, by name, and their share of limited resources.
 
 A world that has no agents, and whose creator's stream has ended, is idle: nobody may ever come back
 to destroy it. One thread, which runs only while a world is idle, ends it after some time.

@@ -21,7 +21,7 @@ def _remembered() -> Any:
 
 @dataclasses.dataclass
 class Progress:
-    """Counts steps and episodes.
+    """Counters of steps and episodes.
 
     Attributes:
       timestep: the last TimeStep; None before the first.

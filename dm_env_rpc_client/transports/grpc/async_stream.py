@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.005
 
 
 class AsyncGrpcStream(AsyncStream):
-    """An `AsyncStream` on a grpc.aio.Channel; the arguments are those of `GrpcStream`.
+    """An `AsyncStream` on a grpc.aio.Channel, with the arguments of `GrpcStream`.
 
     One task reads, and one writes while there is something to write.
     """

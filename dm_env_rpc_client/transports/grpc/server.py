@@ -96,7 +96,7 @@ class GrpcListener(Listener):
 
 
 def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, address: str) -> int:
-    """Has a server of grpcio listen on one more address, and returns the port.
+    """Make a grpcio server listen on one more address; return the port.
 
     Args:
       server: the server, which has not been started.
@@ -117,7 +117,7 @@ def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, ad
 
 
 class _OwnHandler(grpc.GenericRpcHandler):
-    """Answers the methods of the services that every server has."""
+    """The handler of the services that every server has."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         found = open_own(handler_call_details.method)
@@ -182,7 +182,7 @@ def _process(
 
 
 class _ThreadPerStream(concurrent.futures.Executor):
-    """Runs each stream in a daemon thread of its own.
+    """An executor that runs each stream in its own daemon thread.
 
     A stream keeps its thread until it ends, so a pool would have nothing to reuse, and the
     threads of concurrent.futures would prevent an interpreter with open streams from exiting.

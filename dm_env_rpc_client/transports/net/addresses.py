@@ -1,4 +1,4 @@
-"""Parses addresses of servers; opens nothing."""
+"""Parsing of server addresses, without opening anything."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Token:
         self._expected = _hash(bearer(token)[1].removeprefix(_BEARER))
 
     def is_equal(self, sent: str) -> bool:
-        """Whether this is what was sent."""
+        """Whether this request was sent."""
         return hmac.compare_digest(_hash(sent), self._expected)
 
     def is_in(self, metadata: Metadata) -> bool | None:

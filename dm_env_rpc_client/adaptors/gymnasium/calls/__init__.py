@@ -1,4 +1,4 @@
-"""Calls of methods, and reads and writes of attributes, of Gymnasium environments at a server.
+"""Method calls and attributes of Gymnasium environments at a server.
 
 They travel as properties of a world, whose values are JSON of `adaptors.gymnasium.value_json`:
 `gymnasium.call.NAME` is read, and written before with `args`, `kwargs` and `rows` if there are

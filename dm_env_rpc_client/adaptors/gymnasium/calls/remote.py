@@ -1,4 +1,4 @@
-"""Calls methods, and reads and writes attributes, of Gymnasium environments at servers."""
+"""Method calls and attributes of Gymnasium environments at servers."""
 
 from __future__ import annotations
 

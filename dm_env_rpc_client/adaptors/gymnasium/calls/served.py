@@ -1,4 +1,4 @@
-"""The properties with which clients call, read and write what a server allows."""
+"""The properties through which clients call, read and write the allowed names of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a library in a child process, so that its crash does not end this process.
+"""A library in a child process, so that a crash does not end this process.
 
 Both ends are here. The child shares standard output and standard error with the parent, so the
 library prints there.
@@ -111,7 +111,7 @@ _PROGRAM = (
 
 
 class ProcessRunner:
-    """Runs an environment in a child process, as `LocalRunner` does in this one.
+    """A runner of an environment in a child process, with the interface of `LocalRunner`.
 
     If the child dies, misses a deadline or sends an invalid answer, or if a call is
     interrupted, the child is killed and every later call fails with the first cause chained.

@@ -1,4 +1,4 @@
-"""Opens a client's connections: again and again until the server has accepted one."""
+"""Opening a client's connection, with attempts repeated until the server accepts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def _until_accepted(
 async def _receive_some(
     waits: Waits, connection: ClientConnection, deadline: float | None, has_more: bool
 ) -> bool:
-    """Wait for the socket, unless TLS has more; return what `receive_ready` returns."""
+    """Wait for the socket, unless TLS has buffered bytes; returns like `receive_ready`."""
     seconds = LOOK_SECONDS
     if deadline is not None:
         seconds = min(seconds, deadline - time.monotonic())

@@ -489,7 +489,7 @@ class ClientConnection:
                 time.sleep(_YIELD_SECONDS)
 
     def advance(self, call: ClientStream, deadline: float | None) -> bool:
-        """Wait until the socket is ready, and then send and receive what there is.
+        """Wait until the socket is ready, then send and receive.
 
         Args:
           call: whose messages are waited for.

@@ -141,7 +141,7 @@ class Http2Stream(Stream, AsyncStream):
         )
 
     async def _open_again(self, waits: Waits = IN_LOOP) -> None:
-        """Has another call take the place of one that was not processed; or raises why not."""
+        """Replace an unprocessed call by another, or raise the reason against it."""
         former, call = self._connection, self._call
         assert self._reopen is not None
         assert call.failure is not None

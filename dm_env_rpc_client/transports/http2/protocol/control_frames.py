@@ -87,7 +87,7 @@ class HeaderBlock:
         self.is_open = not flags & frames.END_HEADERS
 
     def add(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Take a CONTINUATION frame; the arguments are those of `begin`."""
+        """Process a CONTINUATION frame; arguments as in `begin`."""
         if not self.is_open or stream != self.stream:
             raise ViolationError("sent CONTINUATION outside a header block")
         self._block += payload

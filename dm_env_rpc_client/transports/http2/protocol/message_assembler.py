@@ -15,14 +15,14 @@ _PREFIX_BYTES = 5
 
 
 class Inbox(Protocol):
-    """Takes the messages of a stream."""
+    """The consumer of a stream's messages."""
 
     def append(self, message: bytearray | memoryview, /) -> None:
         """Take a message."""
 
 
 class MessageAssembler:
-    """Puts messages together.
+    """An assembler of messages.
 
     Args:
       max_message_bytes: the largest message that is accepted.

@@ -83,7 +83,7 @@ Happening: TypeAlias = "tuple[ServerCall, Event | bytearray | memoryview]"
 
 
 class _Inbox:
-    """Puts the messages of a call among the events of its connection.
+    """An assembler that adds a call's messages to the events of its connection.
 
     It does not refer to the call, which refers to it. What is left of calls that are over would
     wait for the garbage collector otherwise: of 100 streams that a client opens and leaves, it

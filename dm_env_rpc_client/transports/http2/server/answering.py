@@ -1,4 +1,4 @@
-"""Who answers a stream: the thread that leads, the owner of its world, or a thread of its own.
+"""The choice of a stream's answering thread: the leader, the owner of its world, or its own.
 
 The calls of an environment are made by its owner alone (`system/owner_threads.py`); the thread that
 leads (`leading.py`) is an owner, too.
@@ -50,7 +50,7 @@ _REQUEST_BYTES = 128
 
 
 class Answering:
-    """Has the requests of a listener's streams answered.
+    """Dispatch of the requests of a listener's streams.
 
     Only the thread that leads calls the methods. Those that may take long raise RelievedError if
     another thread leads when they are done.
@@ -72,7 +72,7 @@ class Answering:
         self._again = again
 
     def request(self, served: ServedStream, message: Buffer, at_once: bool = False) -> None:
-        """Has a request answered.
+        """Have a request answered.
 
         Args:
           served: its stream.
@@ -154,7 +154,7 @@ class Answering:
             self._go_on(served)
 
     def _close(self, served: ServedStream) -> None:
-        """Has a stream that no thread answers closed."""
+        """Have a stream without an answering thread closed."""
         owner, here = served.stream.owner, self._leader.owner
         if served.stream.may_wait or not (owner is None or owner is here):
             served.is_gone = True
@@ -179,7 +179,7 @@ class Answering:
         raise RelievedError
 
     def _give_up_slow(self, served: ServedStream, owner: Owner) -> None:
-        """Has another thread lead, so that others do not wait for slow worlds of this one."""
+        """Pass the lead to another thread, so that streams do not wait for slow worlds."""
         self._note(served, owner)
         with served.connection.lock:
             served.connection.flush()
@@ -204,7 +204,7 @@ class Answering:
     # Other threads.
 
     def _enqueue(self, served: ServedStream, message: Buffer) -> None:
-        """Has a request answered by another thread."""
+        """Pass a request to another thread."""
         connection = served.connection
         with served.condition:
             served.waiting.append(message)
@@ -241,7 +241,7 @@ class Answering:
             self.abandon(served)
 
     def _go_on(self, served: ServedStream) -> None:
-        """Has a stream that no thread answers go on where it is to be answered, or closed."""
+        """Pass a stream without an answering thread to its next thread, or have it closed."""
         with served.condition:
             if served.has_thread or served.is_closed:
                 return
@@ -260,7 +260,7 @@ class Answering:
         self._give_thread(served)
 
     def _hand_over(self, served: ServedStream) -> None:
-        """Has a stream answered by its owner, or by a thread that is no owner if it has none.
+        """Pass a stream to its owner, or to a thread that owns nothing if it has none.
 
         Called by the thread that answers the stream, or that has set `has_thread`.
         """

@@ -280,7 +280,7 @@ class ServerConnection:
         return True
 
     def is_alone(self, served: ServedStream) -> None:
-        """Has a stream be answered alone from now on, if the socket is plain."""
+        """Let a stream be answered alone from now on, if the socket is plain."""
         if not self._is_tls:
             self.alone = served
 

@@ -1,4 +1,4 @@
-"""Who leads a listener: the thread that reads requests, has them answered and writes the answers.
+"""The leader of a listener: the thread that reads requests, dispatches them and writes answers.
 
 One thread at a time leads, and for most servers it is the only one that ever runs. It is an owner
 (`system/owner_threads.py`): to lead is a call in its queue that lasts, and a bell wakes it for the
@@ -87,7 +87,7 @@ class Leader:
         self._taken = threading.Event()
 
     def start(self, name: str) -> None:
-        """Has a new thread lead.
+        """Start a new leading thread.
 
         Raises:
           RuntimeError: no thread can be started.
@@ -115,7 +115,7 @@ class Leader:
             self.wake_watcher()
 
     def wake_watcher(self) -> None:
-        """Has the thread that watches look again."""
+        """Wake the watching thread to look again."""
         self.is_resting = False
         self._rested.set()
 
@@ -129,7 +129,7 @@ class Leader:
             return leads
 
     def pass_to(self, other: Owner | None, leading: Owner) -> bool:
-        """Has another owner lead.
+        """Pass the lead to another owner.
 
         Args:
           other: that owner; None for a new one.
@@ -222,7 +222,7 @@ class Leader:
     # The thread that watches.
 
     def _have_watched(self) -> None:
-        """Has a new thread watch the one that leads."""
+        """Start a new thread that watches the leader."""
         self._is_watched = True
         try:
             self._new_owner().put(self._watch_and_lead)

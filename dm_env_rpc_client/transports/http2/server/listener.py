@@ -221,7 +221,7 @@ class Http2Listener(Listener):
     # The thread that leads.
 
     def _turn(self) -> None:
-        """Wait for sockets and do what there is to do."""
+        """Wait for sockets and serve the ready ones."""
         while self._commands:
             self._commands.popleft()()
         clients = self._clients
@@ -366,7 +366,7 @@ class Http2Listener(Listener):
             self._again(connection)
 
     def _again(self, connection: ServerConnection) -> None:
-        """Has the thread that leads look at a connection when the others have had their turn."""
+        """Queue a connection for the leading thread, behind the others."""
         if not connection.is_queued:
             connection.is_queued = True
             if connection.is_known:
@@ -377,7 +377,7 @@ class Http2Listener(Listener):
     # Now and then, and the end.
 
     def _command(self, command: Callable[[], None]) -> None:
-        """Has the thread that leads do something."""
+        """Run a function in the leading thread."""
         self._commands.append(command)
         self._bell.notify()
 
