@@ -160,7 +160,7 @@ class Recorder:
         return RecordedStream(stream, self._recording_of(endpoint))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """Return a stream that records the messages of `stream`, for an event loop."""
+        """Return a stream to `endpoint` that records `stream`, for an event loop."""
         return AsyncRecordedStream(stream, self._recording_of(endpoint))
 
     def _recording_of(self, endpoint: Endpoint) -> ConnectionRecording:

@@ -121,7 +121,7 @@ class _Wanted(options.Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Writing(options.Group):
-    """The recording.
+    """The property to set, and its value.
 
     Attributes:
       assignments: Property and its new value, in the form of its dtype: true, 3, 0.5 or any text; a
