@@ -182,7 +182,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
     # Before Python 3.11 the text of an error contains the server's traceback.
     text = str(error).partition(f"\n{ON_THE_SERVER}")[0]
     if isinstance(error, ConnectionLostError) and isinstance(error.__cause__, ProtocolError):
-        return text, REFUSED  # As for the requests that were told the cause itself.
+        return text, REFUSED  # As for requests that failed with the cause itself.
     for kinds, message, code in (
         (KeyboardInterrupt, "interrupted", INTERRUPTED),
         (Terminated, "terminated", TERMINATED),

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dm_env_rpc_client.errors import ConnectionLostError, LaunchError
 
-# What a stream ends with if nobody is there any more; other codes are what a server has said.
+# Codes with which a stream ends if the server is gone; a server sent any other code.
 _MAY_HAVE_ENDED = (None, "UNAVAILABLE", "CANCELLED", "UNKNOWN")
 
 

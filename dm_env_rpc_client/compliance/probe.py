@@ -74,7 +74,7 @@ class Probe:
     Attributes:
       is_clean: whether every answer so far was a valid one to its request.
       is_open: whether it was not closed yet.
-      was_answered: whether an answer has come.
+      was_answered: whether an answer was received.
       was_refused: whether a request got an error; the server may have closed the stream then.
       pending: the number of requests without an answer.
       created: the names of the worlds that were created here, also against expectation.

@@ -217,7 +217,7 @@ class RayRollouts(Rollouts):
 
     `collect` returns a batch of every actor also then: the new actor begins another one. What the
     policy raises, and a SpecError, is raised here, and the actor stays. If `collect` raises, or an
-    iterator of `stream` is closed, batches under way are dropped, which `num_dropped` counts;
+    iterator of `stream` is closed, unfinished batches are dropped, which `num_dropped` counts;
     `Batch.start` shows the gap.
 
     Args:
@@ -310,7 +310,7 @@ class RayRollouts(Rollouts):
 
         Returns:
           An iterator over batches of one actor each, in the order in which they are ready. If it is
-          closed or forgotten, batches under way are dropped.
+          closed or forgotten, unfinished batches are dropped.
 
         Raises:
           As `collect`.

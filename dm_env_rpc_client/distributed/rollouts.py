@@ -176,7 +176,7 @@ class Rollouts(abc.ABC):
         ...]; with the weights; and with a list of `numpy.random.Generator`, one for each
         environment. It returns the actions, each leaf [envs_per_actor, ...], or a `PolicyStep`.
         It is called for LAST TimeSteps, too; those actions are ignored. An object with state of its
-        own is copied for each actor; `timestep.first()` says where to begin anew.
+        own is copied for each actor; `timestep.first()` says where to start over.
       num_actors: the number of actors.
       envs_per_actor: how many environments each actor has.
       weights: what the policy gets at first.

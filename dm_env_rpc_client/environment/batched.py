@@ -168,11 +168,11 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
         Args:
           action: arrays [M, ...] by name, a row for each of `env_ids`.
-          env_ids: the indices of M environments without a step under way; None for all. The rows
+          env_ids: the indices of M environments without a pending step; None for all. The rows
             of one batch step together, so these are all rows of some batches (see `num_batches`).
 
         Raises:
-          SpecError: an action does not conform, an environment has a step under way, or these are
+          SpecError: an action does not conform, an environment has a pending step, or these are
             only some rows of a batch; nothing was sent to any environment.
           EnvironmentsFailedError: nothing can be sent to some.
         """
@@ -193,7 +193,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
           The TimeStep of M environments, every field [M, ...], and their indices, int64 [M].
 
         Raises:
-          SpecError: fewer than `min_envs` have a step under way.
+          SpecError: fewer than `min_envs` have a pending step.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
         worlds = self._worlds

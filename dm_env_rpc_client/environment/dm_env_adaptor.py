@@ -170,7 +170,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             raise error
         self._lose(error, connection)
         lost = self._lost_step()
-        # A sequence that has not begun is begun anew.
+        # A sequence that has not begun is begun again.
         return self.step({}) if lost is None else lost
 
     def _prepare_step(self, action: Any) -> EncodedRequest:

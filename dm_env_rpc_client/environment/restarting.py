@@ -33,7 +33,7 @@ class Restart:
     them up, and one that ends once in a while has all of them each time.
 
     Args:
-      attempts: how many may fail, or be in vain, in succession.
+      attempts: maximum number of consecutive unsuccessful attempts.
       backoff: seconds before the second attempt. Each further pause is twice as long; every pause
         is shortened by up to half, at random, so that many environments do not start together.
       max_backoff: the longest pause in seconds.

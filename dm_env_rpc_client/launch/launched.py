@@ -138,7 +138,7 @@ class Launch:
                     waited = f"within {reported_timeout or timeout:g} s"
                     reason = f"did not answer at {self.address} {waited} ({error}{self._doing()})"
                     raise self.error(reason) from error
-                # Its frames refer to this object, and whoever keeps the error would keep it.
+                # Its frames refer to this object, which would live as long as the error.
                 error.__traceback__ = None
             time.sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)

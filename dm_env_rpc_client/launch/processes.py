@@ -254,7 +254,7 @@ def other_python(
       reference: MODULE:NAME of what makes the environment.
       env: variables of the environment, beside those of this process.
       cwd: the folder that it will run in.
-      timeout: seconds until it must have said which Python it is; None for no limit.
+      timeout: seconds until it must have reported its version; None for no limit.
       thread: "main" to have the environments in its main thread.
 
     Raises:
@@ -353,8 +353,8 @@ class _Command:
         if self.has(_PORT):
             return f"localhost:{_PORT}"
         raise SpecError(
-            "the command has to be told where to listen, by {port} or {socket} in it, such as "
-            f"--port={_PORT}; if it always listens at one place, pass this as address: "
+            "the command does not say where to listen: use {port} or {socket} in it, such as "
+            f"--port={_PORT}; if it always listens at one place, pass that as address: "
             f"{shlex.join(self.argv)}"
         )
 

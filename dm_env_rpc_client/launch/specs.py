@@ -16,7 +16,7 @@ from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from
 from dm_env_rpc_client.system import sources
 
 Launcher: TypeAlias = Callable[[], Launch]
-"""Starts a server; called again to start it anew."""
+"""Starts a server; called again to start it again."""
 
 Address: TypeAlias = str | Launcher
 """Where a server is, or how to start one: a text, see `launcher_of`, or a function."""

@@ -105,7 +105,8 @@ class ObservedPipeline(Pipeline):
 
     Args:
       address: how error messages name the server.
-      hook: what is told. The shells call `push` with a lock, and read in one thread at a time.
+      hook: receives the reports. `push` is called with a lock, and one thread at a time
+        reads.
     """
 
     def __init__(self, address: str, hook: RequestHook):

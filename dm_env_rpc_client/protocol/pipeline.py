@@ -47,7 +47,7 @@ class Pending:
         answers, before the next answer is processed. An error that it raises is the outcome of
         this request only and does not affect the stream.
       deadline: when the answer is due, in the shell's clock; None for no limit.
-      lifecycle: is told of the answer; None for none.
+      lifecycle: receives the answer; None for none.
       request: the message, for `lifecycle`; None for one that was encoded by the caller.
 
     Attributes:
@@ -204,7 +204,7 @@ class Pipeline:
     def begin(self, pending: Pending) -> bool:
         """`push` for a request that is sent while no other is pending; False if one is.
 
-        There is no lock: whoever poisons the pipeline ends the stream, too, and the thread that
+        No lock: the thread that poisons the pipeline also ends the stream, and the thread that
         waits for the answer sees that.
         """
         if self.fifo or self.poisoned_by is not None:

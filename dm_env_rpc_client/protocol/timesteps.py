@@ -21,7 +21,7 @@ from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
 from dm_env_rpc_client.tensors import nesting
 
 _JOINED_BYTES = 1 << 12
-"""Answers up to this are put together before they are read. Of larger ones each array is copied to
+"""Answers up to this size are joined before they are read. From larger ones each array is copied to
 its row: with 16 of uint8 84x84x4 that takes 1.2 us for each, and an assignment by NumPy 1.9."""
 
 

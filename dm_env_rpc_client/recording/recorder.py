@@ -47,7 +47,7 @@ MAX_WAITING_BYTES = 64 << 20
 """What may wait to be written; beyond it, sending and receiving wait."""
 
 _TAKE_SECONDS = 0.01
-"""How often the thread takes what has come."""
+"""The interval at which the thread empties the queue, in seconds."""
 
 _MOST_TAKEN = 1000
 """How many messages the thread takes at once."""
@@ -142,7 +142,7 @@ class Recorder:
         with _opening:
             if self._connections >= MAX_CONNECTIONS:
                 raise RecordingError(
-                    f"the recording {self.path} has {self._connections} connections, as many as a "
+                    f"the recording {self.path} has {self._connections} connections, the most a "
                     "file can have; record further ones to another file"
                 )
             self._connections += 1
@@ -571,7 +571,7 @@ class RecordedStream(_Recorded):
         def begin_recorded(pending: Any) -> bool:
             has_begun = begin(pending)
             if has_begun:
-                # The socket is held here. Whoever records the answer waits for the disk.
+                # The socket is held here. The thread that records the answer waits for the disk.
                 self._recording.request(message, may_block=False)
             return has_begun
 

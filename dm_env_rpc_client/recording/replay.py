@@ -174,7 +174,7 @@ class _Request:
 
     @property
     def kind(self) -> str:
-        """Its name in the protocol; empty if it cannot be read."""
+        """The name in the protocol; empty if it cannot be read."""
         return self.message.WhichOneof("payload") or ""
 
     def is_same(self, other: _Request) -> bool:

@@ -108,7 +108,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
         Args:
           settings: `reset_mask`, bool [N], the rows; `rows`, arrays [N, ...] with a value for each;
             all others are for all of these rows. An environment that takes them itself (see
-            `TakesSettings`) gets them; the others are made anew.
+            `TakesSettings`) gets them; the others are recreated.
 
         Raises:
           ValueError: the mask, or a setting, is invalid. The rows are as they were, after this and

@@ -41,7 +41,7 @@ class ObservedSession(Session):
       host: as for `Session`.
       peer: the same.
       has_connection: the same.
-      hook: what is told.
+      hook: the hook that receives the reports.
     """
 
     def __init__(self, host: Host, peer: Peer, has_connection: bool, hook: RequestHook):

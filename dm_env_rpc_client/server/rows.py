@@ -36,7 +36,7 @@ class Infos(Protocol):
     name: str
 
     def of(self, count: int) -> Infos:
-        """Return the infos of so many rows, in the same form, which have said nothing yet."""
+        """Return empty infos for a number of rows, in the same form."""
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
         """Return the text and the errors of rows with unsendable infos, and start over.

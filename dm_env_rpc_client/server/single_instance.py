@@ -129,7 +129,7 @@ class Instance:
     # The owner's thread does what follows.
 
     def _construct(self, settings: Mapping[str, Any], report: Report) -> Any:
-        # Anew for each world, so that a world knows nothing of the one before.
+        # New for each world, so that a world knows nothing of the one before.
         environment = converted(self._environment, self._conversion)
         check_made(environment, f"the environment is {self.name}")
         self._reset_settings = tuple(getattr(environment, "reset_settings", None) or ())

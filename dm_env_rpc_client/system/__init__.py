@@ -1,6 +1,6 @@
 """The operating system: fork handlers, locks, waits, pipes, owners, children. For any room."""
 
-# `forking.py`: objects that are told when they are in a forked child. `locks.py`: how a lock is
+# `forking.py`: notification of objects in a forked child. `locks.py`: how a lock is
 # tried, so that a signal does not leave it locked. `waiting.py`: waits that a signal ends, until a
 # deadline, and for several threads. `owner_threads.py`: threads to which objects belong.
 # `polling.py`, `message_pipe.py`: between threads, with a look before sleeping, and between

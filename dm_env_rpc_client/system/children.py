@@ -254,7 +254,7 @@ class Guard:
 
     Args:
       clean_up: called in the guard, when this process has ended and `dismiss` was not called,
-        with all that was told.
+        with all its messages.
     """
 
     def __init__(self, clean_up: Callable[[bytes], object]):
@@ -351,7 +351,7 @@ def supervise(
 
 
 def bound_output() -> None:
-    """Free the disk space of all but the end of the file that standard output is, for ever.
+    """Free the disk space of all but the end of the file that standard output is, forever.
 
     The file keeps its size, with a hole at the beginning: fallocate(2). It returns at once if
     standard output is no file, or where there are no holes.

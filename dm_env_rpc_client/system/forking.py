@@ -25,7 +25,7 @@ def register(owner: _T, give_up: Callable[[_T], object]) -> None:
     Args:
       owner: the object, which belongs to one process.
       give_up: called with it in the only thread of the child. It gives up what belongs to the
-        parent, without touching what is shared with it. Locks may be locked for ever, by threads
+        parent, without touching what is shared with it. Locks may be locked forever, by threads
         that do not exist here.
     """
     _registered[owner] = give_up
@@ -65,7 +65,7 @@ def _after_fork_in_child() -> None:
         for owner, give_up in list(_registered.items()):
             try:
                 give_up(owner)
-            except Exception as error:  # The others are told all the same.
+            except Exception as error:  # The others must be notified all the same.
                 errors.append(error)
     finally:
         if _collects:

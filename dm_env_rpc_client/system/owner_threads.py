@@ -355,7 +355,7 @@ class Call:
     Args:
       function: the function.
       arguments: its arguments.
-      has_begun: set when the thread has come to it; None if nobody asks.
+      has_begun: set when the thread reaches the call; None if nobody waits for that.
     """
 
     __slots__ = (

@@ -22,7 +22,7 @@ much.
 
 The processor is offered to others after each look. Otherwise, beside one program that computes, a
 step of one environment took 1.2 of the time, because both ends were on different processors. But
-whoever takes the processor keeps it for up to 3 ms, so rests become shorter only after many waits
+a process that gets it keeps it for up to 3 ms, so rests become shorter only after many waits
 without that.
 """
 

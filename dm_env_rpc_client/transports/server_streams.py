@@ -25,7 +25,7 @@ class StreamStatusError(Exception):
 
     Args:
       code: the name of the status, such as "INVALID_ARGUMENT".
-      message: what the client is told.
+      message: the text for the client.
     """
 
     def __init__(self, code: str, message: str):
@@ -161,7 +161,7 @@ class ListenerOptions:
       max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
       max_message_bytes: the size of the largest request.
       allocate: gives the memory for large requests.
-      refused: told of each stream beyond `max_streams`: the client's address and the reason.
+      refused: called for each stream beyond `max_streams`: the client's address and the reason.
     """
 
     open_stream: OpenStream
@@ -175,7 +175,7 @@ class Room:
     """The number of a listener's streams, and its limit. Thread-safe.
 
     Args:
-      options: how many there may be, and who is told of more.
+      options: the limit, and the callback for streams beyond it.
 
     Attributes:
       count: how many streams there are.

@@ -46,7 +46,7 @@ class Stream(Protocol):
     """One open stream, for threads. One thread at a time writes, one at a time reads.
 
     Writing does not wait for the server: a server whose answers are not read stops reading, and a
-    client that wrote everything before it read would wait for ever.
+    client that wrote everything before it read would wait forever.
     """
 
     address: str
@@ -81,7 +81,7 @@ class Stream(Protocol):
         """
 
     def send_rest(self, timeout: float) -> None:
-        """Send unsent bytes, as many as possible within `timeout` seconds.
+        """Send as many of the unsent bytes as possible within `timeout` seconds.
 
         For a thread that writes while another one reads.
         """

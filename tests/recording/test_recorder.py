@@ -319,7 +319,7 @@ def test_a_file_has_as_many_connections_as_it_can(
     with Recorder(path) as recorder:
         for _ in range(2):
             play(server.address, 1, record=recorder)
-        with pytest.raises(RecordingError, match="has 2 connections, as many as a file can have"):
+        with pytest.raises(RecordingError, match="has 2 connections, the most a file can have"):
             play(server.address, 1, record=recorder)
     assert len(read(path).connections) == 2
 

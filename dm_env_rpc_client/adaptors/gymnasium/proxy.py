@@ -79,7 +79,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
     Args:
       env: joined to a world of a Gymnasium environment; closed with this one.
       description: what `describe` returned for it.
-      render_mode: the mode in which the server makes the environment anew; None to leave it as it
+      render_mode: the mode in which the server recreates the environment; None to leave it as it
         is. One that the server does not have is a warning, and `render` returns None then.
 
     Attributes:
@@ -187,7 +187,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
         action_space, observation_space = self._converted
         if self.action_space is not action_space or self.observation_space is not observation_space:
-            self._make_converters()  # Somebody has replaced one.
+            self._make_converters()  # A caller has replaced one.
         timestep = self.environment.step(self._wire_action(action))
         try:
             is_last = timestep.step_type is _LAST

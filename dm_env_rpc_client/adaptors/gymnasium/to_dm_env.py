@@ -96,7 +96,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         )
         self._make_converters()
         self._is_running = False
-        # Whether nobody was told of the end of the episode, because its last step was refused.
+        # Whether the end of the episode is unreported, because its last step was refused.
         self._was_end_lost = False
         self._calls = ServedCalls()
         self._info: Mapping[str, Any] = {}

@@ -22,7 +22,7 @@ What is a single value and not an array of shape () has `scalar`, true. A value 
 becomes its `repr`, and so does one more than eight levels deep. One that contains itself is
 refused.
 
-Types that look alike are told apart by further keys, which former readers pass over: `char`, the
+Further keys distinguish types that look alike; former readers ignore them: `char`, the
 code of a scalar's type, since a long long is an int64, too; `order`, ">" for big-endian numbers;
 and `as`, the dtype of an array of strings or of `bytes`. A string of NumPy is a string for former
 readers; for those that ask for exact types, `$` is `str`, with `value`.

@@ -253,7 +253,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
         Args:
           actions: rows of an element of `action_space`, one for each of `env_ids`.
-          env_ids: the indices of M environments without a step under way; None for all. The rows
+          env_ids: the indices of M environments without a pending step; None for all. The rows
             of one batch step together, so these are all rows of some batches (see `num_batches`).
 
         Raises:
@@ -277,7 +277,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           What `step` returns, for M environments, and their indices, int64 [M].
 
         Raises:
-          SpecError: fewer than `min_envs` have a step under way.
+          SpecError: fewer than `min_envs` have a pending step.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
         worlds, rows = self._worlds, self._rows

@@ -123,7 +123,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         if size != count:
             raise SpecError(
                 f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; make it "
-                f"with batch_size={count}. A client has several batches under way with num_batches"
+                f"with batch_size={count}. A client has several unfinished batches with num_batches"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
         self._next_kind = autoreset.next_kind(self._mode.name)
@@ -272,7 +272,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def observation_spec(self) -> Any:
         """Return the specs of observations, [N, ...], with the type of each row's step."""
-        # Anew each time: infos may have been asked for.
+        # Computed each time: infos may have been asked for.
         spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None
         found = observation_specs(spec, self.num_envs, infos, has_row_errors=False)
@@ -372,7 +372,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def _frames(self) -> Any:
         render: Any = self._environment.render
-        # EnvPool renders one row unless it is told which.
+        # EnvPool renders one row unless the rows are named.
         if "env_ids" in inspect.signature(render).parameters:
             return render(env_ids=np.arange(self.num_envs))
         return render()

@@ -177,8 +177,8 @@ def percentiles_us(seconds: Sequence[float], percents: Sequence[float]) -> dict[
 class Episodes:
     """A runner of episodes; in a batched world, in all rows at once.
 
-    Each row runs as many as the others, give or take one: of those that end first, more would be
-    short. A world that is no batch has one row.
+    Rows run the same number, plus or minus one: rows that end first would add more short
+    episodes. A world that is no batch has one row.
 
     Args:
       env: the world.

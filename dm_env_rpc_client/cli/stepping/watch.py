@@ -28,7 +28,7 @@ _CONNECT_SECONDS = 2.0
 class Watch:
     """A query, over its own connection, for the missing players of a waiting step.
 
-    Other servers than this package's do not know; then nothing is told.
+    Servers other than this package's do not know; then nothing is shown.
 
     Args:
       env: the environment that is stepped.

@@ -218,7 +218,7 @@ def a_reset_world_is_taken(trial: Trial) -> None:
     """
     agent = trial.join()
     request = trial.reset_world_request(agent.world_name)
-    agent.probe.accept(request, "a ResetWorldResponse, because there is no other agent to be told")
+    agent.probe.accept(request, "a ResetWorldResponse, because there is no other agent")
 
 
 @overview(

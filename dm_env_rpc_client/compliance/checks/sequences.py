@@ -256,7 +256,7 @@ def states_are_those_of_the_protocol(trial: Trial) -> None:
 _of_world_resets = functools.partial(reference, "ResetWorldRequest/Response")
 
 _TOLD_WITHIN = 5
-"""The number of steps within which an agent must be told of another connection's reset."""
+"""The number of steps within which an agent must learn of another connection's reset."""
 
 
 @_of_world_resets(
@@ -285,7 +285,7 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     probe = trial.connect()
     name = trial.create_world(probe)
     probe.accept(
-        trial.reset_world_request(name), "a ResetWorldResponse, because no agent is to be told"
+        trial.reset_world_request(name), "a ResetWorldResponse, because no agent is in a sequence"
     )
     trial.join(probe, name).begin("a first step in the world that was reset")
 
@@ -348,7 +348,7 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
 def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     """Reset from a second connection in the middle of the agent's sequence.
 
-    An error: the agent is not told that its sequence has ended, or the caller is told too early.
+    An error: the agent does not learn that its sequence has ended, or the caller is answered early.
     """
     agent = trial.join()
     agent.begin("a first step")
@@ -370,7 +370,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     """Reset from one agent: the other learns of it by a step, and both begin a new sequence.
 
-    An error: the agent is not told that its sequence has ended, or the caller is told too early.
+    An error: the agent does not learn that its sequence has ended, or the caller is answered early.
     """
     agent = trial.join()
     other = trial.join(world_name=agent.world_name)

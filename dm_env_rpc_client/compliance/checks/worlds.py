@@ -139,7 +139,7 @@ def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
 def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
     """Create one on a connection, one on another, and one on the first again.
 
-    An error: a client that was told the name by another connection joins another world.
+    An error: a client that learned the name from another connection joins another world.
     """
     probe = trial.connect()
     names = [trial.create_world(probe)]
@@ -247,7 +247,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
     """Destroy from another connection; the agent's next answer must fit that answer.
 
-    An error: the agent acts in a world that is not there, or waits for ever.
+    An error: the agent acts in a world that is not there, or waits forever.
     """
     agent = trial.join()
     _check_creates(trial)

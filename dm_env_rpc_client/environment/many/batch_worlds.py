@@ -100,7 +100,7 @@ class BatchWorlds(RowWorlds):
         # The rows that were received and nobody has asked for yet, in the order of their arrival.
         self._arrived: dict[int, None] = {}
         self._failures: dict[int, Exception] = {}
-        # The rows that the call under way gives to its caller.
+        # The rows that the current call gives to its caller.
         self._delivered: Sequence[int] = ()
 
     @property
@@ -121,7 +121,7 @@ class BatchWorlds(RowWorlds):
           idle: rows that begin a sequence, whose actions may be anything.
 
         Raises:
-          SpecError: an action does not conform, or a step is under way; nothing was sent.
+          SpecError: an action does not conform, or a step is pending; nothing was sent.
           EnvironmentsFailedError: some rows failed; all others have stepped.
         """
         self.pool.taken, self._delivered = [], ()
@@ -157,7 +157,7 @@ class BatchWorlds(RowWorlds):
           idle: those of them that begin a sequence, whose actions may be anything.
 
         Raises:
-          SpecError: an action does not conform, a step is under way, or these are only some of the
+          SpecError: an action does not conform, a step is pending, or these are only some of the
             rows of a world, which steps all together. Nothing was sent.
           EnvironmentsFailedError: nothing can be sent to some.
         """
@@ -217,7 +217,7 @@ class BatchWorlds(RowWorlds):
             of_places = dict(zip(world.places(of_rows), of_rows.values(), strict=True))
             requests[number] = reset_settings(of_places, len(world.rows))
         answers = self._answers(rows)
-        # Steps under way are answered first; what other rows of these worlds have answered stays.
+        # Pending steps are answered first; what other rows of these worlds have answered stays.
         with self._failing():
             self.pool.finish(by_world, answers)
         with self._failing():
@@ -289,8 +289,8 @@ class BatchWorlds(RowWorlds):
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
         """Record the rows of worlds that fail in this context.
 
-        Of a world whose step was not sent, or whose answer was lost by an interrupt, no row is
-        under way then. A SpecError is about the first row whose action does not conform.
+        Of a world whose step was not sent, or whose answer was lost by an interrupt, no row
+        has a pending step then. A SpecError is about the first row whose action does not conform.
 
         Args:
           sent: the actions of worlds.

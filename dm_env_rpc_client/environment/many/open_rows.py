@@ -94,7 +94,7 @@ def open_worlds(
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An
         address may be a server to launch, as for `make`; each in a list is a server of its own.
-      num_envs: the number of environments, N; None for one at each address, or for as many as the
+      num_envs: the number of environments, N; None for one at each address, or for the number of
         world has rows that a server makes of what is a batch by itself.
       create_world_settings: see `Settings`.
       join_world_settings: the same.

@@ -160,7 +160,7 @@ class Players:
         with self._group.together():
             failures = failures_of(running, start)
         self._check(failures)
-        # After this, no agent has to be told by a step that the world was reset.
+        # After this, no agent needs a step to learn that the world was reset.
         self._check(failures_of(running, finish))
         if running or settings:
             try:
@@ -324,7 +324,7 @@ class Players:
     ) -> NoReturn:
         """Read the answers that arrive soon, and raise the error of all or some agents."""
         # What is refused for all has been answered to all. What has failed for one of them may keep
-        # the others waiting for ever.
+        # the others waiting forever.
         deadline = time.monotonic() + CLEAN_UP_SECONDS
         while self._pending:
             answered = self._answered(max(0.0, deadline - time.monotonic()))

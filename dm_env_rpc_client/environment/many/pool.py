@@ -64,7 +64,7 @@ class EnvironmentPool:
     Attributes:
       environments: the environments.
       addresses: where the server of each is.
-      taken: the environments whose answers the call under way has read; see `interrupted`.
+      taken: the environments whose answers the current call has read; see `interrupted`.
 
     Raises:
       SpecError: the specs of the environments differ.
@@ -157,7 +157,7 @@ class EnvironmentPool:
           actions: the action of each environment, by its index and by flat name.
 
         Raises:
-          SpecError: an action does not conform, or an environment has a step under way.
+          SpecError: an action does not conform, or an environment has a pending step.
             Nothing was sent.
           EnvironmentsFailedError: nothing can be sent to some; the others were sent their steps.
         """
@@ -185,7 +185,7 @@ class EnvironmentPool:
           The indices of the environments.
 
         Raises:
-          SpecError: fewer than `minimum` have steps under way.
+          SpecError: fewer than `minimum` have pending steps.
           EnvironmentsFailedError: some failed. Those that did not can be received.
         """
         check_count(minimum, maximum, len(self.in_turn))
@@ -405,7 +405,7 @@ class EnvironmentPool:
         """Wait for the pending steps of some environments.
 
         Args:
-          indices: the environments, with or without a step under way.
+          indices: the environments, with or without a pending step.
           consume: gets their TimeSteps.
           failures: what has failed before.
 
@@ -512,7 +512,7 @@ def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
     found = sorted({*busy}.intersection(ids))
     if found:
         raise SpecError(
-            f"environments {found} have steps under way; receive them first, or reset them"
+            f"environments {found} have pending steps; receive them first, or reset them"
         )
 
 
@@ -521,5 +521,5 @@ def check_count(minimum: int, maximum: int | None, busy: int) -> None:
     if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
         bound = "" if maximum is None else f" and at most {maximum}"
         raise SpecError(
-            f"cannot receive at least {minimum}{bound} of {busy} environments under way"
+            f"cannot receive at least {minimum}{bound} of {busy} environments with pending steps"
         )

@@ -10,7 +10,7 @@ from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import MidSteps
 
 _UNREAD_BYTES = 1 << 16
-"""Of large answers each is copied while the next ones are under way, and still in the caches."""
+"""Large answers are copied one by one, in the caches, while the next ones are in flight."""
 
 
 class Consumer(Protocol):

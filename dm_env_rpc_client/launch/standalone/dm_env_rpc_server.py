@@ -1637,7 +1637,7 @@ class _Session:
     def _reset_world(self, name: str, settings: Dict[str, Any]) -> bytes:
         with self._server.lock:
             world = self._server.world(name)
-        if world is not self._world:  # Its own agent is told by this request.
+        if world is not self._world:  # Its own agent learns of it by this request.
             self.wait(lambda: not world.is_interrupted)
         self._server.hold(world, settings)
         world.owner.call(world.interrupt, settings, self)

@@ -1,7 +1,7 @@
 """Batches in the server's own process, whose rows are spread over the workers.
 
 Each worker has rows that are next to each other, and steps them while the others step theirs. When
-one has ended, its rows fail once, and are made anew in the one that replaces it.
+one has ended, its rows fail once, and are recreated in the one that replaces it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 _LOST = (
-    "ChildProcessError: the process that this row was in has ended; the row is made anew, and "
+    "ChildProcessError: the process that this row was in has ended; the row is recreated, and "
     "begins a sequence with the next step"
 )
 
@@ -146,7 +146,7 @@ class _Part:
                 return answer
         raise _LostError(
             f"the process with rows {self.rows.start} to {self.rows.stop - 1} of the batch has "
-            "ended; they are made anew with the next request"
+            "ended; they are recreated with the next request"
         )
 
     def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
@@ -202,7 +202,7 @@ class SpreadBatch(AnyBatch):
         self._name = name
         self._asked = asked
         self._settings: list[Settings] = list(asked.settings)
-        # What the environments have taken themselves, and take again when they are made anew.
+        # What the environments have taken themselves, and take again when they are recreated.
         self._taken: list[Settings] = [{} for _ in self._settings]
         self._has_ended = False
         numbers = places.spread(self.num_envs)
@@ -246,7 +246,7 @@ class SpreadBatch(AnyBatch):
             self._flatten_action = structures.flattener(self._rows.action_spec, "action")
             self._action_shapes = [leaf.shape for leaf in structures.leaves(self.action_spec())]
             for part in self._parts:
-                with contextlib.suppress(_LostError):  # It gets it when it is made anew.
+                with contextlib.suppress(_LostError):  # It gets it when it is recreated.
                     part.share_memory(self._rows)
 
     @property
@@ -428,11 +428,11 @@ class SpreadBatch(AnyBatch):
                 return
             except Exception as raised:
                 self._has_ended, error = True, raised
-                self._report(raised, "rows of a batch could not be made anew")
+                self._report(raised, "rows of a batch could not be recreated")
         raise StreamStatusError(
             "UNAVAILABLE",
-            "a process with rows of this stream's world has ended, and the rows could not be made "
-            "anew; connect again and create another world",
+            "a process with rows of this stream's world has ended, and its rows could not be "
+            "recreated; connect again and create another world",
         ) from error
 
     def _make_anew(self, part: _Part) -> None:

@@ -87,7 +87,7 @@ class WorkerProcess:
         self._levels = _levels()
         self._stopped_looks = 0
         self._killed_because = ""
-        # Streams that it has been told of, and has not taken; and since when it has taken none.
+        # Streams handed to the worker and not taken yet; and since when it has taken none.
         self._handing = make_lock()
         self._untaken = 0
         self._untaken_since = 0.0

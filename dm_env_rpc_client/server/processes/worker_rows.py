@@ -1,6 +1,6 @@
 """Rows of batches, in a worker: the server's own process has the batches that they belong to.
 
-Each process has some of the rows of a batch, and a pipe on which it is told what to do with them.
+Each process has some of the rows of a batch, and a pipe for commands about them.
 Numbers are in memory that both have: the actions from before a message, and what the rows return
 before its answer.
 """

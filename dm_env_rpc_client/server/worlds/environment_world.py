@@ -41,7 +41,7 @@ class TakesSettings(Protocol):
 
     Attributes:
       reset_settings: the names of these settings. All others go to the factory. None for all, and
-        for being told of a Reset without any.
+        for the report of a Reset without any.
     """
 
     reset_settings: Collection[str] | None

@@ -87,7 +87,7 @@ def open_channel(
       DeadlineExceededError: nothing was received within `timeout`.
     """
     if not can_start_threads():
-        # A call whose thread could not be started would have `channel.close` wait for ever.
+        # A call whose thread could not be started would have `channel.close` wait forever.
         raise ConnectionLostError(
             f"could not connect to {address}: transport 'grpc' takes a thread, and none can be "
             "started (Python 3.12.0 and 3.12.1 start none when the interpreter exits)"

@@ -1,7 +1,7 @@
 """Whether grpcio works in this process, which may have been forked from one that used it.
 
 The core of grpcio has threads, which a forked child lacks. If the core was in use at the fork,
-calls in the child wait for ever, whatever their timeouts are, or crash it. If all had been closed,
+calls in the child wait forever, whatever their timeouts are, or crash it. If all had been closed,
 they work. grpcio does not tell, and channels may be anybody's; so a call is tried, in a fork of
 this process, since it may wait where nothing interrupts it.
 """

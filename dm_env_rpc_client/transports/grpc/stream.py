@@ -57,7 +57,7 @@ class GrpcStream(Stream):
         self._inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError] = queue.SimpleQueue()
         self._arrivals = SelfPipe()
         # The sentinel None ends the iterator. Without it grpcio's thread would wait in `get`
-        # for ever, and the interpreter could not exit.
+        # forever, and the interpreter could not exit.
         requests = iter(self._outbound.get, None)
         checked = check_metadata(metadata)
         call: Any = channel.stream_stream(status.PROCESS)
@@ -125,7 +125,7 @@ class GrpcStream(Stream):
         self._outbound.put(None)
         if threading.current_thread() is threading.main_thread():
             # Interrupts come to the main thread only; one inside grpcio's own locking would leave
-            # a lock locked for ever.
+            # a lock locked forever.
             ending = threading.Thread(target=self._end, name="dm_env_rpc end", daemon=True)
             try:
                 ending.start()
@@ -153,7 +153,7 @@ def keep_for_ever(*objects: Any) -> None:
 @atexit.register
 def _never_free_calls() -> None:
     # The interpreter stops daemon threads wherever they are when it exits. grpcio's may have locked
-    # a call then, and a call takes this lock when it is freed: the exit would wait for ever.
+    # a call then, and a call takes this lock when it is freed: the exit would wait forever.
     for call in list(_calls):
         _never_free(call)
 

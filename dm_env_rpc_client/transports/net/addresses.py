@@ -83,7 +83,7 @@ def why_no_address(address: str, *, listens: bool = False) -> str:
         return f"gRPC has no addresses of the scheme '{scheme}:'"
     places = [address]
     if scheme in _NAMES:
-        # The resolver of a name may be told before it; several IP addresses are one target.
+        # A resolver may precede the name; several IP addresses are one target.
         places = rest.rsplit("/", 1)[-1].split(",")
     found = [_split(place, 0 if listens else 1) for place in places]
     return next((reason for reason in found if isinstance(reason, str)), "")

@@ -22,7 +22,7 @@ _CLIENT_CERTIFICATE = (
 )
 
 NAMELESS_ALERT = "the server ended the TLS connection with an alert"
-"""What is said of an alert after the handshake that grpcio does not name."""
+"""The text for an alert after the handshake that grpcio does not name."""
 
 # What alerts of a server mean (RFC 8446, 6, and RFC 7301), by a part of their names in OpenSSL.
 # With TLS 1.2 a server that wants a client certificate says only that the handshake has failed.

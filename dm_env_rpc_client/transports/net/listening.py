@@ -170,7 +170,7 @@ def _free_port(places: list[str]) -> int:
 
 
 def is_gone(connected: socket.socket) -> bool:
-    """Whether a client has closed its connection, and has said nothing before."""
+    """Whether a client has closed its connection without sending anything."""
     try:
         return not connected.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except (BlockingIOError, InterruptedError):
@@ -183,7 +183,7 @@ class ListeningSockets:
     """Sockets that listen.
 
     Args:
-      poll: tells when a client has come.
+      poll: reports new clients.
     """
 
     def __init__(self, poll: select.epoll):
@@ -225,7 +225,7 @@ class ListeningSockets:
           OSError: there is one, but no descriptor for it.
         """
         listening = self._sockets[descriptor]
-        # Not for ever: clients may come and go all the time.
+        # Not forever: clients may come and go all the time.
         for _ in range(_GONE_AT_ONCE):
             try:
                 accepted = listening.accept()

@@ -90,7 +90,7 @@ def test_nothing_is_called_while_steps_are_under_way(envs: RemoteVectorEnv) -> N
     envs.reset(seed=1)
     actions = np.array([np.flatnonzero(mask)[0] for mask in envs.call("action_masks")])
     envs.send(actions)
-    with pytest.raises(SpecError, match="have steps under way"):
+    with pytest.raises(SpecError, match="have pending steps"):
         envs.call("action_masks")
     envs.recv(4)
     assert len(envs.call("action_masks")) == 4

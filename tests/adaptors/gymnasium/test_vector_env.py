@@ -216,7 +216,7 @@ def test_an_episode_that_is_about_to_begin_cannot_be_disturbed() -> None:
         env.reset()
         env.send([1, 2])
         assert env.recv()[-1].tolist() == [0]
-        with pytest.raises(SpecError, match=r"environments \[1\] have steps under way"):
+        with pytest.raises(SpecError, match=r"environments \[1\] have pending steps"):
             env.send([3], [1])
         with pytest.raises(SpecError, match=r"setting 'length'"):
             env.reset(options={"length": None})

@@ -209,9 +209,9 @@ def test_what_is_under_way_is_received_once(echoes: Echoes) -> None:
         env.recv()
     env.send({"value": [5, 6]}, [2, 0])
     for action, ids in [({"value": [1]}, [2]), ({"value": [1, 2, 3]}, None)]:
-        with pytest.raises(SpecError, match=r"environments \[.*2.*\] have steps under way"):
+        with pytest.raises(SpecError, match=r"environments \[.*2.*\] have pending steps"):
             env.send(action, ids)
-    with pytest.raises(SpecError, match=r"environments \[0, 2\] have steps under way"):
+    with pytest.raises(SpecError, match=r"environments \[0, 2\] have pending steps"):
         env.step({"value": [1, 2, 3]})
     with pytest.raises(SpecError, match="at least 3 of 2 environments"):
         env.recv(3)

@@ -221,7 +221,7 @@ with serve(Echo) as server:
         try:
             env.step({"value": [1, 2, 3]})
         except SpecError as error:
-            assert "[0, 2] have steps under way" in str(error), error
+            assert "[0, 2] have pending steps" in str(error), error
         timestep, ids = env.recv(2)
         assert dict(zip(ids.tolist(), timestep.observation["value"])) == {0: 1, 2: 3}
         try:
@@ -260,7 +260,7 @@ def test_an_interrupt_while_rows_are_filled_returns_no_former_row(
         # What was to be put into rows is lost; nothing of it is returned later, and no step is
         # skipped in silence.
         assert env.recv()[1].tolist() == [2]
-        with pytest.raises(SpecError, match="of 0 environments under way"):
+        with pytest.raises(SpecError, match="of 0 environments with pending steps"):
             env.recv()
         with pytest.raises(EnvironmentsFailedError, match="Interrupted") as failed:
             env.step(action)

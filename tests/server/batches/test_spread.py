@@ -544,7 +544,7 @@ def test_a_world_whose_rows_cannot_be_made_anew_ends(spread: Server, tmp_path: P
         path.touch()
         os.kill(pids_of(begun(env))[-1], signal.SIGKILL)
         stepped(env, DO_NOTHING)
-        with pytest.raises(ConnectionLostError, match="rows could not be made anew") as caught:
+        with pytest.raises(ConnectionLostError, match="rows could not be recreated") as caught:
             env.step(DO_NOTHING)
         assert caught.value.code == "UNAVAILABLE"
     assert str(spread.errors[-1]) == "no second engine"
@@ -585,7 +585,7 @@ def test_a_world_ends_if_the_process_with_its_rows_cannot_be_replaced(tmp_path: 
             path.touch()
             os.kill(pids_of(begun(env))[0], signal.SIGKILL)
             stepped(env, DO_NOTHING)
-            with pytest.raises(ConnectionLostError, match="rows could not be made anew"):
+            with pytest.raises(ConnectionLostError, match="rows could not be recreated"):
                 env.step(DO_NOTHING)
         assert any("while it started" in str(error) for error in server.errors)
         assert any("no second engine" in str(error) for error in server.errors)

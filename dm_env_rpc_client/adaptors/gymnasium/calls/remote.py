@@ -43,7 +43,7 @@ class RemoteCalls:
         Raises:
           AttributeError: the server does not allow the name, or the environment has no such
             attribute.
-          SpecError: an environment has a step under way.
+          SpecError: an environment has a pending step.
           DmEnvRpcError: the method raised an error, whose text it has.
         """
         return tuple(call_rows(self._worlds, name, range(self.num_envs), args, kwargs))

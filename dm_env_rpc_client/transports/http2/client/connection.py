@@ -51,7 +51,7 @@ _RECORD_BYTES = 1 << 14
 """The largest record of TLS (RFC 8446, section 5.1)."""
 
 _RECORDS_AT_ONCE = (1 << 20) // _RECORD_BYTES
-"""As many as an event loop receives before it goes on with others."""
+"""Bytes that an event loop receives before it serves other descriptors."""
 
 _FIRST_HELD_BACK = 2
 """Buffers that are written before the first are sent, while a connection is corked."""
@@ -256,7 +256,7 @@ class ClientConnection:
 
     def take_all_arrived(self) -> None:
         """Receive all that has arrived, without waiting, unless another thread receives."""
-        # A peer may go on sending for ever.
+        # A peer may go on sending forever.
         for _ in range(len(self._users)):
             if self.is_closed or not self.take_arrived():
                 break
@@ -358,9 +358,9 @@ class ClientConnection:
 
         Several streams depend on what is sent and received here. If an exception such as
         KeyboardInterrupt ends a thread in the middle, bytes may be sent again, or parsed again, and
-        streams that have nothing to do with that thread would get wrong answers. So whoever comes
-        next ends them all. (Not a context manager: one that is a generator may stay suspended, with
-        the lock, as long as there is a traceback.)
+        streams that have nothing to do with that thread would get wrong answers. So the next
+        thread to use the connection ends them all. (Not a context manager: a generator may stay
+        suspended, with the lock held, as long as a traceback refers to it.)
 
         Args:
           change: makes it. An exception of it ends all streams, too.
@@ -423,7 +423,7 @@ class ClientConnection:
         me = threading.get_ident()
         try:
             polling.threads.add(me)  # `at_work`, without its calls.
-            # Whoever writes may wait for who receives, so nobody waits here the other way round.
+            # A writer may wait for the receiver, so the receiver must not wait for a writer here.
             with writing:
                 locks.take(self._receiving, held)
                 if not held:
@@ -562,7 +562,7 @@ class ClientConnection:
             if unsent:
                 self._change()
         self._receive()
-        # A peer may go on sending for ever without a message being among it.
+        # A peer may go on sending forever without a message being among it.
         return bool(call.messages) or deadline is None or time.monotonic() < deadline
 
     def _receive(self) -> bool:

@@ -40,7 +40,7 @@ class Keepalive:
     def judge(self) -> Verdict:
         """Decide how to react to `LOOK_SECONDS` without traffic.
 
-        A shell that is told to PROBE has sent a probe by the next call.
+        A shell has sent the requested PROBE by the next call.
         """
         framing = self._framing
         now = time.monotonic()

@@ -125,7 +125,7 @@ class ClientHalf(Role):
     Attributes:
       address: as the argument.
       framing: the connection.
-      arrived: the streams that have received a message or ended; whoever looks removes them.
+      arrived: the streams that have received a message or ended; a reader removes them.
     """
 
     last_stream = 0

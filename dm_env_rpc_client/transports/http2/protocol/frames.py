@@ -127,7 +127,7 @@ class ViolationError(Exception):
 
     Args:
       what: what the peer did, as the end of a sentence that begins with "it".
-      code: the error code that the peer is told (section 7 of RFC 9113).
+      code: the error code for the peer (section 7 of RFC 9113).
       stream: the stream that ends; 0 if the connection does.
     """
 

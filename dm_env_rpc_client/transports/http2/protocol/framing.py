@@ -114,7 +114,7 @@ class Framing:
       sending: what waits to be sent.
       receiving: the assembler of each stream that may receive content, by its number.
       failure: why nothing more will be received; None while something may be.
-      control: what the peer has said with frames other than DATA.
+      control: the peer's messages in frames other than DATA.
       is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
         the shell calls `go_on` before it receives more.
       receptions: how often something was received.

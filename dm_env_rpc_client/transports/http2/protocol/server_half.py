@@ -67,7 +67,7 @@ _REPLENISHED_FRAMES = 100
 """What is given back in a second, so that clients that live long are not ended for it."""
 
 _REMEMBERED = 1000
-"""Streams that were reset by this end, on which frames may still be under way."""
+"""Streams that were reset by this end, on which frames may still be in flight."""
 
 
 class Event(enum.Enum):

@@ -362,7 +362,7 @@ class Answering:
                     return None
                 is_quick = served.seconds < _QUICK_SECONDS and not served.stream.may_wait
                 is_idle = is_quick or not served.condition.wait(_LINGER_SECONDS)
-            # With the lock: whoever receives that there is room again looks at `stalled` then.
+            # With the lock: the thread that receives the WINDOW_UPDATE checks `stalled` then.
             with connection.lock:
                 if served.is_stalled:
                     connection.stalled.add(served)

@@ -60,7 +60,7 @@ class Clients:
       tls: the context for TLS; None for plaintext.
       make_half: makes the state of a connection of the client at an address.
       most: how many there may be.
-      closed: told of each connection that was closed and whose streams are to be closed.
+      closed: called with each closed connection, to close its streams.
 
     Attributes:
       listening: the sockets at which they are accepted.
@@ -351,7 +351,7 @@ class Handshakes:
 
     Args:
       name: of the thread, which starts with the first handshake.
-      failed: told of each connection whose handshake failed, in any thread.
+      failed: called with each connection whose handshake failed, in any thread.
     """
 
     def __init__(self, name: str, failed: Callable[[ServerConnection], None]):

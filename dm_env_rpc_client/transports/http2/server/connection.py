@@ -207,7 +207,7 @@ class ServerConnection:
         """Send as much as the socket accepts; called with the lock held.
 
         Args:
-          is_writable: whether the poll has said that a full socket takes something again.
+          is_writable: whether the poll has reported that a full socket accepts bytes again.
         """
         sending = self._sending
         outbound = sending.outbound

@@ -48,7 +48,7 @@ class Streams:
 
     Args:
       options: what is served.
-      changed: is told when fewer are open.
+      changed: called when fewer are open.
 
     Attributes:
       room: counts those that are open, those of the services that every server has left out.
@@ -208,7 +208,7 @@ class Http2Listener(Listener):
     def stop(self, grace: float) -> None:
         self._command(self._say_goodbye)
         deadline = time.monotonic() + grace
-        # Closed streams are told, sent answers are not.
+        # Closed streams are reported, sent answers are not.
         while not self._changed.wait_for(self._is_idle, min(TICK_SECONDS, grace)):
             if time.monotonic() >= deadline:
                 break
@@ -249,8 +249,8 @@ class Http2Listener(Listener):
                 else:
                     self._bell.drain()
                     self._leader.run_calls()
-            # Nothing is lost if another thread leads from here on: what this thread was told
-            # about other sockets, that one is told again.
+            # Nothing is lost if another thread leads from here on: the poll, which is
+            # level-triggered, reports the other sockets to that thread again.
             elif connection.is_queued:
                 # It has had its turn. What it sent stays in its socket until the next one.
                 if mask & select.EPOLLOUT:
@@ -303,7 +303,7 @@ class Http2Listener(Listener):
                 if mask and connection.is_open:
                     self._handshakes.go_on(connection)
                 return
-            if connection.is_open:  # What a closed one has received and not parsed is of no use.
+            if connection.is_open:  # Unparsed bytes of a closed connection are dropped.
                 if mask & select.EPOLLOUT:
                     with connection.lock:
                         connection.flush(is_writable=True)
