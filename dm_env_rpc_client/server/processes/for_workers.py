@@ -33,6 +33,7 @@ class _Questions:
 
     def ask(self, *question: Any) -> Any:
         """Return or raise the outcome of a method; OSError or EOFError if that process is gone."""
+        # One question at a time: answers have no ids.
         with self._lock:
             send_message(self._pipe, *question)
             (answer, error), _ = receive_message(self._pipe)
@@ -83,6 +84,7 @@ class AskedShare(Share):
         self._ask = _Questions(pipe).ask
 
     def add(self, name: str, count: int) -> None:
+        # The worker is about to end as well, and its worlds are closed regardless.
         with _unless_gone():
             self._ask("add", name, count)
 
@@ -115,5 +117,6 @@ def answer_questions(asked: Properties | Share, pipe: MessagePipe) -> None:
             try:
                 answer = getattr(asked, method)(*arguments)
             except Exception as error:
+                # Exceptions of getters and setters may not be picklable; refusals are.
                 refusal = refusal_of(error) or RuntimeError(described(error))
             send_message(pipe, answer, refusal)

@@ -73,6 +73,8 @@ class Registry:
           One of the shares; None if there is none.
         """
         with self._lock:
+            # Worlds in creation are counted as well: many clients at once would otherwise all
+            # choose the same worker.
             chosen = min(among, key=lambda share: share.placed, default=None)
             if chosen is not None:
                 chosen.placed += 1
@@ -86,7 +88,10 @@ class Registry:
     def named(self, share: WorkerShare) -> str:
         """Return the name of a new world of a worker."""
         with self._lock:
+            # Numbers are never reused: a client of a lost world must not reach another one by its
+            # name.
             name = f"world-{next(self._numbers)}"
+            # The worker may have ended while it asked; its world is lost already.
             if share in self._shares:
                 self._worlds[name] = share
             return name
@@ -125,5 +130,6 @@ class Registry:
             for name in [name for name, one in self._worlds.items() if one is share]:
                 del self._worlds[name]
                 self._lost[name] = None
+            # Names are kept for a clear error only, and a long-lived server must not grow.
             for name in list(self._lost)[:-_MOST_LOST]:
                 del self._lost[name]

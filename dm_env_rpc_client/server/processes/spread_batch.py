@@ -206,6 +206,7 @@ class SpreadBatch(AnyBatch):
         self._taken: list[Settings] = [{} for _ in self._settings]
         self._has_ended = False
         numbers = places.spread(self.num_envs)
+        # Neighbouring rows share a worker, so that a part is a slice of every array.
         bounds = [self.num_envs * n // len(numbers) for n in range(len(numbers) + 1)]
         self._parts = [
             _Part(places, number, range(*bounds[n : n + 2])) for n, number in enumerate(numbers)
@@ -213,6 +214,7 @@ class SpreadBatch(AnyBatch):
         try:
             self._make()
         except BaseException as error:
+            # Rows of other workers were made; nobody else would close them.
             self._outcomes("close")
             self._close_parts()
             if isinstance(error, _LostError):
@@ -226,7 +228,9 @@ class SpreadBatch(AnyBatch):
     def _make(self) -> None:
         for part in self._parts:
             part.open()
+        # All workers make their rows at the same time.
         made = self._ask_all("make", *zip(*map(self._to_make, self._parts), strict=True))
+        # The factory returned a batch: one environment for all rows, which cannot be spread.
         if None in made:
             raise ElsewhereError
         first: MadeRows = made[0]
@@ -264,6 +268,7 @@ class SpreadBatch(AnyBatch):
             {row - part.rows.start: of_rows[row] for row in part.rows if row in of_rows}
             for part in self._parts
         ]
+        # Two phases: a setting refused by one worker must leave the rows of all others unchanged.
         prepared = self._outcomes("prepare", own)
         try:
             after = self._after(prepared)
@@ -330,8 +335,12 @@ class SpreadBatch(AnyBatch):
             others = {}
             for place, (value, shared) in enumerate(zip(leaves, part.actions, strict=True)):
                 if shared is not None and value.dtype == shared.dtype:
+                    # Written before the message "step", and read by the worker after it: the pipe
+                    # orders both.
                     shared[...] = value[part.slice]
                 else:
+                    # Texts and values of another dtype have no place in the memory; they travel in
+                    # the message.
                     others[place] = value[part.slice]
             part.begin("step", others)
         return self._gathered(dm_env.StepType.MID, "step")
@@ -345,6 +354,7 @@ class SpreadBatch(AnyBatch):
             try:
                 answer: RowsAnswer = part.end()
             except _LostError:
+                # The other workers have stepped: their rows go on, and only these fail, once.
                 failures.update(dict.fromkeys(part.rows, _LOST))
                 continue
             except BaseException as error:
@@ -352,6 +362,8 @@ class SpreadBatch(AnyBatch):
                 continue
             failures.update({start + row: text for row, text in answer.errors.items()})
             objects = iter(answer.objects)
+            # Copied after the answer. A worker killed while it writes has sent none, so no row is
+            # half written.
             for array, shared in zip(rows.arrays, part.arrays, strict=True):
                 array[part.slice] = next(objects) if shared is None else shared
             if answer.infos and rows.infos is not None:
@@ -401,6 +413,7 @@ class SpreadBatch(AnyBatch):
 
     def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
         """Ask all workers; return an error in place of a missing result."""
+        # All are asked before any is awaited, so that the workers run at the same time.
         for number, part in enumerate(self._parts):
             part.begin(method, *(each[number] for each in arguments))
         outcomes: list[Any] = []
@@ -421,6 +434,7 @@ class SpreadBatch(AnyBatch):
         if not lost:
             return
         error: Exception | None = None
+        # One attempt: a world that has lost rows for good fails each request in the same way.
         if not self._has_ended:
             try:
                 for part in lost:
@@ -436,11 +450,13 @@ class SpreadBatch(AnyBatch):
         ) from error
 
     def _make_anew(self, part: _Part) -> None:
+        # The former pipe ends in a process that is gone.
         part.close()
         part.open()
         made: MadeRows | None = part.ask("make", *self._to_make(part))
         assert made is not None, "it was no batch before"
         taken = [self._taken[row] for row in part.rows]
+        # Settings taken by environments themselves are not arguments of their constructors.
         if any(taken):
             prepared: PreparedRows = part.ask("prepare", dict(enumerate(taken)))
             part.ask("keep")

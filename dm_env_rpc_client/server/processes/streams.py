@@ -91,15 +91,18 @@ class Link:
         """
         may_have_begun = False
         try:
+            # From here on the worker may have begun: see `may_have_begun`.
             self._pipe.send(message)
             may_have_begun = True
             answer = self._pipe.receive().message
         except (OSError, EOFError) as error:
+            # `abandon` has shut the pipe down; the worker has not ended.
             if self._is_abandoned:
                 raise StreamStatusError("CANCELLED", "the client is gone") from error
             raise WorkerGoneError(may_have_begun) from error
         if answer[:1] == STATUS:
             raise StreamStatusError(*pickle.loads(answer[1:]))
+        # Without its first byte, and with one copy.
         return bytes(memoryview(answer)[1:])
 
     def paced(self, is_slow: bool) -> None:
@@ -217,6 +220,7 @@ class PassedStream(ServerStream):
     def answer(self, message: bytes) -> bytes:
         joined = self._joined
         try:
+            # The hot path: a step is recognised by its first byte and passed on unparsed.
             if joined is not None and message[:1] == STEP:
                 return joined.answer(message)
             return self._pass(message)
@@ -265,6 +269,7 @@ class PassedStream(ServerStream):
                 # Now it is known that what is served is a batch itself.
             except WorkerGoneError as error:
                 self._forget(share)
+                # Given to another worker, a request that has ended one could end them all.
                 if error.may_have_begun:
                     raise StreamStatusError(
                         "UNAVAILABLE",
@@ -294,10 +299,12 @@ class PassedStream(ServerStream):
             return named
         if joined is not None:
             return joined.share
+        # A worker that the stream knows already: a new link costs a pipe and a thread there.
         for share in self._links:
             if not self._places.is_here(share):
                 return share
         share = self._places.place(lambda: self._is_gone)
+        # Placed only to choose a worker evenly; no world follows.
         self._places.was_not_created(share)
         return share
 
@@ -312,6 +319,7 @@ class PassedStream(ServerStream):
         link = self._links.get(share)
         if link is None:
             link = self._links[share] = self._places.connect(share, self._peer)
+            # `abandon` came between the look-up and the new link, which it did not see.
             if self._is_gone:
                 link.abandon()
         return link

@@ -95,10 +95,14 @@ class WorkerProcess:
         # Who hears what it says; any thread may.
         self._receiving = make_lock()
         with contextlib.ExitStack() as stack:
+            # The worker asks over pipes of its own: an answer may wait for a lock, and must not
+            # delay the control pipe.
             questions = [
                 stack.enter_context(contextlib.closing(_answering(asked, index)))
                 for asked in (properties, share)
             ]
+            # `counted` is shared memory that outlives the process: the replacement continues the
+            # counts.
             arguments = options, *questions, counted, self._levels
             self._process = SpawnedChild(
                 worker_main.run, *arguments, name=f"dm_env_rpc worker {serial}"
@@ -133,6 +137,7 @@ class WorkerProcess:
         mine, other = MessagePipe.pair()
         with contextlib.closing(other):
             with self._handing:
+                # `reap` has closed the pipes handed out before; a later one would never be closed.
                 if self.ended:
                     raise BrokenPipeError
                 self._pipes.add(mine)
@@ -163,6 +168,8 @@ class WorkerProcess:
         """
         with self._receiving:
             while True:
+                # `reap` closes the pipe under this lock, so a reader never sees a reused
+                # descriptor.
                 if self.ended or not self.control.wait(0.0):
                     return
                 message, _ = receive_message(self.control)
@@ -223,6 +230,7 @@ class WorkerProcess:
 
     def kill(self, because: str) -> None:
         """Kill the process, with a reason for the report of its end."""
+        # The first reason is the cause; later ones are consequences.
         if not self._killed_because:
             self._killed_because = because
             _log.warning("worker process %d %s and is killed", self.pid, because)
@@ -238,6 +246,7 @@ class WorkerProcess:
             self.ended = ended
             pipes = list(self._pipes)
         for pipe in pipes:
+            # Streams learn of the end here; otherwise they would wait for a process that is gone.
             pipe.shut_down()
         with self._receiving:
             self._process.close()

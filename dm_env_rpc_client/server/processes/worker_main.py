@@ -103,6 +103,8 @@ class Worker:
         if main is None:
             self._run()
         else:
+            # `thread="main"`: the main thread belongs to the environments, so control moves to
+            # another thread.
             main.aside(self._run)
 
     def _run(self) -> None:
@@ -116,6 +118,7 @@ class Worker:
                 self._obey(what, arguments, descriptor)
         deadline = time.monotonic() + grace
         self._streams.stop(deadline)
+        # Streams first: rows and worlds may be in a step for one of them.
         are_closed = self._rows.close(max(deadline, time.monotonic() + CLOSE_SECONDS))
         _tell(self._control, "closed", self._host.worlds.close() and are_closed)
 
@@ -125,6 +128,8 @@ class Worker:
             return
         adopt: Callable[..., None] = self._rows.adopt if what == "rows" else self._streams.adopt
         if descriptor is None:
+            # The kernel drops descriptors that do not fit the table of this process; the client
+            # sees the stream end.
             _log.warning("a stream is dropped: this process has no descriptor for it")
         else:
             adopt(descriptor, *arguments)

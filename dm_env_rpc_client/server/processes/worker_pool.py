@@ -141,9 +141,12 @@ class Workers(Places, RowPlaces):
                 )
                 self._threads.append(thread)
                 thread.start()
+            # `list` copies in one step of the interpreter: the supervising threads replace workers
+            # meanwhile.
             for worker in list(self._workers.values()):
                 worker.check_begun()
             self._is_serving = True
+            # The door is opened last: a client that gets in finds all workers ready.
             self._listener = open_listener(
                 listener_options(options, self._activity, self._open_stream),
                 options.address,
@@ -158,6 +161,8 @@ class Workers(Places, RowPlaces):
     @property
     def errors(self) -> list[BaseException]:
         """The last errors of all workers and of this process, oldest first."""
+        # Errors are sent before the answer of their request, so a client that has its answer finds
+        # them here.
         self._hear_all()
         return self._error_log.kept
 
@@ -177,6 +182,7 @@ class Workers(Places, RowPlaces):
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)
+        # No new streams before the workers are told to stop: a stream placed now would be lost.
         if self._listener is not None:
             self._listener.stop(grace)
         are_closed = self._host.worlds.close()
@@ -197,6 +203,7 @@ class Workers(Places, RowPlaces):
             self._listener.abort()
         self._host.worlds.abandon()
         for worker in list(self._workers.values()):
+            # A worker whose pipe is closed stops by itself.
             worker.control.shut_down()
         self._stopped.set()
 
@@ -227,12 +234,15 @@ class Workers(Places, RowPlaces):
             placed = self._registry.place([worker.share for worker in self._prompt()])
             if placed is not None:
                 return placed
+            # A worker that is being replaced is back within moments; the client waits that long.
             if self._stopping.wait(_WAIT_SECONDS):
                 break
         raise _stopped()
 
     def _prompt(self) -> list[WorkerProcess]:
         """Return the workers that can have more; none that are behind, unless all of them are."""
+        # The GIL of a worker that computes is indistinguishable from one held by a C library, so a
+        # worker that is behind is passed over, never killed.
         able = [worker for worker in list(self._workers.values()) if worker.is_able]
         return [worker for worker in able if not worker.is_behind] or able
 
@@ -241,6 +251,7 @@ class Workers(Places, RowPlaces):
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
         settings, chosen = request.settings, self._names
+        # An unnamed environment is the only one, so the setting is its own.
         if UNNAMED not in chosen and ENVIRONMENT in settings:
             chosen = list(settings[ENVIRONMENT].strings.array)
         batches = self._batches.get(chosen[0]) if len(chosen) == 1 else None
@@ -274,6 +285,8 @@ class Workers(Places, RowPlaces):
         while True:
             among = {worker.share: worker.index for worker in self._prompt()}
             placed: list[int] = []
+            # Distinct workers, at most one part each: two parts of a batch in one process would
+            # take turns.
             while among and len(placed) < most:
                 share = self._registry.place(list(among))
                 assert share is not None
@@ -294,6 +307,8 @@ class Workers(Places, RowPlaces):
                 if worker.is_able:
                     self._registry.place([worker.share])
                     return
+                # A replacement that ends while it starts would end again; the batch fails with the
+                # reason.
                 if worker.ended and not worker.is_ready:
                     raise ChildProcessError(
                         f"the process that is to replace one {worker.ended} while it started"
@@ -320,6 +335,8 @@ class Workers(Places, RowPlaces):
             self._forget(worker)
             if not self._is_serving:
                 return
+            # A worker that ends while it starts, as with a broken import, would otherwise be
+            # started in a busy loop.
             delay = 0.0 if worker.is_ready else min(_MAX_DELAY_SECONDS, 2 * delay + 0.1)
             ended = worker
             while worker is ended:

@@ -99,6 +99,8 @@ class RowsHere:
           descriptor: this end.
         """
         pipe = MessagePipe.of(descriptor)
+        # Set before the environments are closed: `close` waits for steps in progress, not for a
+        # lock.
         closes = threading.Event()
         thread = threading.Thread(
             target=self._serve,
@@ -132,6 +134,7 @@ class RowsHere:
     def _serve(self, pipe: MessagePipe, closes: threading.Event) -> None:
         rows = _Rows(self._host)
         main = self._host.main
+        # `thread="main"` holds for rows in workers, too.
         call: Callable[..., Any] = _call if main is None else main.call
         try:
             with contextlib.suppress(EOFError, OSError):
@@ -161,6 +164,7 @@ def _answer(pipe: MessagePipe, call: Callable[[], Any]) -> None:
     try:
         answer = _picklable((call(), None))
     except BaseException as error:
+        # Exceptions of user code may not be picklable, or not importable at the other end.
         answer = pickle.dumps((None, PackedError.of(error)))
     pipe.send(answer)
 
@@ -241,15 +245,19 @@ class _Rows:
             taken, unsent = batch.rows.infos.taken()
             failures.update(unsent)
             if taken:
+                # Pickled here and not with the answer, so that one bad info is the error of its row
+                # alone.
                 infos = _pickled(taken, failures)
         objects = []
         for array, shared in zip(batch.rows.arrays, self._values, strict=True):
             if shared is None:
                 objects.append(array)
             else:
+                # Before the answer is sent; see `SpreadBatch._gathered`.
                 shared[...] = array
         if not failures:
             return RowsAnswer({}, infos, objects)
+        # Here the exceptions still have their tracebacks; the answer has texts only.
         batch.report_rows(failures, request, self._first)
         errors = {
             row: error if isinstance(error, str) else batches.row_error(error)

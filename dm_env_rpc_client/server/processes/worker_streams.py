@@ -52,6 +52,8 @@ class WorkerStreams:
         pipe = MessagePipe.of(descriptor)
         self._open.add(pipe)
         try:
+            # A thread for each stream: a worker has few streams, and its worlds may compute for
+            # long.
             name = f"dm_env_rpc serves {peer.address}"
             threading.Thread(target=self._serve, args=(pipe, peer), name=name, daemon=True).start()
         except RuntimeError:
@@ -64,6 +66,7 @@ class WorkerStreams:
         Args:
           deadline: in seconds of the monotonic clock.
         """
+        # Polled: streams end in threads of their own, and a stop is rare.
         while self._open and time.monotonic() < deadline:
             time.sleep(_TICK_SECONDS)
         for pipe in list(self._open):
@@ -75,6 +78,8 @@ class WorkerStreams:
                 stack.callback(self._close, pipe)
                 stream = self._open_session(peer)
                 stack.callback(close_by_owner, stream)
+                # The stream's own thread may be in a step, or wait for other agents, and cannot
+                # watch the pipe.
                 watcher = threading.Thread(target=_watch, args=(pipe, stream), daemon=True)
                 watcher.start()
                 stack.callback(watcher.join)
@@ -92,6 +97,7 @@ class WorkerStreams:
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
     """Notify a stream that its client is gone: it may be waiting for others."""
     poll = select.poll()
+    # Not POLLIN: requests that arrive are for the other thread.
     poll.register(pipe, select.POLLRDHUP)
     poll.poll()
     stream.abandon()
@@ -100,6 +106,8 @@ def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
 def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
     """Answer until the stream has ended; OSError or EOFError when the client is gone."""
     while True:
+        # The owner of the world reads the pipe itself while the stream is joined: one thread less
+        # to wake for each step.
         message = _answer_at_owner(pipe, stream)
         if message is None:
             message = bytes(pipe.receive().message)
@@ -117,6 +125,7 @@ def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
       EOFError, OSError: the stream is over.
     """
     owner = stream.owner
+    # Streams without a world, and worlds in the main thread, are answered through this thread.
     if owner is None or not owner.may_lead:
         return None
     try:
@@ -132,6 +141,7 @@ def _answer_steps(pipe: MessagePipe, stream: ServerStream, owner: Owner) -> byte
     bell = SelfPipe()
     try:
         poll = select.poll()
+        # The bell wakes the owner for calls of other threads while it waits for the client.
         for each in (pipe, bell):
             poll.register(each, select.POLLIN)
         with owner.listening(bell.notify):
@@ -141,10 +151,14 @@ def _answer_steps(pipe: MessagePipe, stream: ServerStream, owner: Owner) -> byte
                 if (bell.fileno(), select.POLLIN) in ready:
                     bell.drain()
                     owner.run_waiting(_run)
+                    # A call of another thread, such as the removal of the world, has ended the
+                    # join.
                     if stream.owner is not owner:
                         return None
                     continue
                 message = bytes(pipe.receive().message)
+                # Other requests may wait for other owners, which an owner must not do; this
+                # stream's thread takes them.
                 if message[:1] != STEP:
                     return message
                 if not _answer(pipe, stream, message, _answer_here):
@@ -173,6 +187,7 @@ def _answer(
     except StreamStatusError as error:
         status = error.code, str(error)
     except BaseException as error:
+        # A defect: the session turns errors of environments and requests into answers.
         _log.exception("a stream failed")
         status = "INTERNAL", f"the server failed: {type(error).__name__}"
     else:
