@@ -218,8 +218,10 @@ class Batch(AnyBatch):
         self._replaced: list[dm_env.Environment] = []
         try:
             for index, own in enumerate(self._settings):
+                # In the thread that will step it: an environment keeps one thread for its life.
                 environment = self._turns.make(index, make, own)
                 self._environments.append(environment)
+                # The first row decides the arrays; the others are compared with its specs.
                 if index == 0:
                     self._specs, self._rows = self._new_rows(environment)
                 else:
@@ -230,6 +232,8 @@ class Batch(AnyBatch):
                         asked.has_row_settings,
                     )
         except BaseException:
+            # The rows made so far belong to no one else; without this their processes or sockets
+            # stay open.
             self._close_all(self._environments)
             self._turns.close()
             raise
@@ -273,6 +277,8 @@ class Batch(AnyBatch):
             names = getattr(environment, "reset_settings", ())
             own_names = [n for n in own if n.partition(nesting.SEPARATOR)[0] in names]
             remaining = {n: value for n, value in own.items() if n not in own_names}
+            # Arguments of the constructor: the row needs a new environment, which replaces the old
+            # one in `keep`.
             if remaining:
                 kept[index] = {**self._settings[index], **remaining}
                 environment = self._made(index, kept[index])
@@ -283,12 +289,14 @@ class Batch(AnyBatch):
                 nested = {name: own[name] for name in own_names}
                 nested = nesting.unflatten_dict(nested, nesting.SEPARATOR)
                 undo_row = environment.configure(nested)
+                # Undone in the thread of the environment, like any other call of it.
                 if undo_row is not None:
                     undo_rows.append(
                         functools.partial(in_thread_of, environment, _called, undo_row)
                     )
 
         def undo() -> None:
+            # In reverse, as settings may build on each other.
             for each in reversed(undo_rows):
                 each()
             self._close_all(made.values())
@@ -296,6 +304,8 @@ class Batch(AnyBatch):
         try:
             for index in of_rows:
                 prepare_row(index)
+            # Checked before anything is in force: rows with other specs than their neighbours are
+            # refused.
             specs_and_rows = self._specs_and_rows_after(changed)
         except BaseException:
             undo()
@@ -303,6 +313,8 @@ class Batch(AnyBatch):
 
         def keep() -> None:
             for index, environment in made.items():
+                # Closed later by `close_replaced`: an error there must not undo settings that are
+                # in force.
                 self._replaced.append(self._environments[index])
                 self._environments[index] = environment
                 self._settings[index] = kept[index]
@@ -335,6 +347,7 @@ class Batch(AnyBatch):
 
     def begin_rows(self) -> dict[int, Exception | str]:
         """Do the work of `reset` and return the errors raised by rows."""
+        # A batch that is stepped without a server has nobody else to call this.
         if self._replaced:
             self.close_replaced()
         mask, self._mask = self._mask, None

@@ -83,6 +83,7 @@ class Session(ServerStream):
         """Return the answer to a request; the stream ends if it cannot be parsed."""
         codec = self._codec
         if codec is not None:
+            # Most requests of discrete actions repeat: the same bytes mean the same step.
             asked = codec.known.get(message) or codec.decode(message)
             if asked is not None:
                 waiting.local.caller = self._caller  # `with`, without two calls.
@@ -101,6 +102,7 @@ class Session(ServerStream):
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
             ) from error
+        # This thread owns worlds, and must not wait; see `system/owner_threads.py`.
         if owner_threads.current() is not None:
             self._require_thread(request)
         with self._caller:
@@ -116,6 +118,7 @@ class Session(ServerStream):
         if field == "create_world":
             settings = request.create_world.settings
             chosen = {ENVIRONMENT: settings[ENVIRONMENT]} if ENVIRONMENT in settings else {}
+            # An invalid request is answered by whatever thread; `handle` reports the error.
             with contextlib.suppress(RequestError):
                 self._worlds.require_thread_to_create(self._unpack_settings(chosen))
         elif field == "join_world" or field == "destroy_world":
@@ -181,10 +184,12 @@ class Session(ServerStream):
             answer = _HANDLERS[field](self, getattr(request, field))
             self._lifecycle.answered(field, getattr(request, field), answer)
             payload = getattr(response, field)
+            # An empty answer, such as LeaveWorldResponse, would not be set by a merge.
             payload.SetInParent()
             payload.MergeFrom(answer)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
+        # Neither is an answer: another thread takes the request, or the stream ends.
         except (ElsewhereError, StreamStatusError):
             raise
         except Exception as error:
@@ -202,10 +207,13 @@ class Session(ServerStream):
         if refusal is not None:
             self._host.activity.refused(self._peer, field, str(refusal))
             return status_pb2.Status(code=refusal.code, message=sendable(str(refusal), size))
+        # Logged and counted here, with its traceback; the client gets the text.
         self._host.error_log.add(error, f"a {field} request of {self._peer} failed")
         text = f"the environment failed in a {field} request: {described(error)}"
         status = status_pb2.Status(code=code_pb2.INTERNAL, message=sendable(text, size))
         sends_tracebacks = self._host.options.send_tracebacks
+        # A traceback shows paths and code of the server's machine: by default only clients on
+        # loopback get it.
         if sends_tracebacks is None:
             sends_tracebacks = is_loopback(urllib.parse.unquote(self._peer))
         if sends_tracebacks:
@@ -226,6 +234,7 @@ class Session(ServerStream):
             except Exception as error:
                 text = f"the agent of {self._peer} could not leave its world"
                 self._host.error_log.add(error, text)
+        # Also if leaving failed: the worlds of a lost client must not stay forever.
         self._worlds.creator_gone(self)
         if self._has_connection:
             self._host.activity.ended(self._peer)
@@ -246,6 +255,7 @@ class Session(ServerStream):
         try:
             self._adopt_specs()
         except BaseException:
+            # A client that got an error believes that it has not joined.
             self._leave()
             raise
         return dm_env_rpc_pb2.JoinWorldResponse(specs=self._specs)
@@ -255,6 +265,7 @@ class Session(ServerStream):
         with in_request():
             requested = [
                 self._observations.uid_to_name(uid)
+                # A UID that is requested twice is answered once: the answer is a map.
                 for uid in dict.fromkeys(request.requested_observations)
             ]
             if self._lifecycle.state is State.RUNNING:
@@ -283,6 +294,7 @@ class Session(ServerStream):
         self, request: dm_env_rpc_pb2.ResetWorldRequest
     ) -> dm_env_rpc_pb2.ResetWorldResponse:
         name = self._world_named(request)
+        # The caller needs no INTERRUPTED step: the answer tells it.
         caller = self._agent if name == self._world_name else None
         self._worlds.reset(name, self._unpack_settings(request.settings), caller)
         return dm_env_rpc_pb2.ResetWorldResponse()
@@ -317,6 +329,7 @@ class Session(ServerStream):
         message_class, handler = known
         what = repr(request.type_url)
         try:
+            # Bounded, too: an extension's message can expand in memory like any other.
             message: Any = bounded_parsing.parse(
                 message_class, request.value, Budget(self._limits), what
             )

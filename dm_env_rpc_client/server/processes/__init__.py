@@ -12,16 +12,16 @@ own process, and its rows are spread over the workers.
 # of them, `worker_streams.py` answers there, `for_workers.py` answers what a worker asks the
 # server's own process. `spread_batch.py` has a batch, and `worker_rows.py` its rows in a worker.
 #
-# A step passes the stream's thread in the server's own process, the pipe, and the owner of the world
-# in the worker. The session of a stream, with specs, codec and the handlers of extensions, is in the
-# worker; the session of a batch is in the server's own process, for which `SpreadBatch` is an
-# environment that scatters actions over the workers and gathers the results of rows.
+# A step passes the stream's thread in the server's own process, the pipe, and the owner of the
+# world in the worker. The session of a stream, with specs, codec and the handlers of extensions,
+# is in the worker; the session of a batch is in the server's own process, for which `SpreadBatch`
+# is an environment that scatters actions over the workers and gathers the results of rows.
 #
-# When a worker ends, the kernel closes the pipes of its streams. Joined streams end with UNAVAILABLE,
-# and so do streams with a request that may have begun: passed to the next worker, a request that has
-# ended one worker could end all. Rows of batches fail once and are recreated in the replacement, with
-# the settings that they had. Counts live in shared memory, which the replacement continues; errors
-# and log records are sent as they happen, before the answer.
+# When a worker ends, the kernel closes the pipes of its streams. Joined streams end with
+# UNAVAILABLE, and so do streams with a request that may have begun: passed to the next worker, a
+# request that has ended one worker could end all. Rows of batches fail once and are recreated in
+# the replacement, with the settings that they had. Counts live in shared memory, which the
+# replacement continues; errors and log records are sent as they happen, before the answer.
 #
 # A worker stopped by a signal gets no worlds and is killed after 10 s; time in which all processes
 # were stopped does not count. A worker whose GIL is held for long cannot be distinguished from one

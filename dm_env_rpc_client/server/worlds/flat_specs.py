@@ -53,6 +53,7 @@ def specs_of(hosted: Any, *player: Any) -> Specs:
     found = []
     for method in METHODS:
         structure = getattr(hosted, method)(*player)
+        # A bare spec is the common case, and valid by its type.
         if not isinstance(structure, Array):
             _check(structure, hosted, method)
         found.append(structure)
@@ -67,6 +68,7 @@ def _check(structure: Any, hosted: Any, method: str) -> None:
     if _is_space(structure):
         raise _error(f"{where} returned {structure}", structure)
     for path, leaf in structures.leaves_with_path(structure):
+        # By its attributes, since the one-file server has spec classes of its own.
         if isinstance(leaf, Array) or all(hasattr(leaf, name) for name in _USED):
             continue
         found = str(leaf) if _is_space(leaf) else described(leaf)
@@ -133,6 +135,7 @@ class FlatSpecs:
             else structures.flattener(observation_spec, "observation")
         )
         self._flatten_reward = structures.flattener(reward_spec, REWARD)
+        # One number needs no walk over a structure in each step.
         self._has_single_reward = isinstance(reward_spec, Array)
         self.sends_discount = not _is_default_discount(discount_spec)
         if not self.sends_discount:
@@ -180,12 +183,14 @@ class FlatSpecs:
         Raises:
           RequestError: one is missing, and there is no default for it.
         """
+        # Defaults are merged only if an action is missing: most steps send all.
         if len(actions) < len(self.action_names):
             actions = {**self._default_actions, **actions}
         try:
             if self._action_keys is None:
                 return self._nest_action(actions)
             nested = {}
+            # A loop over prepared pairs; before Python 3.12 a comprehension is a call.
             for key, name in self._action_keys:
                 nested[key] = actions[name]
             return nested
@@ -227,6 +232,7 @@ class FlatSpecs:
                 values += self._flatten_discount(discount)
             else:
                 values += self._last_discount if timestep.last() else self._no_discount
+        # Nearly every step has discount 1.0, which the states say.
         elif type(discount) is not float or discount != 1.0:
             _check_default_discount(timestep)
         return values
@@ -264,6 +270,7 @@ def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
     """Return the values sent in place of values that a FIRST step lacks."""
     made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
     for array in made:
+        # The same array stands for every missing value; nobody may change it.
         array.flags.writeable = False
     return made
 

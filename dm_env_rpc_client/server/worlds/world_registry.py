@@ -210,6 +210,8 @@ class WorldRegistry:
             self._share.add("worlds", 1)
         try:
             with self._lock:
+                # Added first, compared then: two clients that take the last place at once are both
+                # refused, and the limit is never exceeded.
                 if self._share.total("worlds") > self._options.max_worlds:
                     raise RequestError(
                         code_pb2.RESOURCE_EXHAUSTED,
@@ -217,6 +219,8 @@ class WorldRegistry:
                         "destroy one first",
                     )
                 self._hold(entry, settings)
+            # Without the lock: a constructor may take seconds, and other clients create and join
+            # meanwhile.
             entry.world = kind.make(settings)
             with self._lock:
                 if not self._is_closed:
@@ -224,6 +228,7 @@ class WorldRegistry:
                     self._entries[name] = entry
                     _log.debug("world %r is created", name)
                     return name
+            # `close` has run meanwhile and does not know this world.
             entry.world.close()
             raise RequestError.not_now("the server has stopped")
         except BaseException:
@@ -249,6 +254,7 @@ class WorldRegistry:
         """End, after a while, the worlds without agents that `creator` has created."""
         with self._lock:
             for entry in (each for each in self._entries.values() if each.creator is creator):
+                # Kept for `idle_world_seconds`: its client may reconnect and join again.
                 entry.creator = None
                 self._look_idle(entry)
 
@@ -265,12 +271,15 @@ class WorldRegistry:
         """
         with self._lock:
             entry = self._find(name)
+            # Counted before the reset, so that settings beyond the limit are refused before they
+            # are applied.
             former = entry.held
             self._hold(entry, settings)
         try:
             yield
         except BaseException:
             with self._lock:
+                # The world may have been destroyed, and another created, while the reset failed.
                 if self._entries.get(name) is entry:
                     self._share.add("held_bytes", sum(former.values()) - sum(entry.held.values()))
                     entry.held = former
@@ -296,6 +305,7 @@ class WorldRegistry:
         try:
             if owner is None:
                 return entry.world.join(settings), None
+            # Joining may call the environment, so its owner does it.
             return owner.call(entry.world.join, settings), owner
         except OwnerGoneError as error:
             self.left(name)
@@ -331,6 +341,8 @@ class WorldRegistry:
         Raises:
           ElsewhereError: this thread is an owner, and may have to wait.
         """
+        # A reset waits for the step in which the agent learns of it; an owner that waited could not
+        # take that step.
         owner_threads.require_no_owner()
         with self.holding(name, settings):
             self.get(name).reset(settings, caller)
@@ -344,12 +356,14 @@ class WorldRegistry:
         with self._lock:
             entry = self._find(name)
             _require_thread_of(entry.world)
+            # Nothing could create the world again.
             if not self._factories:
                 raise RequestError.not_now(ONLY_WORLD)
             if entry.agents:
                 raise RequestError.not_now(
                     f"world {name!r} has {entry.agents} agent(s), which must leave first"
                 )
+            # Out of the table before it is closed: nobody joins a world that is being closed.
             self._remove(name)
             self._changed.notify()
         _log.debug("world %r is destroyed", name)
@@ -364,6 +378,7 @@ class WorldRegistry:
         with self._lock:
             self._is_closed = True
             thread = self._idle_thread
+            # Removed together, under the lock, so that no world is joined while others are closed.
             removed = [(name, self._remove(name)) for name in list(self._entries)]
             self._changed.notify()
         are_closed = []
@@ -377,6 +392,7 @@ class WorldRegistry:
                 stuck.add(owner)
         are_closed += [self._close_instance(each) for each in self._instances]
         if thread is not None:
+            # It may be closing an idle world.
             thread.join(_JOIN_SECONDS)
         for call in self._closing:
             are_closed.append(call.wait_begun(CLOSE_SECONDS) and call.result())
@@ -417,6 +433,7 @@ class WorldRegistry:
         if seconds is None or entry.agents or entry.creator is not None or not self._factories:
             return
         entry.due = time.monotonic() + seconds
+        # Started with the first idle world, and ended with the last: most servers never need it.
         if self._idle_thread is None:
             thread = threading.Thread(
                 target=self._end_idle, name="dm_env_rpc idle worlds", daemon=True
@@ -456,6 +473,7 @@ class WorldRegistry:
             remaining = due - time.monotonic()
             if remaining <= 0:
                 return name
+            # The lock is released meanwhile; `join`, `destroy` and `close` notify.
             self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _hold(self, entry: _Entry, settings: Mapping[str, Any]) -> None:
@@ -463,6 +481,7 @@ class WorldRegistry:
         sizes = {**entry.held, **{key: held_bytes(key, each) for key, each in settings.items()}}
         own, more = sum(sizes.values()), sum(sizes.values()) - sum(entry.held.values())
         self._share.add("held_bytes", more)
+        # The message names both parts: a client can only shorten its own settings.
         others, limit = self._share.total("held_bytes") - own, self._options.limits.held_bytes
         if others + own > limit:
             self._share.add("held_bytes", -more)
