@@ -25,7 +25,7 @@ class DefaultSeconds(float):
 
 
 CONNECT_SECONDS = DefaultSeconds(10.0)
-"""How long connecting may take if nothing is said; a launched server has longer."""
+"""Default time limit for connecting, in seconds; a launched server has longer."""
 
 
 class LaunchedKeywords(ReachKeywords, total=False):

@@ -124,8 +124,8 @@ Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str,
 """Extensions by name, or what makes them from a connection."""
 
 AHEAD = 64
-"""The number of pending steps that `rollout` allows by default: who closes it early has them taken,
-and does not see them."""
+"""The number of pending steps that `rollout` allows by default. Closing the generator early leaves
+up to this many steps taken but unread."""
 
 UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
 """The number that `unroll` allows, whose steps are all wanted: fewer wait for a far server."""
@@ -169,6 +169,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         extensions: Mapping[str, Any] | None,
         unwrap_single: bool,
     ):
+        # Here as well as in `join_world`: adaptors may be constructed directly.
         check_adapting(
             {
                 "requested_observations": requested_observations,
@@ -190,6 +191,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         self._adopt(specs)
         self._extension_names = tuple(extensions or ())
         for name, extension in (extensions or {}).items():
+            # An extension must not replace a method such as `step`.
             if hasattr(self, name):
                 raise SpecError(f"the extension name {name!r} is taken by an attribute")
             setattr(self, name, extension)
@@ -251,8 +253,10 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         supervision = self._supervision
         if supervision is None or supervision.is_joining or self._connection is None:
             raise error
+        # The request failed, not the connection: a restart would hide the error.
         if connection.is_usable:
             raise error
+        # A late error of a former connection must not end the new one.
         if connection is self._connection:
             supervision.lose(error, connection.address, self._specs_by_kind())
 
@@ -370,6 +374,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         """`_interpret_step` for a caller that reads MID steps itself; see `_leaves_unread`."""
         if (
             type(answer) is UnreadStep
+            # FIRST and LAST steps are read at once: rows treat them differently.
             and self._lifecycle.state is _RUNNING
             and self._lifecycle.previous is _RUNNING
             and self._num_rows is None
@@ -386,6 +391,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             state, observations = answer.state, answer.read()  # Most steps; without two calls.
         else:
             state, observations = self._codec.interpret(answer)
+        # A client must not believe a batch: row errors and step types are checked before use.
         if self._num_rows is not None:
             batches.check_step(observations, self._num_rows)
         if (
@@ -399,6 +405,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         else:
             reward = self.reward(state=state, step_type=step_type, observations=observations)
             discount = self.discount(state=state, step_type=step_type, observations=observations)
+        # Requested for the reward, the discount or infos; no observations of the TimeStep.
         for name in self._hidden:
             del observations[name]
         observation: Any = observations
@@ -413,6 +420,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     def _most_ahead(self, ahead: int) -> int:
         """Limit of pending steps: `ahead`, or fewer if their answers are large."""
+        # Unread answers are kept in memory; at least one step must be possible.
         return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
 
     def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:

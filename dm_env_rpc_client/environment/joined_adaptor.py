@@ -128,14 +128,17 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         supervision = self._supervision
         while supervision is not None and supervision.due is not None:
             self._open_connection()
+            # Longer after each failure, so that a crashing server is not started in a busy loop.
             yield Sleep(supervision.next_pause())
             try:
                 yield from self._moving()
+            # Another attempt would end the same way.
             except (SpecError, ConnectionClosedError):
                 raise
             except DmEnvRpcClientError as error:
                 supervision.failed(error)
             else:
+                # A server that came back with other specs must not continue the former environment.
                 supervision.check_specs(self._specs_by_kind())
                 supervision.succeeded(self._where())
 
@@ -150,6 +153,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         if self._make_extensions is not None:
             for name, extension in self._make_extensions(connection).items():
                 setattr(self, name, extension)
+        # Callbacks may step the environment; a loss within them fails instead of recursing.
         self._supervision.is_joining = True
         try:
             for callback in self._on_restart:
@@ -180,6 +184,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         try:
             yield Call(connection.wait, started.pending)
         except DmEnvRpcError as refusal:
+            # Joining again would lose the settings, so the refusal is the answer.
             if started.settings or self._rejoin is None:
                 raise
             try:
@@ -188,8 +193,10 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
                 self._lose(error, connection)
         except DmEnvRpcClientError as error:
             self._lose(error, connection)
+            # On the new server: a reset during which the server is lost is carried out there.
             yield from self._resetting(started.settings)
         except BaseException as error:
+            # The answer will still come, and would be taken for the next one.
             connection.interrupted(error, (started.pending,))
             raise
         if self._supervision is not None:
@@ -205,11 +212,13 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         try:
             specs = yield Call(self._rejoin)
         except DmEnvRpcError as error:
+            # The first refusal names the cause; the second one is a consequence.
             raise refusal from error
         self._adopt(specs)
 
     def _closing(self) -> Exchange[None]:
         """Leave the world; errors are logged. A world that `make` created is destroyed."""
+        # First, so that a second `close`, or one from a callback, does nothing.
         connection, self._connection = self._connection, None
         self._forget_extensions()
         if self._end_world is not None:

@@ -95,6 +95,7 @@ class Site(Generic[Target]):
                     # Limited, since a server that is frozen would be waited for without end.
                     self._launch.wait_until_ready(self._timeout or START_SECONDS)
                     return
+            # A server that is frozen or gone cannot be asked to end; this kills it.
             self._launch.close()
             self._start(self._launcher)
 
@@ -108,6 +109,7 @@ class Site(Generic[Target]):
         with self._lock:
             self._users -= 1
             is_used = self._users > 0
+        # Without the lock: ending a server waits for its process.
         if not is_used:
             self.close()
 
@@ -125,6 +127,7 @@ class Site(Generic[Target]):
                 f"a function that launches a server returns a launch.Launch; {self.name} returned "
                 f"{type(launch).__name__}"
             )
+        # The site closes it, whatever becomes of the environment.
         launch.suppress_resource_warning()
         try:
             self.target = self._make_target(launch.address)

@@ -197,8 +197,8 @@ def make(
       metadata: sent with the call.
       token: sent with the call, for a server that requires one.
       transport: which transport carries the stream.
-      timeout: seconds until there must be a connection, or until a launched server must answer,
-        which has 60 if nothing is said; None for no limit.
+      timeout: seconds to connect, or for a launched server to answer (default: 60); None for no
+        limit.
       request_timeout: seconds that each answer may take; None for no limit.
       limits: what an answer may contain; None for the defaults of `Limits`.
       record: a file to which all requests and answers are recorded; None for none.
@@ -222,6 +222,7 @@ def make(
     """
     options = MakeOptions.of({**make_kwargs, "restart": restart, "python": python})
     settings = (
+        # Packed before a server is launched: a bad setting starts nothing.
         pack_settings(create_world_settings, "create_world_settings"),
         pack_settings(join_world_settings, "join_world_settings"),
     )
@@ -234,8 +235,10 @@ def make(
             options,
         )
     except BaseException:
+        # A server launched here has no other owner.
         site.close()
         raise
+    # After the world is destroyed: the server ends last.
     env.on_close(site.close)
     given = (address, dict(create_world_settings), dict(join_world_settings))
     env._making = Making.of(make, *given, **options.keywords)
@@ -305,12 +308,14 @@ def joining(
       adaptor_class: what adapts the connection.
       adaptor_kwargs: what that takes.
     """
+    # Before the request, so that a bad argument leaves no joined connection.
     check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
     joined = yield from _join(run, connection, world_name, settings)
     try:
         adapting = {"rejoin": joined.rejoin, **adaptor_kwargs}
         env = adaptor_class(connection, joined.specs, **adapting)
     except BaseException as error:
+        # The world stays usable for others, and the connection for its owner.
         yield from leave_after(error, connection)
         raise
     env.world_name = world_name
@@ -325,6 +330,7 @@ def _join(
         settings=pack_settings(settings, "join_world_settings"),
     )
 
+    # For servers that do not implement Reset: leaving and joining again also ends the sequence.
     def rejoining() -> Exchange[dm_env_rpc_pb2.ActionObservationSpecs]:
         yield from request(connection, dm_env_rpc_pb2.LeaveWorldRequest())
         specs: dm_env_rpc_pb2.ActionObservationSpecs
@@ -344,6 +350,7 @@ def creating_and_joining(
 ) -> Exchange[tuple[Any, str]]:
     """Create a world and join it; see `create_and_join_world`."""
     check_adapting(join_kwargs)
+    # Before the world is created, which would otherwise have to be destroyed again.
     join_settings = pack_settings(join_settings, "join_world_settings")
     world_name = yield from creating(connection, create_settings)
     adapting = dict(join_kwargs)
@@ -385,10 +392,13 @@ def making(
       is_shared: whether other environments use the server.
     """
     join_settings = pack_settings(join_settings)
+    # Kept for restarts: a new world gets the settings of the first one, whatever became of the
+    # mapping.
     message = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_settings))
     adapting = dict(options.adapt.arguments)
     connection, name = yield from _create(connect, message)
     joins = joining(run, connection, name, join_settings, options.adapt.adaptor_class, adapting)
+    # Clean-up is nested as the resources are: the world first, then its connection.
     joins = destroyed_if_failing(connection, name, joins)
     env = yield from closed_if_failing(connection, joins)
     world = OwnWorld(site, connection, name, if_not_closed)
@@ -396,11 +406,14 @@ def making(
     env._end_world = world.end
 
     def join_again() -> Exchange[Joined]:
+        # The former connection is unusable; its resources go before new ones are opened.
         yield from world.give_up()
+        # Starts a process, which may take seconds: an event loop does it in a thread.
         yield Blocking(site.renew, is_shared)
         connection, name = yield from _create(connect, message)
         world.begin(connection, name)
         joined = yield from _join(run, connection, name, join_settings)
+        # `close` may have come while this was waiting; nobody would end the new world.
         yield from world.check_not_over()
         return joined
 

@@ -51,7 +51,7 @@ _ANSWER_SECONDS = 60.0
 """How long the daemon may take to say what it knows."""
 
 _STANDALONE_PORT = 50051
-"""Where the server in `standalone` listens in a container, if nothing else is said."""
+"""Default address of the server in `standalone` in a container."""
 
 _STOP_SECONDS = 75.0
 """The container may just be created, see `container_process.py`."""

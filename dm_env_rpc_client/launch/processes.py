@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 START_SECONDS = 60.0
-"""How long a server may take until it answers, if nothing else is said."""
+"""Default time limit for a launched server to answer, in seconds."""
 
 UNBUFFERED: Mapping[str, str] = MappingProxyType({"PYTHONUNBUFFERED": "1"})
 """With it a Python program writes at once what it prints, also to a file, as to a terminal."""

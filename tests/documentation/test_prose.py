@@ -22,6 +22,7 @@ PHRASES = (
     "has to be there",
     "in vain",
     "is told",
+    "nothing(?: else)? is said",
     "owed",
     "put together",
     "somebody",

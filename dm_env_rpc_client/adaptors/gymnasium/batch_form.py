@@ -59,7 +59,7 @@ def given(value: Any, kind: ArrayKind, what: str) -> Any:
 
 def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
     """Convert an environment's results to NumPy arrays; RuntimeError if that is impossible."""
-    # What is no tuple of so many is wrong, which is said elsewhere.
+    # A value that is no tuple of this length is an error, reported elsewhere.
     is_tuple = isinstance(returned, tuple) and len(returned) == len(names)
     named = dict(zip(names, returned, strict=True)) if is_tuple else returned
     try:

@@ -126,11 +126,13 @@ class BatchWorlds(RowWorlds):
         """
         self.pool.taken, self._delivered = [], ()
         everything = range(self.num_envs)
+        # The usual step of all rows needs no look at each row.
         if not self._is_idle():
             self.check_idle(everything)
         batch = self._batch(actions, everything, idle)
         sent = {
             number: batch
+            # One world with all rows takes the arrays as they are, without a copy.
             if world.at is None
             else {name: values[world.at] for name, values in batch.items()}
             for number, world in enumerate(self._worlds)
@@ -166,6 +168,7 @@ class BatchWorlds(RowWorlds):
         numbers = dict.fromkeys(self._of[row] for row in ids)
         for number in numbers:
             rows = self._worlds[number].rows
+            # A batch steps all of its rows: the others would step with actions nobody chose.
             if not positions.keys() >= set(rows):
                 raise SpecError(
                     f"environments {[row for row in rows if row in positions]} are rows of one "
@@ -176,6 +179,7 @@ class BatchWorlds(RowWorlds):
         sent: dict[int, Actions] = {}
         for number in numbers:
             world = self._worlds[number]
+            # The caller may name rows in any order; a world has its own.
             order = [positions[row] for row in world.rows]
             sent[number] = {name: values[order] for name, values in batch.items()}
             world.under_way = world.rows
@@ -192,6 +196,7 @@ class BatchWorlds(RowWorlds):
             with self._failing():
                 self.pool.receive(1, None, answers)
             self._raise()
+        # Noted before they leave `_arrived`: an interrupt here loses them; see `_interrupted`.
         self._delivered = delivered = list(self._arrived)[:maximum]
         for row in delivered:
             del self._arrived[row]
@@ -208,6 +213,7 @@ class BatchWorlds(RowWorlds):
         by_world: dict[int, dict[int, Mapping[str, Any]]] = {}
         for row, own in settings.items():
             try:
+                # Everything is packed before anything is sent.
                 by_world.setdefault(self._of[row], {})[row] = pack_settings(own)
             except SpecError as error:
                 raise SpecError(f"environment {row} at {self.addresses[row]}: {error}") from error
@@ -229,6 +235,8 @@ class BatchWorlds(RowWorlds):
                 self._failures.pop(row, None)
             for number, earlier in requests.items():
                 adaptor = self.pool.environments[number]
+                # Rows with different settings take one Reset each; the last one begins the
+                # sequences.
                 for each in earlier[:-1]:
                     adaptor._finish_reset(adaptor._start_reset(each))
             self.pool.reset(
@@ -305,9 +313,11 @@ class BatchWorlds(RowWorlds):
         """Whether an error says which worlds have failed; their rows are noted."""
         failures = error.failures if isinstance(error, EnvironmentsFailedError) else {}
         for number, failure in failures.items():
+            # A world fails as a whole; callers know rows only.
             self._failures.update(dict.fromkeys(self._worlds[number].under_way, failure))
         for number, world in enumerate(self._worlds):
             if number not in self.pool.in_turn:
+                # The pool has no pending step for it: the step was not sent, or its answer is lost.
                 world.under_way = []
         if isinstance(error, SpecError):
             self._blame(sent)

@@ -97,10 +97,13 @@ class EnvironmentPool:
                 ),
             )
         except BaseException:
+            # The caller goes on with these servers, and opens a stream for each environment
+            # instead.
             if not keeps_sites:
                 sites.close()
             raise
         self.taken: list[int] = []
+        # Subclasses that override `reward` or `discount` need the observations of each step.
         self._takes_rows = all(environment._leaves_unread for environment in self.environments)
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
@@ -109,10 +112,13 @@ class EnvironmentPool:
         self._is_closed = False
         for index, environment in enumerate(self.environments):
             if environment._supervision is not None:
+                # Its socket is replaced by a restart; the selector must not watch a closed
+                # descriptor.
                 environment._supervision.on_loss = functools.partial(self._selector.forget, index)
         try:
             self.check_specs()
         except BaseException:
+            # Nobody gets the pool, so nobody else closes it.
             self.close()
             raise
 
@@ -162,7 +168,10 @@ class EnvironmentPool:
           EnvironmentsFailedError: nothing can be sent to some; the others were sent their steps.
         """
         self.check_idle(actions)
+        # Lost environments restart together: one after the other, each would take its pause.
         failures = self._restart(actions)
+        # All actions are checked before any is sent: a SpecError leaves every environment
+        # untouched.
         prepared = []
         for index, action in actions.items():
             if index in failures:
@@ -191,12 +200,14 @@ class EnvironmentPool:
         check_count(minimum, maximum, len(self.in_turn))
         while True:
             ready = self._ready(waits=len(self._arrived) < minimum)
+            # Only environments with an answer are read, so a slow one holds up nobody.
             failures = self._finish(filter(self._poll, ready), consume)
             if failures:
                 self._raise(failures)
             if len(self._arrived) >= minimum:
                 count = len(self._arrived) if maximum is None else maximum
                 received = list(itertools.islice(self._arrived, count))
+                # An interrupt between here and the return loses them; see `interrupted`.
                 self.taken += received
                 for _ in received:
                     self._arrived.popleft()
@@ -226,6 +237,7 @@ class EnvironmentPool:
             prepared = environment._prepare_step(action)
         except SpecError as error:
             raise SpecError(f"{self.label(0)}: {error}") from error
+        # Before the step is sent: an interrupt from here on loses its answer.
         self.taken = [0]
         while True:
             try:
@@ -260,6 +272,7 @@ class EnvironmentPool:
         """
         for index, own in settings.items():
             try:
+                # Before anything is sent or restarted.
                 pack_settings(own)
             except SpecError as error:
                 raise SpecError(f"{self.label(index)}: {error}") from error
@@ -273,13 +286,17 @@ class EnvironmentPool:
         def finish(index: int) -> None:
             self.environments[index]._finish_reset(started[index])
 
+        # All resets are sent before any answer is awaited.
         failures |= failures_of([index for index in settings if index not in failures], start)
         failures |= failures_of(started, finish)
         has_settings = any(settings.values())
+        # With settings, a partial failure leaves environments with different specs: no sequence
+        # begins.
         if has_settings:
             if failures:
                 self._raise(failures)
             self.check_specs()
+        # Before the first TimeStep is consumed: its arrays depend on the specs.
         adopt(has_settings)
         ready = [index for index in started if index not in failures]
         failures |= self._begin(ready)
@@ -295,6 +312,7 @@ class EnvironmentPool:
           error: the error that interrupted the call; one of this package is no interrupt.
           lost: environments whose answers are known to be lost.
         """
+        # Raised in order, by a call that has put everything in its place.
         if isinstance(error, DmEnvRpcClientError):
             return
         for index in {*lost, *{*self.taken}.difference(self.in_turn)}:
@@ -341,6 +359,7 @@ class EnvironmentPool:
     ) -> None:
         failures = dict(failed)
         takes_rows = self._takes_rows
+        # Environments at one address share a socket: one system call sends all steps.
         with self._sites.together():
             for index, step in prepared:
                 environment = self.environments[index]
@@ -351,6 +370,8 @@ class EnvironmentPool:
                         else environment._start_step(step)
                     )
                 except BaseException as error:
+                    # It is unknown whether the step was sent; a later answer would belong to the
+                    # wrong step.
                     environment._interrupted_sending(error)
                     if not isinstance(error, Exception):
                         raise
@@ -379,6 +400,7 @@ class EnvironmentPool:
                     step = self.environments[index]._finish_step(pending)
                     if type(step) is UnreadStep:
                         unread.add(index, step)
+                        # MID steps stay unread, to be copied together; they end no sequence.
                         begins_again = False
                     else:
                         begins_again = consume.put(index, step)
@@ -386,6 +408,8 @@ class EnvironmentPool:
                     failures[index] = error
                     continue
                 if begins_again:
+                    # Autoreset within the step: the environment has not arrived until its FIRST
+                    # step has.
                     failures |= self._begin([index])
                 else:
                     arrived.append(index)
