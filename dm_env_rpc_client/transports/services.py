@@ -116,6 +116,7 @@ def open_own(path: str) -> OwnCall | None:
     if path in (CHECK, LIST):
         return OwnCall(HealthStream(path), is_unary=True)
     if path == WATCH:
+        # Watch is open until the client ends it; the status never changes while the server lives.
         return OwnCall(HealthStream(path), stays=True)
     reflection = open_reflection() if path in REFLECTIONS else None
     return None if reflection is None else OwnCall(reflection)
@@ -139,6 +140,7 @@ class HealthStream(ServerStream):
             return _SERVING
         if self._method == CHECK:
             raise StreamStatusError("NOT_FOUND", "the server has no such service")
+        # Required of Watch, where Check is NOT_FOUND (the health protocol).
         return _SERVICE_UNKNOWN
 
     def abandon(self) -> None:
@@ -174,6 +176,7 @@ def _pool(own: Any) -> descriptor_pool.DescriptorPool:
     health = text_format.Parse(_HEALTH, descriptor_pb2.FileDescriptorProto())
     alpha = descriptor_pb2.FileDescriptorProto()
     own.CopyToProto(alpha)
+    # grpcio-reflection has v1alpha only; clients such as grpcurl ask for v1 first.
     stable = json_format.MessageToJson(alpha).replace("v1alpha", "v1")
     pool = descriptor_pool.DescriptorPool()
     for made in (health, alpha, json_format.Parse(stable, descriptor_pb2.FileDescriptorProto())):
@@ -219,6 +222,7 @@ class Reflection(ServerStream):
     def answer(self, contents: bytes) -> bytes:
         """Return a ServerReflectionResponse for a ServerReflectionRequest."""
         self._requests += 1
+        # Answers may be much larger than requests.
         if self._requests > _MAX_REQUESTS:
             raise StreamStatusError(
                 "RESOURCE_EXHAUSTED", f"a stream of reflection has {_MAX_REQUESTS} requests at most"

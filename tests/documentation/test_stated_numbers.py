@@ -61,7 +61,7 @@ RECORDING = "docs/how-to/record-and-replay.md"
 RECORDED = "recording.recorder:"
 
 STATED = [
-    Stated("environment.worlds:make", r"until a launched server must answer, which has (\d+) if",
+    Stated("environment.worlds:make", r"or for a launched server to answer \(default: (\d+)\)",
            processes.START_SECONDS),
     Stated("client.connecting:connect", r"frozen or unreachable within (\d+) s;", FROZEN, True),
     Stated("launch.processes:from_process", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),

@@ -182,7 +182,7 @@ class Workers(Places, RowPlaces):
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)
-        # No new streams before the workers are told to stop: a stream placed now would be lost.
+        # No new streams once the workers are stopping: a stream placed now would be lost.
         if self._listener is not None:
             self._listener.stop(grace)
         are_closed = self._host.worlds.close()

@@ -143,6 +143,7 @@ class ClientHalf(Role):
     def open(self, headers: Sequence[SentHeader]) -> ClientStream:
         """Open a stream with the headers of a request, pseudo-headers first."""
         number = self._next_stream
+        # Clients use odd numbers, each once (section 5.1.1).
         self._next_stream += 2
         # An encoder of its own for each: blocks that refer to no earlier one need no order.
         block = hpack.Encoder().encode(headers)
@@ -157,6 +158,7 @@ class ClientHalf(Role):
     @property
     def may_open(self) -> bool:
         """Whether the server takes another stream on this connection."""
+        # Counted here: a stream ends in many ways, and opening one is rare.
         open_streams = sum(call.failure is None for call in self._streams.values())
         return not self._going_away and open_streams < self.framing.sending.max_streams
 
@@ -173,11 +175,13 @@ class ClientHalf(Role):
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent HEADERS on stream {stream}")
+        # Frames of a stream that this end has given up are still in flight.
         if call.failure is not None:
             return
         fields: dict[str, str] = {}
         for number, (name, value) in enumerate(headers, 1):
             check_header(number, name, value, stream)
+            # The first of repeated headers: grpc-status must not be overridden by a later one.
             fields.setdefault(name.decode("ascii", "replace"), value.decode("utf-8", "replace"))
         if not call.has_headers:
             status = fields.get(":status", "")
@@ -190,6 +194,7 @@ class ClientHalf(Role):
                 if error is not None:
                     call.fail(error)
                     return
+            # DATA before the headers is a violation, so only now.
             self.framing.receiving[stream] = call.assembler
         elif not ends_stream:
             raise ViolationError("sent headers in the middle of the stream")
@@ -213,12 +218,14 @@ class ClientHalf(Role):
             raise ViolationError(f"sent a broken RST_STREAM on stream {stream}")
         name, status = http2_error(code)
         text = f"the server reset the stream with {name}{self._going_away}"
+        # Codes that servers do not send for a call usually come from a proxy.
         if name not in _OF_SERVERS:
             text = abrupt(text)
         call.fail(stream_error(self.address, status, text))
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
         call = self._streams[stream]
+        # The server would send the rest of the message otherwise.
         call.cancel()
         if error.code == "RESOURCE_EXHAUSTED":
             call.fail(stream_error(self.address, error.code, f"the server {error.what}"))
@@ -232,6 +239,8 @@ class ClientHalf(Role):
         for number, call in self._streams.items():
             if number > last_stream or code != frames.NO_ERROR:
                 status = "UNAVAILABLE" if code == frames.NO_ERROR else status
+                # Section 6.8: the server has not processed it, so it may be sent again on another
+                # connection.
                 call.is_unprocessed = call.failure is None and code == frames.NO_ERROR
                 call.fail(stream_error(self.address, status, self._going_away.strip("; ")))
 
@@ -282,6 +291,7 @@ class ClientHalf(Role):
 
     def _end(self, call: ClientStream, trailers: dict[str, str]) -> None:
         details = urllib.parse.unquote(trailers.get("grpc-message", ""))
+        # A lost end of a message must not look like an ordinary end of the stream.
         if call.assembler.is_in_message:
             details = f"in the middle of a message; {details}"
         call.fail(stream_error(self.address, trailers.get("grpc-status", ""), details))

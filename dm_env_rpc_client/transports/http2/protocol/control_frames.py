@@ -91,6 +91,7 @@ class HeaderBlock:
         if not self.is_open or stream != self.stream:
             raise ViolationError("sent CONTINUATION outside a header block")
         self._block += payload
+        # CONTINUATION flood (CVE-2024-27316 and its kind): frames without end in one block.
         self._continuations += 1
         self._check_size()
         if self._continuations > _MAX_CONTINUATIONS:
@@ -170,6 +171,7 @@ class ControlFrames:
         block = self.headers
         if not block.is_open:
             headers = block.decode()
+            # Costly frames use up more of the turn, so that one client cannot hold up the others.
             self.left_at_once -= _HEADERS_COST + block.decoder.list_bytes // _HEADER_BYTES
             self._role.take_headers(block.stream, headers, block.ends_stream)
 
@@ -182,12 +184,14 @@ class ControlFrames:
 
     def _on_settings(self, flags: int, stream: int, payload: memoryview) -> None:
         if stream or len(payload) % 6 or (flags & ACK and len(payload)):
+            # Before SETTINGS the peer may not speak HTTP/2 at all, which is the better error.
             if not self.is_ready:
                 self._role.begin(b"")
             code = frames.PROTOCOL_ERROR if stream else frames.FRAME_SIZE_ERROR
             raise ViolationError("sent broken SETTINGS", code)
         if flags & ACK:
             return
+        # Each setting may change the window of every stream.
         if len(payload) > 6 * _MAX_SETTINGS:
             raise ViolationError(
                 f"sent {len(payload) // 6} settings in a frame; {_MAX_SETTINGS} are allowed",
@@ -209,6 +213,7 @@ class ControlFrames:
                 self._sending.max_streams = value
             elif name == frames.ENABLE_PUSH and value > 1:
                 raise ViolationError(f"set ENABLE_PUSH to {value}")
+            # This end uses no dynamic table, and only has to say so; see `NO_TABLE`.
             elif name == frames.HEADER_TABLE_SIZE:
                 self.has_table_size = True
         if windows:
@@ -218,6 +223,7 @@ class ControlFrames:
         self.is_ready = True
         self.left_at_once -= _SETTINGS_COST
         self._acknowledge(frames.frame(frames.SETTINGS, ACK, 0))
+        # A larger window or frame size may release content that waits.
         self._sending.frame_content()
 
     def _on_push_promise(self, flags: int, stream: int, payload: memoryview) -> None:
@@ -232,9 +238,12 @@ class ControlFrames:
 
     def _acknowledge(self, answer: bytes) -> None:
         outbound = self._sending.outbound
+        # Everything was sent, so the peer reads.
         if not outbound:
             self._unsent_acknowledgements = 0
         self._unsent_acknowledgements += 1
+        # PING and SETTINGS floods (CVE-2019-9512, 9515): a peer that does not read would fill the
+        # memory with answers.
         if self._unsent_acknowledgements > _MAX_UNSENT_ACKNOWLEDGEMENTS:
             raise ViolationError(
                 f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames to be acknowledged without "
@@ -248,10 +257,12 @@ class ControlFrames:
             code = frames.PROTOCOL_ERROR if stream else frames.FRAME_SIZE_ERROR
             raise ViolationError("sent a broken GOAWAY", code)
         last, code = frames.GOAWAY_HEAD.unpack_from(payload)
+        # At most 192 bytes of text: it goes into an error message.
         self._role.go_away(last & STREAM, code, bytes(payload[8:200]).decode("utf-8", "replace"))
 
     def _on_window_update(self, flags: int, stream: int, payload: memoryview) -> None:
         _check_size(payload, 4, "WINDOW_UPDATE")
+        # Of a stream that is over it is legal, and of one never opened a violation (section 5.1).
         if stream and stream not in self._receiving:
             self._role.check_stream(stream, "WINDOW_UPDATE")
         (increment,) = NUMBER.unpack(payload)

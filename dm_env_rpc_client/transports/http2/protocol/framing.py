@@ -92,6 +92,7 @@ class ReceiveBuffer:
         if self.start == self.end:
             self.start = self.end = 0
         elif len(self.memory) - self.start < room or self.end == len(self.memory):
+            # A copy first: the two ranges may overlap.
             rest = bytes(self.memory[self.start : self.end])
             self.memory[: len(rest)] = rest
             self.start, self.end = 0, len(rest)
@@ -199,8 +200,11 @@ class Framing:
         buffer = self._buffer
         rest = buffer.memory[buffer.end :]
         self._direct = 0
+        # See `_MODEST`.
         if self._frames_without_content > _SUSPICIOUS:
             return [rest[:_MODEST]]
+        # The rest of a large message is received where it belongs, without a copy; what follows
+        # goes to the buffer.
         if self._content_left and self._content is not None and buffer.start == buffer.end:
             direct = self._content.direct(self._content_left)
             if direct is not None:
@@ -294,6 +298,7 @@ class Framing:
         """End the stream or the connection that an error is about."""
         if not isinstance(error, ViolationError):
             self.fail(error)
+        # Section 5.4.2: a stream error leaves the other streams alone.
         elif error.stream:
             self.sending.outbound.append(frames.rst_stream(error.stream, error.code))
             self._role.break_stream(error)

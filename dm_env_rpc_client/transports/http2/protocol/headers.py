@@ -74,6 +74,7 @@ def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> 
         ("content-type", "application/grpc"),
         ("user-agent", f"dm-env-rpc-client/{__version__}"),
         *(
+            # Without padding, as gRPC sends binary metadata. True marks the header as secret.
             (key, base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value, True)
             for key, value in checked
         ),
@@ -99,6 +100,8 @@ class Request(NamedTuple):
         for number, (name, value) in enumerate(headers, 1):
             check_header(number, name, value, stream)
             if name.startswith(b":"):
+                # Section 8.3: a second :path, or one behind other headers, is how requests are
+                # smuggled past proxies.
                 if regular or name in pseudo or name not in _PSEUDO:
                     raise ViolationError(
                         f"sent header {number}, a pseudo-header that is unknown, sent twice or "
@@ -112,11 +115,13 @@ class Request(NamedTuple):
         fields = dict(regular)
         method = pseudo.get(b":method", b"")
         path = pseudo.get(b":path", b"")
+        # No path has a default: a request without one is malformed, not for the root.
         if not method or not path or not pseudo.get(b":scheme"):
             raise ViolationError("sent a request without its pseudo-headers", stream=stream)
         refusal = ""
         if method != b"POST":
             refusal = "405"
+        # gRPC over HTTP/2 asks for 415, so that other clients understand the answer.
         elif not fields.get(b"content-type", b"").startswith(b"application/grpc"):
             refusal = "415"
         return cls(path.decode("latin-1"), _metadata(regular), _length(regular, stream), refusal)
@@ -127,6 +132,7 @@ def _length(headers: list[Header], stream: int) -> int | None:
     if not given:
         return None
     length = given.pop()
+    # Two different lengths, or a sign, may mean another thing to a proxy in between.
     if given or not length.isdigit() or len(length) > 18:
         raise ViolationError("sent a broken content-length", stream=stream)
     return int(length)
@@ -135,14 +141,17 @@ def _length(headers: list[Header], stream: int) -> int | None:
 def _metadata(headers: list[Header]) -> tuple[tuple[str, str | bytes], ...]:
     found: list[tuple[str, str | bytes]] = []
     for name, value in headers:
+        # Reserved by gRPC, and no metadata of the application.
         if name in _OF_GRPC or name.startswith(b"grpc-"):
             continue
         key = name.decode("latin-1")
         if key.endswith("-bin"):
+            # Proxies may join repeated headers by commas, which base64 does not have.
             for part in value.split(b","):
                 try:
                     padded = part + b"=" * (-len(part) % 4)
                     found.append((key, base64.b64decode(padded, validate=True)))
+                # Dropped, as gRPC servers do: metadata is the client's own matter.
                 except binascii.Error:
                     continue
         else:
@@ -188,6 +197,7 @@ def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
       details: a text for the client.
       with_headers: whether no headers were sent before.
     """
+    # A name that gRPC does not know would be a broken trailer; the text keeps it.
     if code not in GRPC_CODES:
         code, details = "UNKNOWN", f"{code}: {details}"
     trailers = [("grpc-status", str(GRPC_CODES.index(code)))]
@@ -255,9 +265,11 @@ class HeaderDecoder:
                     index, at = _integer(block, at, 0x7F)
                     header = self._entry(index)
                 elif first & 0xE0 == 0x20:
+                    # Section 4.2: only at the beginning of a block.
                     if headers:
                         raise _broken("changed the size of the table behind a header")
                     size, at = _integer(block, at, 0x1F)
+                    # SETTINGS of this end never allow a larger one.
                     if size > TABLE_BYTES:
                         raise _broken(f"set the size of the table to {size}")
                     self._max_table_bytes = size
@@ -275,6 +287,8 @@ class HeaderDecoder:
                     if is_added:
                         self._add(header)
                 self.list_bytes += len(header[0]) + len(header[1]) + _ENTRY_BYTES
+                # Counted while decoding: 16 KB of indexed headers can expand to megabytes (an HPACK
+                # bomb).
                 if self.list_bytes > self._max_list_bytes:
                     raise ViolationError(
                         f"sent headers of more than {self._max_list_bytes} bytes",
@@ -302,6 +316,7 @@ class HeaderDecoder:
 
     def _evict(self, room: int) -> None:
         table = self._table
+        # Oldest first (section 4.4).
         while table and self._table_bytes + room > self._max_table_bytes:
             name, value = table.pop()
             self._table_bytes -= len(name) + len(value) + _ENTRY_BYTES
@@ -315,6 +330,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     """Return an integer (section 5.1) and where it ends; IndexError if it does not."""
     number = block[at] & mask
     at += 1
+    # The usual case: the prefix holds the whole integer.
     if number < mask:
         return number, at
     for shift in range(0, _MAX_SHIFT + 1, 7):
@@ -323,6 +339,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
         number += (byte & 0x7F) << shift
         if byte < 0x80:
             return number, at
+    # Bounded, since an integer may have any number of continuation bytes.
     raise _broken("an integer is too large")
 
 
@@ -361,6 +378,7 @@ class _State(dict[int, "tuple[_State, bytes]"]):
         for shift in range(7, -1, -1):
             node = branch[byte >> shift & 1]
             if isinstance(node, int):
+                # Section 5.2 forbids it; decoders that accept it differ from those that do not.
                 if node == _END_OF_STRING:
                     raise _broken("a string holds the end of strings")
                 characters.append(node)

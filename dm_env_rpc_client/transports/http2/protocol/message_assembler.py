@@ -91,6 +91,7 @@ class MessageAssembler:
         """
         compressed, length = MESSAGE_PREFIX.unpack_from(memory, start)
         if (
+            # Anything else is left to `take`, which has the errors.
             length != size - _PREFIX_BYTES
             or compressed
             or self.partial is not None
@@ -114,6 +115,7 @@ class MessageAssembler:
                 self.filled(count)
                 start += count
                 continue
+            # Five bytes may come in five frames: the parts are collected.
             if self.prefix or stop - start < _PREFIX_BYTES:
                 taken = bytes(memory[start : min(stop, start + _PREFIX_BYTES - len(self.prefix))])
                 start += len(taken)
@@ -125,11 +127,13 @@ class MessageAssembler:
             else:
                 compressed, size = MESSAGE_PREFIX.unpack_from(memory, start)
                 start += _PREFIX_BYTES
+            # Before memory is allocated: the size is the peer's claim.
             self._check(compressed, size)
             if stop - start >= size:
                 self.messages.append(bytearray(memory[start : start + size]))
                 start += size
             else:
+                # In memory of its own, so that the rest is received in place.
                 self.partial = self._allocate(size)
                 self._filled = 0
 
@@ -152,11 +156,13 @@ class MessageAssembler:
         message = self.partial
         assert message is not None
         self._filled += count
+        # Complete messages are handed on at once; `partial` is for one message.
         if self._filled == len(message):
             self.messages.append(message)
             self.partial = None
 
     def _check(self, compressed: int, size: int) -> None:
+        # No compression was offered (grpc-accept-encoding), and a decompressor is a memory bomb.
         if compressed:
             raise RefusedMessageError(
                 "UNIMPLEMENTED",

@@ -162,15 +162,18 @@ class ServerCall:
         """Queue an answer; nothing if the call is over."""
         if self.is_over:
             return
+        # Response headers go with the first answer: one frame and often one system call less.
         if not self._has_headers:
             self._has_headers = True
             self._half.framing.sending.outbound.append(self._header_frames(RESPONSE_BLOCK, 0))
+        # A client that gets answers is no attacker: each answer refunds a stream.
         if self._half.spent and self.is_accepted:
             self._half.refund(1)
         self._sending.send(message)
 
     def head(self, size: int) -> bytes | None:
         """Return the bytes before an answer that is sent alone; None if it is for `send`."""
+        # These take the general way, which adds headers and refunds the budget.
         if self.is_over or not self._has_headers or self._half.spent:
             return None
         return self._sending.head(size)
@@ -185,6 +188,7 @@ class ServerCall:
         assembler = self.assembler
         if assembler.is_held is not is_held:
             assembler.is_held = is_held
+            # The window that was kept closed while requests waited.
             if not is_held and not self.is_over and not self.has_ended:
                 self._half.framing.acknowledge(self.number, assembler)
 
@@ -198,6 +202,7 @@ class ServerCall:
         if self.is_over:
             return
         self.is_over = True
+        # An error without an answer costs the client one small request, and the server a stream.
         if not self._has_headers and code != "OK":
             self._half.charge()
         block = trailers_block(code, details, with_headers=not self._has_headers)
@@ -215,6 +220,7 @@ class ServerCall:
         self._half.reset(self, code)
 
     def _header_frames(self, block: bytes, flags: int) -> bytes:
+        # Required by RFC 7541, section 4.2, of an encoder whose peer has limited the table.
         if self._half.framing.control.has_table_size:
             block = NO_TABLE + block
         return frames.header_frames(block, self.number, flags)
@@ -225,6 +231,8 @@ class ServerCall:
         stop = frames.rst_stream(self.number, frames.NO_ERROR)
 
         def last() -> bytes:
+            # When the trailers are framed, not when they are queued: the windows may still be
+            # closed.
             half.forget(self)
             return ending if self.has_ended else ending + stop
 
@@ -311,6 +319,8 @@ class ServerHalf(Role):
     def forget(self, call: ServerCall) -> None:
         """Forget a call that is over."""
         if self.calls.pop(call.number, None) is not None:
+            # Its remaining frames are in flight, and must be ignored instead of ending the
+            # connection.
             if not call.has_ended:
                 self._remember(call.number)
             self.framing.drop(call.number)
@@ -319,12 +329,15 @@ class ServerHalf(Role):
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
         """Process the headers of a request, or its trailers."""
+        # Even numbers are for server push (section 5.1.1).
         if not stream & 1:
             raise ViolationError(f"sent HEADERS on stream {stream}")
         call = self.calls.get(stream)
         if call is not None:
             self._take_trailers(call, headers, ends_stream)
             return
+        # Numbers only grow (section 5.1.1); a stream that this end has reset may still receive
+        # frames.
         if stream <= self.last_stream:
             if stream in self._reset:
                 return
@@ -332,13 +345,16 @@ class ServerHalf(Role):
                 f"sent HEADERS on stream {stream}, which is over", frames.STREAM_CLOSED
             )
         self.last_stream = stream
+        # Rapid reset (CVE-2023-44487): opening and resetting streams costs a client almost nothing.
         if self.spent > _RESET_BUDGET:
             raise ViolationError(
                 f"opened and reset more than {_RESET_BUDGET} streams", frames.ENHANCE_YOUR_CALM
             )
+        # Decoding large headers takes the server longer than a step; charged like streams.
         cost = self.framing.control.headers.decoder.list_bytes // _HEADER_BYTES
         self.charge(cost)
         request = Request.of(headers, stream)
+        # REFUSED_STREAM tells the client that nothing was processed, so that it may try elsewhere.
         if self._is_leaving or len(self.calls) >= self._max_streams:
             self._remember(stream)
             self.charge()
@@ -356,6 +372,7 @@ class ServerHalf(Role):
             return
         if call.assembler.is_in_message:
             raise ViolationError("ended the stream in the middle of a message", stream=stream)
+        # A request cut off by a proxy must not be taken for a complete one (section 8.1.1).
         if isinstance(call.assembler, CountedAssembler) and call.assembler.missing:
             raise ViolationError("sent less content than announced", stream=stream)
         call.has_ended = True
@@ -383,6 +400,7 @@ class ServerHalf(Role):
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
         call = self.calls[stream]
+        # The rest of the message is discarded unread: it may be as large as the client likes.
         self.framing.drop_content(stream)
         self.events.append((call, Event.GONE))
         call.finish(error.code, f"the client {error.what}")
@@ -395,6 +413,8 @@ class ServerHalf(Role):
         raise ProtocolError(f"{self._client} speaks {spoken(first)}, not HTTP/2")
 
     def break_stream(self, violation: ViolationError) -> None:
+        # The violation ends this stream alone, and frames that are in flight must not end the
+        # connection.
         self._remember(violation.stream)
         self.charge()
         call = self.calls.get(violation.stream)
@@ -413,6 +433,7 @@ class ServerHalf(Role):
     def _open(self, stream: int, request: Request, ends_stream: bool) -> ServerCall:
         inbox = _Inbox(stream, self.calls, self.events)
         assembler = MessageAssembler(self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox)
+        # gRPC clients announce no length; only such requests pay for the count.
         if request.length is not None:
             assembler = CountedAssembler(
                 request.length, self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox
@@ -428,6 +449,7 @@ class ServerHalf(Role):
     def _take_trailers(self, call: ServerCall, headers: list[Header], ends_stream: bool) -> None:
         if call.has_ended:
             raise ViolationError("sent HEADERS after END_STREAM", frames.STREAM_CLOSED, call.number)
+        # HEADERS within a stream are trailers, which end it (section 8.1).
         if not ends_stream:
             raise ViolationError("sent a second request", stream=call.number)
         for number, (name, value) in enumerate(headers, 1):
@@ -443,5 +465,6 @@ class ServerHalf(Role):
 
     def _remember(self, stream: int) -> None:
         self._reset[stream] = None
+        # Bounded: a client can reset streams as long as it lives.
         if len(self._reset) > _REMEMBERED:
             self._reset.popitem(last=False)
