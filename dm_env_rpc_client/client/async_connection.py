@@ -69,6 +69,7 @@ class AsyncConnection(BaseConnection):
         limits: Limits | None = None,
     ):
         request_timeout = checked_timeout(channel, request_timeout, limits)
+        # By its method: grpc is imported only by users of its channels.
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = (
             AsyncGrpcStream(cast("grpc.aio.Channel", channel), metadata) if is_grpc else channel
@@ -83,6 +84,7 @@ class AsyncConnection(BaseConnection):
         self._reopen: Callable[[float | None], Awaitable[AsyncConnection]] = reopen
         # Runs when the connection is garbage collected.
         self._finalizer = weakref.finalize(self, functools.partial(_forget, self._pipeline))
+        # At the exit there may be no event loop left to use.
         self._finalizer.atexit = False
         try:
             self._pipeline.begin()
@@ -137,6 +139,7 @@ class AsyncConnection(BaseConnection):
             timeout = self._request_timeout
         else:
             timeout = arguments.seconds("timeout", timeout)
+        # Encoded here, before the wait for room: a bad request fails at once.
         pending = Pending.of(request, interpret, self._lifecycle, limits=self._limits)
         await self._pipeline.start(pending, timeout)
         return pending
@@ -181,6 +184,7 @@ class AsyncConnection(BaseConnection):
         """
         self._finalizer.detach()
         await self._pipeline.close(CLOSE_SECONDS)
+        # Waiting for the disk would block the event loop.
         if self._tap is not None:
             await in_thread(self._tap.settle)
 
@@ -242,6 +246,7 @@ def _end_unclosed(
     connection: weakref.ref[AsyncConnection],
     pipeline: AsyncPipeline,
 ) -> None:
+    # In a forked child the connection is the parent's.
     if not pipeline.is_own:
         return
     error = pipeline.poisoned_by

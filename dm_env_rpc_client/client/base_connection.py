@@ -38,6 +38,7 @@ def checked_timeout(
     Raises:
       SpecError: one is of another type or out of range.
     """
+    # Passing the address is the usual mistake, so the error names `connect`.
     if not hasattr(channel, "stream_stream") and not hasattr(channel, "write"):
         hint = f"; did you mean connect({channel!r})?" if isinstance(channel, str) else ""
         raise SpecError(f"channel must be a grpc.Channel, got {arguments.shown(channel)}{hint}")
@@ -135,6 +136,7 @@ class BaseConnection(abc.ABC):
         Args:
           error: the error, with which pending and later requests fail.
         """
+        # Poisoned first: nobody may use the stream between this and its end.
         self.interrupted(error)
         self._finalizer.detach()
 

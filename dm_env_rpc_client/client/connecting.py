@@ -102,6 +102,7 @@ def connect_with(
     Returns:
       The connection, and what its `wait` takes for the answer to the request, if there is one.
     """
+    # Encoded before the connection is opened: an invalid request opens none.
     message = None if first is None else envelopes.encode_request(first).message
     stream = open_stream(endpoint, options.timeout, answer_memory, message)
     connection = connection_on(stream, endpoint, options)
@@ -140,6 +141,7 @@ def create_secure_channel_and_connect(
     Raises:
       As `connect`.
     """
+    # The reference package has no `insecure`; local credentials are refused beyond loopback.
     if credentials is None:
         credentials = local_credentials(server_address)
     return connect(server_address, timeout=timeout, credentials=credentials, metadata=metadata)

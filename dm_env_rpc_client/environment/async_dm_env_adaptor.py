@@ -50,6 +50,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
     """
 
     def _prepare(self) -> None:
+        # Several coroutines may find the environment lost; one restarts it.
         self._restart_lock = asyncio.Lock()
         self._on_close = contextlib.AsyncExitStack()
 
@@ -87,6 +88,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
     ) -> AsyncGenerator[dm_env.TimeStep, None]:
         connection = await self._ready()
         in_flight: collections.deque[Pending] = collections.deque()
+        # Kept for a restart: steps that were sent to the former server are sent again.
         requests: collections.deque[EncodedRequest] = collections.deque()
         bad: Exception | None = None
         while True:
@@ -125,6 +127,8 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
             try:
                 in_flight.append(await connection.start(request, self._interpret_step))
             except DmEnvRpcClientError as error:
+                # Without a restart the error is the caller's; with one, the step is lost like the
+                # others.
                 if self._supervision is None or connection.is_usable:
                     raise
                 in_flight.append(Pending.failed(request, error))

@@ -143,6 +143,7 @@ async def _make_on(
     options: MakeOptions,
 ) -> AsyncDmEnvAdaptor:
     """`make_async` at a server, after the settings have been checked; see `worlds.make_on`."""
+    # A clean-up connection has a deadline of its own, and no limit for each request.
     without_limit = dataclasses.replace(options.connect, request_timeout=None)
 
     async def connect(_: dm_env_rpc_pb2.CreateWorldRequest) -> tuple[AsyncConnection, None]:
@@ -159,11 +160,13 @@ async def _make_on(
 
 
 async def _site(address: Address, *args: Any, **kwargs: Any) -> Site[Endpoint]:
+    # Only a launch starts a process, which must not block the event loop.
     if is_address(address):
         return Site(address, *args, **kwargs)
     return await in_thread(Site, address, *args, **kwargs)
 
 
 async def _close(site: Site[Endpoint]) -> None:
+    # Ending a process waits for it, in a thread; an address has nothing to end.
     if site.launch is not None:
         await in_thread(site.close)

@@ -101,6 +101,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         try:
             self._rows = Rows(self._specs, self.num_envs, copy)
         except BaseException:
+            # No caller has the environments yet.
             self._worlds.close()
             raise
 
@@ -140,6 +141,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
           SpecError: a setting cannot be sent, or the specs of the environments differ now.
           EnvironmentsFailedError: some failed.
         """
+        # One mapping is for all environments, a sequence has one for each.
         each = for_each(self.num_envs, {} if settings is None else settings, "settings")
         worlds = self._worlds
         return worlds.exchange(
@@ -245,6 +247,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     def _actions(self, action: Any) -> Mapping[str, Any]:
         names = self._specs.actions.keys()
+        # The usual action: flat names already, and no copy of the mapping.
         if type(action) is dict and action.keys() <= names:
             return action
         if self._unwrap_single and names == {ACTION} and not isinstance(action, Mapping):
@@ -259,6 +262,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
     def _timestep(self, ids: npt.NDArray[np.int64] | None = None) -> dm_env.TimeStep:
         rows = self._rows
         fields = rows.step_type, rows.reward, rows.discount
+        # Indexing with an array copies, so these rows are the caller's already.
         if ids is not None:
             fields = rows.step_type[ids], rows.reward[ids], rows.discount[ids]
         elif self._copy:
@@ -282,6 +286,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
 def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int]:
     """Return indices of environments as ints; SpecError if they are invalid."""
+    # Duplicates would step one environment twice with one action; negative indices are a mistake.
     ids = np.asarray(env_ids)
     if (
         ids.ndim != 1

@@ -68,6 +68,7 @@ class Host:
         of_batches = properties_of_batches()
         answer: Any = functools.partial(_answer_property, of_batches, properties, self.worlds)
         handlers: dict[type[protobuf_message.Message], Handler] = {
+            # An extension of the user's may replace the handler of properties.
             properties_pb2.PropertyRequest: answer,
             **(options.extensions or {}),
         }
@@ -104,6 +105,7 @@ def _admitting(token: str, activity: Activity, open_stream: OpenStream) -> OpenS
         try:
             return open_checked(peer)
         except StreamStatusError as error:
+            # Counted and logged: someone may be guessing tokens.
             if error.code == "UNAUTHENTICATED":
                 activity.refused_stream(peer.address, f"{error.code}: {error}")
             raise
@@ -113,6 +115,7 @@ def _admitting(token: str, activity: Activity, open_stream: OpenStream) -> OpenS
 
 def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str) -> None:
     """Record the error of a batch's row, as a session records the errors of its requests."""
+    # The environment's fault is kept in `errors`; a client's is only counted.
     if refusal_of(error) is None:
         error_log.add(error, text)
     else:

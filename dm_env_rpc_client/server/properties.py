@@ -76,6 +76,7 @@ class Properties:
             raise SpecError(f"property {key!r}: the key is {'already taken' if key else 'empty'}")
         if getter is None and setter is None:
             raise SpecError(f"property {key!r} needs a getter or a setter")
+        # A client needs the spec to write, and there is no value to take it from.
         if getter is None and spec is None:
             raise SpecError(f"property {key!r} has no getter to derive a spec from; pass spec=")
         self._properties[key] = _Property(getter, setter, spec, description)
@@ -118,6 +119,7 @@ class Properties:
                 raise SpecError(f"{type(owner).__name__} has no attribute {name!r}")
             declared = inspect.getattr_static(type(holder), attribute, None)
             is_property = isinstance(declared, property)
+            # Plain attributes can be set; a property says itself whether it can.
             is_fixed = is_property and declared.fset is None
             self.add(
                 f"{prefix}{nesting.SEPARATOR}{name}" if prefix else name,

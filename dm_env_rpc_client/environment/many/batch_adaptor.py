@@ -60,6 +60,8 @@ class BatchAdaptor(DmEnvAdaptor):
         rejoin: Rejoin | None = None,
         unwrap_single: bool = False,
     ):
+        # Step types, masks and row errors belong to every batch, also if the user requests two
+        # observations.
         if not isinstance(requested_observations, AutoObservations | str | None):
             offered = {spec.name for spec in specs.observations.values()}
             requested_observations = [
@@ -89,6 +91,7 @@ class BatchAdaptor(DmEnvAdaptor):
 
     def row_specs(self) -> RowSpecs:
         """Return the specs of one row, as an environment of its own would have them."""
+        # A Reset with settings may have changed the specs.
         if self._read is not self._adopted:
             self._read_rows()
         return self._row_specs
@@ -106,6 +109,7 @@ class BatchAdaptor(DmEnvAdaptor):
             )
             for name in self.action_rows
         }
+        # Only for the error message: which row, named as for an environment of its own.
         codec = StepCodec(
             SpecManager(rows, "action", self._limits),
             SpecManager({}, "observation", self._limits),

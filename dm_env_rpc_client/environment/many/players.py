@@ -86,6 +86,7 @@ class Players:
         self._is_own = world_name is None
         with contextlib.ExitStack() as undone:
             undone.callback(self._site.close)
+            # A stream of its own: ResetWorld waits for steps of the agents, which use theirs.
             self._control = self._group.open()
             undone.callback(self._control.close)
             self.world_name = (
@@ -93,6 +94,7 @@ class Players:
                 if world_name is None
                 else world_name
             )
+            # From here on `close` is responsible.
             undone.pop_all()
 
     @property
@@ -121,6 +123,7 @@ class Players:
         try:
             env = join_world(connection, self.world_name, settings, **self._options.adapt.keywords)
         except BaseException:
+            # The world and the other agents stay as they were.
             connection.close()
             raise
         env._end_world = lambda: closing(connection, leave(connection))

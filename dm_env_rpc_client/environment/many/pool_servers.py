@@ -74,6 +74,7 @@ class ConnectionSelector:
             self._shared.setdefault(socket, {})[own] = number
         if descriptor >= 0:
             sharing = self._sharing.setdefault(descriptor, set())
+            # One descriptor is registered once, however many streams share it.
             if not sharing:
                 self._selector.register(descriptor, selectors.EVENT_READ)
             sharing.add(number)
@@ -188,6 +189,7 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
             f"addresses {each}"
         )
     places = [
+        # The same address is the same server; the same command launches one each time.
         (each.index(address) if is_address(address) else number, address)
         for number, address in enumerate(each)
     ]
@@ -226,6 +228,7 @@ class PoolSites:
             self._sites[number] = open_site(launches[number], options)
 
         try:
+            # Servers take seconds to start: together instead of one after the other.
             at_once(launches, launch)
         except BaseException:
             self.close()

@@ -71,6 +71,7 @@ class RowWorlds:
           *arguments: those of `act`.
         """
         try:
+            # Both in one `try`: an interrupt between them loses the answers as well.
             return results(act(*arguments))
         except BaseException as error:
             self._interrupted(error)
@@ -143,5 +144,6 @@ class StreamWorlds(RowWorlds):
     ) -> dict[int, Mapping[str, Any]]:
         rows = split_action(actions, self.pool.environments[0].action_spec(), len(ids))
         split: dict[int, Mapping[str, Any]] = dict(zip(ids, rows, strict=True))
+        # An environment that begins a sequence takes no action, and its value need not conform.
         split.update(dict.fromkeys(idle, NO_ACTION))
         return split

@@ -163,6 +163,7 @@ class Rows:
         """
         if ids is not None:
             return {name: rows[ids] for name, rows in self.observations.items()}
+        # Rows without a new step are lent twice; a caller may have changed its copy.
         if self._copies and self._keeps and not self._is_whole:
             return {name: rows.copy() for name, rows in self.observations.items()}
         self._is_lent = self._copies
@@ -187,6 +188,7 @@ class Rows:
             discount = self._discount_column.taken(discount)
         self.reward[index] = 0 if reward is None else reward
         self.discount[index] = 1 if discount is None else discount
+        # The caller keeps its arrays, so new ones are filled.
         if self._is_lent:
             self._replace_lent()
         for name, rows in self.observations.items():
@@ -239,6 +241,7 @@ class Rows:
         # Rows that do not take part have their last values in the message.
         if self._copies and is_whole and (self._is_lent or type(which) is slice):
             self.observations = {
+                # The arrays of the message are the rows: nothing is copied.
                 name: observation[name].astype(former.dtype, copy=False)
                 for name, former in self.observations.items()
             }
@@ -251,6 +254,7 @@ class Rows:
 
     def _replace_lent(self) -> None:
         self._is_lent = False
+        # Rows that no step fills must keep their values, unless every step fills all.
         other = np.copy if self._keeps else np.empty_like
         self.observations = {name: other(rows) for name, rows in self.observations.items()}
 

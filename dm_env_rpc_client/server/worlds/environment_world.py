@@ -140,6 +140,7 @@ class EnvironmentWorld(OwnedWorld):
                 f"unknown join settings {', '.join(map(repr, settings))}: this environment takes "
                 "settings when its world is created, not when it is joined"
             )
+        # dm_env has one agent; a second one would step the same environment.
         if self._agent is not None:
             raise RequestError.not_now(
                 "the world already has an agent and takes only one at a time; create another world"
@@ -148,6 +149,7 @@ class EnvironmentWorld(OwnedWorld):
         return self._agent
 
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
+        # Repeated, since another ResetWorld may be pending first.
         while True:
             try:
                 interruption = self.owner.call(self._interrupt, settings, caller)
@@ -174,6 +176,7 @@ class EnvironmentWorld(OwnedWorld):
                 return self._interruption
             # Its agent asks for the same; the two would wait for each other.
             self._finish_interruption()
+        # Made before anything ends: settings that fail leave the sequence running.
         made = self._make_again(settings)
         if made is not None and self._agent and made.flat_specs.specs != self._agent.specs:
             made.environment.close()
@@ -181,6 +184,7 @@ class EnvironmentWorld(OwnedWorld):
                 "these settings change the specs, and a ResetWorld cannot send new specs to "
                 "the joined agent; send the settings with the agent's own Reset"
             )
+        # Nobody has to learn of it by a step.
         if self._agent is None or self._agent is caller or not self._is_running:
             self._end_sequence(made)
             return None
@@ -226,6 +230,7 @@ class EnvironmentWorld(OwnedWorld):
     def _configured(self, settings: Mapping[str, Any]) -> _Made | None:
         """The environment with settings in force, which may be the current one; None for none."""
         environment = self._made.environment
+        # Settings by these names belong to the environment; all others to its constructor.
         names = environment.reset_settings if takes_settings(environment) else ()
         own = {
             name: value
@@ -247,6 +252,7 @@ class EnvironmentWorld(OwnedWorld):
             flat_specs = self._flat_specs(environment)
         except BaseException:
             if made is not None:
+                # The new environment is in nobody's hands.
                 made.environment.close()
             raise
         return (made or self._made)._replace(flat_specs=flat_specs)
@@ -334,6 +340,8 @@ class _EnvironmentAgent(Agent):
             if is_running:
                 return _RUNNING, observations
             return end_state(timestep), observations
+        # A result that is no TimeStep; checked only after it failed, so that good steps pay
+        # nothing.
         except AttributeError:
             check_time_step(environment, "reset" if actions is None else "step", timestep)
             raise
@@ -352,5 +360,6 @@ class _EnvironmentAgent(Agent):
                 world._finish_interruption()
             world._end_sequence(None)
         finally:
+            # `close` found an agent in a step, and left this to it.
             if world._is_closed:
                 world._close_environment()

@@ -84,6 +84,8 @@ class Answering:
         leader, stream = self._leader, served.stream
         owner = leader.owner
         if (
+            # Any of these: the request waits in the queue of the stream, and another thread answers
+            # it.
             served.has_thread
             or served.waiting
             or (

@@ -138,6 +138,7 @@ class ServerConnection:
           is_readable: whether the poll says so.
         """
         framing = self.half.framing
+        # Received earlier, and left for its next turn.
         if framing.is_behind:
             with self.lock:
                 framing.go_on()
@@ -163,6 +164,7 @@ class ServerConnection:
             or sending.blocked
             or self.stalled
         ):
+            # Events come first: `advance` would add to them out of order.
             if not half.events:
                 self.advance(True)
             return None
@@ -179,6 +181,7 @@ class ServerConnection:
                 self.has_ended = not count
                 framing.received(count)
                 return None
+            # Copied: the buffer receives the next request.
             return bytes(message)
 
     def _receive(self) -> bool:
@@ -241,6 +244,8 @@ class ServerConnection:
                     has_advanced = True
         except WOULD_BLOCK:
             if has_advanced:
+                # The client takes something; `clients.py` ends connections that take nothing for
+                # long.
                 self.taken_at = time.monotonic()
             self._count()
         except OSError:
@@ -272,6 +277,7 @@ class ServerConnection:
             count = 0
         except OSError:
             return True  # The end is received, too.
+        # The rest waits in the queue, like any answer the socket does not accept.
         if count != len(head) + len(answer):
             outbound.append(head)
             outbound.append(answer)
@@ -303,6 +309,8 @@ class ServerConnection:
         """
         if self.is_open:
             with contextlib.suppress(OSError):
+                # A reset discards unsent bytes, so the kernel does not keep the socket for a dead
+                # client.
                 linger = struct.pack("ii", 1, 0)
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self._unregister()
