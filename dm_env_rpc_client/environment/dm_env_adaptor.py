@@ -150,6 +150,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         Returns:
           The TimeStep. Raises as `step` does.
         """
+        # Without the property: this runs in each step.
         connection = self._connection or self._open_connection()
         pending = Pending(prepared, self._interpret_step, None, self._lifecycle)
         try:
@@ -201,6 +202,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         kept for the case that the next is lost.
         """
         kind = type(self)
+        # A subclass that overrides one of these expects complete steps.
         return self._supervision is None and all(
             getattr(kind, name) is getattr(DmEnvAdaptor, name)
             for name in ("_start_step", "_finish_step", "reward", "discount")
@@ -229,6 +231,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         except DmEnvRpcClientError as error:
             if self._supervision is None or connection.is_usable:
                 raise
+            # The loss is reported where the answer would be, in the order of the steps.
             return Pending.failed(prepared, error)
 
     def _finish_step(self, pending: Pending) -> Any:
@@ -254,6 +257,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         Args:
           error: the error; an Exception is about the TimeStep, and reaches the caller.
         """
+        # An Exception comes from the user's code between answers; an interrupt may come between an
+        # answer and its use.
         if not isinstance(error, Exception) and self._connection is not None:
             self._connection.interrupted(error)
 
@@ -265,6 +270,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         Args:
           error: the error; one of this package is no interrupt.
         """
+        # It is unknown whether the request was sent, so no later answer can be matched.
         if not isinstance(error, DmEnvRpcClientError) and self._connection is not None:
             self._connection.interrupted(error)
 
@@ -330,6 +336,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
                 if self._connection is not connection or self._is_lost:
                     # Those after a lost step are taken in the sequence after it.
                     connection = self._ready()
+                    # Says, if an interrupt comes, that a send may be incomplete.
                     is_starting = True
                     in_flight = collections.deque(self._start_all(connection, requests, interpret))
                     is_starting = False
@@ -358,8 +365,10 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         except BaseException as error:
             if is_starting:
                 self._interrupted_sending(error)
+            # Interrupted between two steps: the answers in flight are lost with the generator.
             elif awaited is None:
                 connection.interrupted(error, in_flight)
+            # Its own error is an answer. Any other one has interrupted the wait for it.
             elif awaited.error is not error:
                 connection.interrupted(error, (awaited,))
             raise
@@ -395,10 +404,12 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         """
         ahead = arguments.count("ahead", ahead)
         connection = self._ready()
+        # All actions are validated before the first step is sent.
         prepared = [self._prepare_step(action) for action in per_step(actions)]
         stack = timesteps.Stack(len(prepared))
 
         def interpret(answer: Any) -> dm_env.TimeStep | UnreadStep:
+            # The stack copies from the messages; only its first and last steps are built.
             if stack.takes_unread:
                 return self._interpret_mid_step(answer)
             return self._interpret_step(answer)

@@ -85,6 +85,7 @@ def drive(exchange: Exchange[Result]) -> Result:
     error: BaseException | None = None
     try:
         while True:
+            # Errors are thrown into the exchange, so that its `try` blocks work as in plain code.
             call = exchange.send(result) if error is None else exchange.throw(error)
             result, error = _outcome(call)
     except StopIteration as end:
@@ -114,6 +115,7 @@ async def adrive(exchange: Exchange[Result]) -> Result:
 def _outcome(call: Call | Sleep) -> tuple[Any, BaseException | None]:
     try:
         return call.wait(), None
+    # KeyboardInterrupt and CancelledError, too: the exchange must release what it holds.
     except BaseException as error:
         return None, error
 
@@ -157,6 +159,7 @@ def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> 
         yield Call(connection.close)
         raise
     except BaseException as interrupt:
+        # A plain call: after an interrupt nothing may be awaited any more.
         connection.release(interrupt)
         raise
 

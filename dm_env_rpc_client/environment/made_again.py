@@ -60,6 +60,7 @@ class Making(NamedTuple):
     def check_picklable(self, what: str) -> None:
         """Raise SpecError if there is something that no pickle should or can hold."""
         for name in _SECRET:
+            # Also in Ray, which pickles what it sends to actors.
             if self.keywords.get(name):
                 raise SpecError(
                     f"{what} cannot be pickled, because its {name} may be a secret, and pickles "
@@ -128,8 +129,10 @@ class _TooDeepError(Exception):
 
 def _snapshot(value: Any, levels: int = _MOST_LEVELS) -> Any:
     """Copy containers and arrays, which a program may change later; nothing else."""
+    # Copied, since a settings array is often reused by its owner.
     if isinstance(value, np.ndarray):
         return value.copy()
+    # Subclasses are left alone: their constructors may take other arguments.
     if type(value) is not dict and type(value) not in (list, tuple):
         return value
     if levels == 0:

@@ -122,10 +122,12 @@ class AdaptOptions:
     def __post_init__(self) -> None:
         check_adapting(self.keywords)
         parameters = inspect.signature(self.adaptor_class).parameters
+        # A class with `**kwargs` checks its keywords itself.
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return
         for name in self.arguments:
             if name not in parameters:
+                # Settings as keywords are the usual mistake, so the error shows where they go.
                 hint = did_you_mean(name, {*_MAKE, *parameters})
                 setting = f"settings are passed in a dictionary: make(address, {{{name!r}: ...}})"
                 raise TypeError(
@@ -140,6 +142,7 @@ class AdaptOptions:
     @property
     def is_for_batches(self) -> bool:
         """Whether environments can be adapted so that they share a stream."""
+        # Extensions need a connection for each environment, and so does a custom rejoin.
         own = any(self.arguments.get(name) is not None for name in ("extensions", "rejoin"))
         return self.adaptor_class is DmEnvAdaptor and not own
 

@@ -48,6 +48,7 @@ class Restart:
 
     def __post_init__(self) -> None:
         attempts = arguments.count("attempts of a Restart", self.attempts)
+        # The dataclass is frozen; NumPy integers become int here.
         object.__setattr__(self, "attempts", attempts)
         for name in ("backoff", "max_backoff"):
             seconds = arguments.seconds(f"{name} of a Restart", getattr(self, name))
@@ -61,7 +62,9 @@ class Restart:
         """
         if not used:
             return 0.0
+        # The exponent is capped, since 2.0 ** 1024 overflows.
         longest = min(self.max_backoff, self.backoff * 2.0 ** min(used - 1, 64))
+        # Jitter: many environments that lost one server do not all return at once.
         return longest * random.uniform(0.5, 1.0)
 
 
@@ -108,6 +111,7 @@ class Supervision:
         """Record an answered TimeStep."""
         self._latest = timestep
         self.interruption = None
+        # Only a MID or LAST step proves that the environment works: some crash in their first step.
         if not timestep.first():
             self._used = 0
             self._error = None
@@ -117,6 +121,7 @@ class Supervision:
         if self.due is None:
             _log.warning("lost the environment at %s, which is restarted: %s", address, error)
             self.due = error
+            # The first loss counts: a restart that fails may have adopted other specs.
             self.specs = specs
             self._add(error)
             if self.on_loss is not None:
@@ -133,10 +138,12 @@ class Supervision:
           reward_spec: the server's spec of the reward; None if it has none.
           discount_spec: the same for the discount.
         """
+        # The step was to begin a sequence, so there is none to interrupt.
         if self._latest is None or self._latest.last():
             return None
         reward = 0.0 if reward_spec is None else _filled(reward_spec, 0)
         discount = 1.0 if discount_spec is None else _filled(discount_spec, 1)
+        # The caller may have changed its TimeStep, and would change this one.
         observation = copy.deepcopy(self._latest.observation)
         self._latest = dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
         self.interruption = self.due
@@ -211,6 +218,7 @@ def _filled(spec: Any, value: int) -> Any:
 def _chain(error: BaseException, earlier: BaseException) -> None:
     """Make an earlier error the cause of the first cause of another."""
     seen = {id(earlier)}
+    # Servers repeat errors: a cycle of causes would hang tracebacks.
     while error.__cause__ is not None and id(error) not in seen:
         seen.add(id(error))
         error = error.__cause__

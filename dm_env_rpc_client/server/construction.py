@@ -84,6 +84,7 @@ def construct(
         return factory.make_batch(settings, report)
     if NUM_ENVS not in settings:
         return construct_one(factory, settings, conversion)
+    # A factory with the parameter `num_envs` knows how to make a batch better than this package.
     if takes_rows(factory):
         own = {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])}
         return construct_one(factory, own, conversion)
@@ -138,6 +139,7 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
     of_rows = [name for name in settings if name.startswith(ROWS + nesting.SEPARATOR)]
     if asked == made.num_envs and not of_rows:
         return made
+    # An environment of another size than asked for has no owner.
     made.close()
     wrong = f"setting {of_rows[0]!r}" if of_rows else f"setting {NUM_ENVS!r} is {asked}"
     # A code of its own: a world for each row would be as many batches.
@@ -159,6 +161,7 @@ def _construct_row(
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
         if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
+            # Usable only in the thread that made it; otherwise it is made again in the right one.
             if threading.get_ident() == thread:
                 raise HasRowsError(made, settings)
             made.close()
@@ -196,6 +199,7 @@ def construct_one(
     parameters = inspect.signature(factory)
     try:
         arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
+        # Checked before the call: a TypeError within the factory would look like a wrong setting.
         parameters.bind(**arguments)
     except (TypeError, SpecError) as error:
         known = ", ".join(parameters.parameters) or "none"
@@ -203,6 +207,7 @@ def construct_one(
     try:
         made = factory(**arguments)
     except (TypeError, ValueError) as error:
+        # Nothing was asked of it, so the failure is the environment's own.
         if not settings:
             raise
         refusal = f"the environment does not take these settings: {error}"

@@ -35,6 +35,7 @@ class RequestError(Exception):
         self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled between worker processes; the default would call the class with the text alone.
         return RequestError, (self.code, str(self))
 
     @classmethod
@@ -144,6 +145,7 @@ class Allowance:
             return
         with self._lock:
             now = time.monotonic()
+            # A token bucket: an environment that fails in every step must not fill the disk.
             self._credit = min(float(_BURST), self._credit + (now - self._seen) / _SECONDS)
             self._seen = now
             if self._credit < 1.0:

@@ -42,6 +42,7 @@ class _InThisProcess:
         self._host = host = Host(options, ErrorLog(), properties)
         served = listener_options(options, host.activity, functools.partial(open_session, host))
         try:
+            # A wrong environment fails here, where its author sees it, and not at the first client.
             host.worlds.try_instances()
             self._listener = open_listener(
                 served, options.address, options.credentials, options.transport
@@ -70,9 +71,11 @@ class _InThisProcess:
         main = self._host.main
         if main is None:
             return self._stop(grace)
+        # The main thread goes on with calls of environments, which closing them needs.
         return main.aside(functools.partial(self._stop, grace))
 
     def _stop(self, grace: float) -> bool:
+        # Streams end before worlds are closed: a step in progress keeps its environment.
         self._listener.stop(grace)
         is_clean = self._host.worlds.close()
         self._end_waiting()
@@ -157,6 +160,7 @@ class Server:
           raised, or if a process had to be killed; `errors` says what happened.
         """
         grace = arguments.seconds("grace", grace, least=0.0)
+        # Detached once, so a second call, or one of another thread, does nothing.
         if self._finalizer.detach() is not None:
             self._is_clean = self._serving.stop(grace)
             _log.info("stopped serving at %s", self.address)

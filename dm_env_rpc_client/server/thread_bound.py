@@ -83,6 +83,7 @@ class OwnedEnvironment(dm_env.Environment, StandIn):
         return None if found is None else OwnedProperties(found, self._owner)
 
     def __getattr__(self, name: str) -> Any:
+        # Copying and pickling look for such names, and must not call the environment.
         if name.startswith("_"):
             raise AttributeError(name)
         found = self._owner.call(getattr, self._owned, name)
@@ -115,6 +116,7 @@ class OwnedGame(Game):
         self._owned = game
         self._owner = owner
         self._close = close
+        # Read once: these are asked for in each step, by threads that do not own the game.
         self.is_lock_step = owner.call(getattr, game, "is_lock_step")
         self.default_actions: Mapping[str, Any] = owner.call(getattr, game, "default_actions")
         properties = owner.call(getattr, game, "properties", None)
@@ -162,6 +164,7 @@ class OwnedGame(Game):
 def _advance(
     game: Game, actions: Mapping[Player, Any] | None, players: Sequence[Player]
 ) -> list[dm_env.TimeStep | None]:
+    # Reset, step and TimeSteps in one call of the owner: one change of threads for each step.
     if actions is None:
         game.reset()
     elif actions:

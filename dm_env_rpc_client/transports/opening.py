@@ -56,6 +56,7 @@ def _open_stream(
     try:
         stream = GrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
     except BaseException:
+        # A channel has threads, and would stay open without its stream.
         channel.close()
         raise
     return _written(stream, first)
@@ -123,6 +124,7 @@ class StreamGroup:
 
     def _open(self, timeout: float | None, first: bytes | None) -> Stream:
         usable = [connection for connection in self._connections if connection.is_usable]
+        # The least used one first, which spreads streams over connections evenly.
         for connection in sorted(usable, key=lambda each: each.stream_count):
             call = connection.open_call()
             if call is not None:

@@ -113,11 +113,13 @@ def open_worlds(
     count = len(places)
     creating = for_each(count, create_world_settings, "create_world_settings")
     joining = for_each(count, join_world_settings, "join_world_settings")
+    # Servers are launched last: all arguments have been validated.
     sites = PoolSites(places, options)
     if num_batches == 0 or not options.adapt.is_for_batches:
         return StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
     try:
         batched: AnyWorlds | None = None
+        # The world may be a batch by itself: a vector environment has as many rows as it likes.
         if num_envs is None or count == 1:
             batched = _open_found(sites, creating, joining, options)
             if isinstance(batched, StreamWorlds) or num_envs in (None, batched.num_envs):
@@ -167,6 +169,7 @@ def _open_batches(
     options: MakeOptions,
 ) -> BatchWorlds | None:
     """Open batched worlds; return None if a stream for each environment has to be opened."""
+    # A batch is joined once, with one set of join settings.
     if any(own != joining[0] for own in joining):
         return None
     groups: list[list[int]] = []
@@ -174,7 +177,9 @@ def _open_batches(
         most = _ask(sites, rows[0])
         if not most:
             return None
+        # As few batches as the server's limit permits, unless the user asks for more.
         wanted = min(len(rows), max(num_batches or 1, -(-len(rows) // most)))
+        # Strided, so that batches differ by one row at most.
         groups += [rows[start::wanted] for start in range(wanted)]
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
@@ -209,6 +214,8 @@ def _open_batches(
         else:
             worlds = BatchWorlds(opened, groups)
             for adaptor, rows in zip(worlds.adaptors, groups, strict=True):
+                # A server may ignore the setting; rows without an environment would be silently
+                # missing.
                 if adaptor.count != len(rows):
                     worlds.close()
                     raise SpecError(
@@ -238,6 +245,7 @@ def _ask(sites: PoolSites, index: int) -> int:
     except BaseException:
         connection.close()
         raise
+    # The first world is created over it: one connection less.
     group.give_back(connection)
     return most
 
@@ -258,6 +266,7 @@ def _number(connection: Connection, pending: Any) -> int:
         if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
             return 0
         found = np.asarray(unpack_tensor(response.read_property.value))
+        # Not believed further than its type: the server may be anything.
         return max(0, int(found)) if found.dtype.kind in "iu" and found.shape == () else 0
     # A server without this extension answers with an error, with nothing, or ends the stream.
     except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:

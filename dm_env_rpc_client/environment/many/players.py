@@ -160,11 +160,13 @@ class Players:
         def finish(agent: AgentId) -> None:
             self.environments[agent]._finish_reset(started[agent])
 
+        # All resets leave in one system call, before any answer is awaited.
         with self._group.together():
             failures = failures_of(running, start)
         self._check(failures)
         # After this, no agent needs a step to learn that the world was reset.
         self._check(failures_of(running, finish))
+        # ResetWorld carries the settings, which a Reset of one agent cannot apply for all.
         if running or settings:
             try:
                 reset_world(self._control, self.world_name, settings)
@@ -186,6 +188,8 @@ class Players:
         prepared = {}
         for agent, action in actions.items():
             try:
+                # Every action is validated before any is sent: in lock-step a missing one would
+                # stall the others.
                 prepared[agent] = self.environments[agent]._prepare_step(action)
             except SpecError as error:
                 raise SpecError(f"agent {agent!r}: {error}") from error
@@ -219,6 +223,7 @@ class Players:
         failures: dict[AgentId, Exception] = {}
         for agent in waiting:
             self._finish(agent, timesteps, failures)
+            # The other answers depend on this agent, and may never arrive; see `_fail_after`.
             if failures:
                 break
         if failures:
@@ -231,6 +236,7 @@ class Players:
         Args:
           error: the error; one of this package is no interrupt.
         """
+        # Errors of this package leave every connection in a known state; an interrupt does not.
         if not isinstance(error, DmEnvRpcClientError):
             for env in self.environments.values():
                 if env._connection is not None:
@@ -245,10 +251,12 @@ class Players:
             return
         self._is_closed = True
         self._selector.close()
+        # Found out before the connections are closed.
         self._has_lost = bool(self._pending) or not all(
             env.connection.is_usable for env in self.environments.values()
         )
         with contextlib.ExitStack() as stack:
+            # In reverse: agents leave, then the world ends, then the server.
             stack.callback(self._site.close)
             stack.callback(self._close_world)
             # The server would answer a LeaveWorld after the Step that it has not answered.
@@ -257,6 +265,7 @@ class Players:
             close_all(self.environments.values())
 
     def _close_world(self) -> None:
+        # The world was there before, and stays for others.
         if not self._is_own:
             self._control.close()
         elif self._has_lost and self._control.is_usable:
@@ -278,6 +287,7 @@ class Players:
                 try:
                     pending.result()
                 except DmEnvRpcError:
+                    # The server refused to let it wait longer; this step lets it take part.
                     prepared[agent] = self.environments[agent]._prepare_step(NO_ACTION)
                     refused.append(agent)
         return refused
@@ -337,6 +347,7 @@ class Players:
                 break
         refusals = [error for error in failures.values() if isinstance(error, DmEnvRpcError)]
         is_for_all = not timesteps and not any(agent in self._pending for agent in awaited)
+        # One refusal for all is an error of the step, and the agents may step again.
         if is_for_all and len(refusals) == len(failures):
             raise refusals[0]
         self._fail(failures)

@@ -79,6 +79,7 @@ class Kind:
         self._home: Owner | None = None
         self._is_making = False
         self._waits = Waits(options.threads == "world", main is None)
+        # It was made before; from now on the main thread owns it.
         if isinstance(factory, Instance) and main is not None:
             factory.give_to(main)
 
@@ -99,6 +100,7 @@ class Kind:
         """
         if isinstance(self._factory, Instance):
             return self._make_at(self._factory.owner, settings)
+        # A quick factory is called by the thread that reads, which then owns the world.
         owner = self._main or owner_threads.current()
         if owner is not None:
             return self._make_at(owner, settings)
@@ -107,6 +109,8 @@ class Kind:
             with contextlib.suppress(OwnerGoneError):
                 making = home.begin(self._make, home, settings)
                 wait = _MAKING_SECONDS if self._is_making else _BUSY_SECONDS
+                # That thread may be in a long step; then the call is taken back, and a new thread
+                # makes the world.
                 if making.wait_begun(wait) or not making.take_back():
                     return making.result()  # type: ignore[no-any-return]  # of `_make`
         return self._make_at(new_owner(), settings)
@@ -153,6 +157,7 @@ class Kind:
 
     def _make(self, owner: Owner, settings: Mapping[str, Any]) -> World:
         factory, options = self._factory, self._options
+        # Worlds of one kind stay together: their requests then need no change of threads.
         if owner.leads:
             self._home = owner
         is_home = owner is self._home
@@ -173,6 +178,8 @@ class Kind:
                 )
                 made = make_again(settings)
             if isinstance(made, World | Game):
+                # Players of a game wait for each other, which a thread with other worlds must not
+                # do.
                 self._are_games = True
                 return hosting(made, options, owner)
             return EnvironmentWorld(

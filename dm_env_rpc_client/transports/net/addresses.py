@@ -163,6 +163,7 @@ def _split(text: str, least: int) -> HostPort | str:
         return "a host is missing"
     if not plain.isprintable() or any(each in " []/" for each in plain):
         return f"{host!r} is no host"
+    # "::1:50051" could be an address without a port.
     if ":" in plain and not is_bracketed:
         return "a host has no colons, and an IPv6 address is in brackets, as in '[::1]:50051'"
     if not _PORT.fullmatch(port) or not least <= int(port) <= _MOST_PORT:

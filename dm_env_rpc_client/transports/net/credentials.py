@@ -54,6 +54,7 @@ class Tls:
             given, missing = ("key", "cert") if self.cert is None else ("cert", "key")
             raise SpecError(f"TLS with a {given} file needs a {missing} file, too")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # Read once now: a wrong file is an error here and not at the first connection.
         self._trust(context)
         self._load(context)
 
@@ -74,6 +75,7 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._trust(context)
         self._load(context)
+        # Without ALPN gRPC clients end the handshake.
         context.set_alpn_protocols(["h2"])
         return context
 
@@ -88,6 +90,7 @@ class Tls:
         ca, cert, key = self._contents()
         assert cert is not None
         assert key is not None
+        # A CA at a server means that clients need a certificate (mutual TLS).
         return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
 
     def _check_server(self) -> None:
@@ -171,6 +174,7 @@ def is_local_credentials(credentials: Credentials | None) -> bool:
 
 def check_encryption(address: str, credentials: Credentials | None, insecure: bool) -> None:
     """Raise SpecError if the connection would be plaintext to another machine, unasked for."""
+    # Loopback cannot be read by other machines.
     if is_loopback(address) or insecure:
         return
     if credentials is None:
@@ -208,6 +212,7 @@ def _read(path: _Path, what: str, expected: bytes) -> bytes:
     """Return the contents of a file; SpecError, without the contents, if they are wrong."""
     with _reading(path, what):
         contents = Path(path).read_bytes()
+    # OpenSSL's own errors name neither the file nor what is wrong with it.
     if expected not in contents:
         raise SpecError(f"{path} does not contain {what} in the form PEM")
     return contents
@@ -218,6 +223,7 @@ def _reading(path: _Path | None, what: str) -> Iterator[None]:
     try:
         yield
     except ssl.SSLError:
+        # Without the cause, which may quote key material.
         raise SpecError(f"{what} in {path} are damaged") from None
     except OSError as error:
         raise SpecError(f"cannot read {what} from {path}: {error.strerror}") from None

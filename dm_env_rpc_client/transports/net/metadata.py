@@ -36,6 +36,7 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
     """
     if metadata is None:
         return None
+    # A text is a collection, too: of characters.
     is_text = isinstance(metadata, str | bytes)
     if is_text or isinstance(metadata, Mapping) or not isinstance(metadata, Collection):
         hint = "; pass list(metadata.items())" if isinstance(metadata, Mapping) else ""
@@ -56,9 +57,11 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
                 "and '_', '-', '.'"
             )
         is_binary = key.endswith("-bin")
+        # gRPC encodes values by the suffix of the key.
         if is_binary != isinstance(value, bytes):
             expected = "bytes" if is_binary else "text"
             raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
+        # The value may be a secret, so the error does not show it.
         if isinstance(value, str) and not _TEXT.fullmatch(value):
             raise SpecError(f"metadata {key!r}: the value must be printable ASCII")
     return tuple((key, value) for key, value in metadata)
@@ -112,6 +115,7 @@ class Token:
 
     def is_equal(self, sent: str) -> bool:
         """Whether this request was sent."""
+        # In constant time, and of equal length: neither the token nor its length can be measured.
         return hmac.compare_digest(_hash(sent), self._expected)
 
     def is_in(self, metadata: Metadata) -> bool | None:
@@ -122,6 +126,8 @@ class Token:
         value = sent[0] if isinstance(sent[0], str) else sent[0].decode("latin-1")
         is_bearer = value[: len(_BEARER)].lower() == _BEARER.lower()
         is_right = self.is_equal(value[len(_BEARER) :].strip())
+        # Two headers may mean one thing to a proxy and another here. The comparison runs in any
+        # case.
         return len(sent) == 1 and is_bearer and is_right
 
 

@@ -47,6 +47,7 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
     Raises:
       SpecError: these credentials are for grpcio only.
     """
+    # Local credentials mean plaintext over TCP, and are refused beyond loopback elsewhere.
     if credentials is None or is_local_credentials(credentials):
         return None
     if isinstance(credentials, Tls):
@@ -77,6 +78,7 @@ def server_tls_context(
         return None
     if isinstance(credentials, Tls):
         credentials = credentials.server_context()
+    # It would only fail in every handshake, with an alert that nobody understands.
     elif credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
         raise SpecError(
             f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "
@@ -96,6 +98,7 @@ def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> sock
     set_options(accepted)
     if tls is None:
         return accepted
+    # The handshake waits for the client, so it must not block the thread that accepts.
     return tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
 
 
@@ -103,6 +106,7 @@ def set_options(connected: socket.socket) -> None:
     """Configure a TCP socket to send immediately and to detect a lost peer."""
     if connected.family == socket.AF_UNIX:
         return
+    # Nagle's algorithm would delay small steps by up to 40 ms.
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _TCP_KEEPALIVE.items():
@@ -176,6 +180,8 @@ class Blocking(Waits):
             except Exception as error:
                 outcomes.append(error)
 
+        # A name look-up cannot be interrupted; after the deadline the thread is left to end by
+        # itself.
         thread = threading.Thread(target=keep_outcome, daemon=True)
         thread.start()
         thread.join(seconds)
