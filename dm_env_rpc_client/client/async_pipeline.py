@@ -101,6 +101,7 @@ class AsyncPipeline:
         pipeline.check_usable()
         timer = None
         if timeout is not None:
+            # Before the wait for room: waiting in line counts against the deadline.
             timer = asyncio.get_running_loop().call_later(timeout, self._expire, pending)
             pending.waiters.append(timer.cancel)
         try:
@@ -127,6 +128,7 @@ class AsyncPipeline:
             try:
                 await answered
             except BaseException as error:
+                # A cancelled wait leaves its answer behind, and the next request would get it.
                 self.interrupted(error, (pending,))
                 raise
         return pending.result()
@@ -226,6 +228,8 @@ class AsyncPipeline:
                 message = stream.take()
                 if message is None:
                     break
+                # All complete messages at once: each callback of the loop costs more than a
+                # message.
                 pipeline.answer(message).wake()
                 pipeline.answered = None
                 message = None  # It may be large, and an error keeps this frame.
@@ -241,6 +245,7 @@ class AsyncPipeline:
         events = stream.events()
         self._watch(events)
         if has_more:
+            # Part of a large message was received; other callbacks run before the next part.
             self._soon = asyncio.get_running_loop().call_soon(self._on_ready)
         elif not events:
             self._soon = self._later(_AGAIN_SECONDS, self._on_ready)
@@ -332,6 +337,7 @@ class AsyncPipeline:
     def _admit_next(self) -> None:
         """Wake the first request in line, which wakes the next one when it was pushed."""
         while self._line and self._pipeline.has_room(0):
+            # First come, first served: actions keep the order in which they were sent.
             turn = self._line.popleft()
             if not turn.done():
                 turn.set_result(None)
@@ -340,6 +346,7 @@ class AsyncPipeline:
     def _expire(self, pending: Pending) -> None:
         late = self._pipeline.late(pending)
         pending.finish(None, late)
+        # Unsent, it can simply fail: no answer will come for it.
         if pending.is_sent:
             self._poison(late)
         pending.wake()

@@ -123,6 +123,8 @@ class Connection(BaseConnection):
     def _make_locks(self) -> None:
         self._pid = os.getpid()
         # Held while a request is pushed and written, so that both happen in one order.
+        # Futures are completed, and threads woken, after the locks are released: both may call
+        # back.
         self._write_lock = locks.make_lock()
         # Held briefly: no request is added to the FIFO while it is poisoned.
         self._mutex = locks.make_lock()

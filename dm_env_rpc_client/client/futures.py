@@ -117,6 +117,8 @@ class RequestFuture(concurrent.futures.Future[Any]):
 
     def _prepare(self) -> None:
         if not self._is_prepared:
+            # The base class has a lock and a Condition, which cost more than a request: made on
+            # demand.
             with self._thread.changing:
                 if not self._is_prepared:
                     super().__init__()

@@ -103,6 +103,7 @@ def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
     try:
         return owner.call(stream.answer, message)
     except ElsewhereError:
+        # The stream has left that owner, or waits for another; this thread may wait.
         return stream.answer(message)
     except OwnerGoneError as error:
         raise StreamStatusError("UNAVAILABLE", "the server was stopped") from error
@@ -117,6 +118,7 @@ def close_by_owner(stream: ServerStream) -> None:
     try:
         owner.call(stream.close)
     except OwnerGoneError:
+        # The owner has ended, so no other thread uses the stream.
         stream.close()
 
 
@@ -189,6 +191,7 @@ class Room:
     def enter(self, client: str) -> None:
         """Count a stream of a client; StreamStatusError if there are too many."""
         with self._lock:
+            # Compared and counted under one lock; the callback logs, and runs without it.
             is_full = self.count >= self._options.max_streams
             self.count += not is_full
         if is_full:

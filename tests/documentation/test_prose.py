@@ -10,8 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.documentation import prose
 from tests.documentation.prose import DOCSTRINGS, DRAWN, ERRORS, ROOT
+from tests.sizes import measured
 
 PHRASES = (
     "anew",
@@ -101,3 +104,30 @@ def test_sentences_are_drawn_from_every_kind_of_text() -> None:
         assert len(text) >= int(line)
         if each.kind in (DOCSTRINGS, ERRORS):
             assert name.startswith("dm_env_rpc_client/")
+
+
+@pytest.mark.parametrize("room", ["client", "environment", "server", "transports"])
+def test_where_threads_meet_comments_say_why(room: str) -> None:
+    comments = 0
+    for path in (prose.PACKAGE / room).rglob("*.py"):
+        tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        comments += sum(
+            token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa"))
+            for token in tokens
+        )
+    assert comments >= 0.06 * measured(prose.PACKAGE / room).code
+
+
+def test_no_comment_repeats_its_line() -> None:
+    found = []
+    for path in prose.sources():
+        block: list[str] = []
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.strip().startswith("# "):
+                block.append(line.strip())
+                continue
+            words = set(re.findall(r"[a-z]{4,}", " ".join(block).lower()))
+            if len(words) > 1 and words <= set(re.findall(r"[a-z]{4,}", line.lower())):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {' '.join(block)}")
+            block = []
+    assert found == []

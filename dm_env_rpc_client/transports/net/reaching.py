@@ -62,6 +62,7 @@ async def reach(
         found = await _look_up(waits, target, deadline)
         if loopback_only:
             for each in found:
+                # A resolver may send "localhost" anywhere, and the connection is plaintext.
                 check_resolved(target.host, each[4][0])
         places = [(int(each[0]), each[4]) for each in found]
     for index, (family, where) in enumerate(places):
@@ -69,6 +70,8 @@ async def reach(
         try:
             connecting.setblocking(False)
             remaining = None if deadline is None else seconds_left(deadline)
+            # An address that drops packets must not use up the time of the next one (IPv6 before
+            # IPv4).
             seconds = seconds_to_accept(remaining, len(places) - index)
             await _connect(waits, connecting, where, seconds)
             set_options(connecting)
@@ -148,6 +151,7 @@ async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list
     look_up = functools.partial(
         socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
     )
+    # These need no network, so no thread either.
     if target.host == "localhost" or _is_number(target.host):
         return look_up()
     try:

@@ -77,6 +77,9 @@ class ClientConnection:
 
     def __init__(self, connected: Any, half: ClientHalf, request: list[SentHeader]):
         self.address = half.address
+        # Order of locks: the connection's write lock or its reading lock, then the pipeline's mutex
+        # or `_receiving`, then this one. It is held while the framing changes or sends, and while a
+        # TLS socket is used.
         self.lock = make_lock()
         self.is_closed = self.is_corked = False
         self.sending = half.framing.sending
@@ -92,7 +95,8 @@ class ClientConnection:
             connected.settimeout(None)
             look = struct.pack("ll", int(LOOK_SECONDS), int(LOOK_SECONDS % 1 * 1e6))
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
-        # Held by the thread that receives.
+        # Held by the thread that receives; closing the socket takes it, so that no thread receives
+        # from a descriptor that belongs to another file by then.
         self._receiving = make_lock()
         self._receiver = Receiver(connected, half.framing)
         self._waiters = 0

@@ -97,6 +97,7 @@ class Answering:
         ):
             self._enqueue(served, message)
             return
+        # Says that this thread is in an answer: the watcher takes over the lead if it takes long.
         leader.inline = (served, True)  # `enter`, without the call.
         if leader.is_resting:
             leader.wake_watcher()

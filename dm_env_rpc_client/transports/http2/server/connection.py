@@ -394,6 +394,7 @@ class ServedStream:
         self.call = call
         self.blocked = connection.half.framing.sending.blocked
         self.stream = stream
+        # Held for moments: the waiting requests, and whether the stream has a thread.
         self.condition = threading.Condition(make_lock())
         self.waiting: collections.deque[Buffer] = collections.deque()
         self.has_thread = self.has_ended = self.is_gone = self.is_closed = False
