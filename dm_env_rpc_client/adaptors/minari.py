@@ -187,7 +187,7 @@ def _buffer(
         if reward.shape or reward.dtype.kind not in "biuf":
             raise SpecError(
                 f"the rewards of episode {episode.number} are {reward.dtype} "
-                f"{list(reward.shape)}; those of Minari are numbers"
+                f"{list(reward.shape)}; Minari's are numbers"
             )
     last = len(steps) - 2
     is_terminated = steps[-1].step_type is dm_env.StepType.LAST and episode.end == "terminated"
@@ -244,5 +244,5 @@ def _check_has_space(spec: specs.Array, name: str) -> None:
     if reason:
         raise RecordingError(
             f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported "
-            "there; recording.episodes has its values"
+            "to it; read its values with recording.episodes"
         )

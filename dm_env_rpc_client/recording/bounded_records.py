@@ -86,7 +86,7 @@ class FileBudget:
         self._left -= size
         if self._left < 0:
             raise self._error(
-                f"what has to be kept of it takes more than {self._most_held} bytes; read the "
+                f"its retained contents take more than {self._most_held} bytes; read the "
                 "episodes one by one, or allow more",
                 "chunk",
             )
@@ -268,7 +268,7 @@ class RecordFile:
         self._source.end = self._size
         found = self._source.read(min(self._size - self._source.count, len(MCAP0_MAGIC) + 1))
         if found != MCAP0_MAGIC and (self.has_end or not MCAP0_MAGIC.startswith(found)):
-            raise Damage("its last bytes are not those of an MCAP file")
+            raise Damage("it does not end like an MCAP file")
         return found == MCAP0_MAGIC
 
 

@@ -106,7 +106,7 @@ class Episode:
             for name in names:
                 if name not in action:
                     raise SpecError(
-                        f"step {index} of episode {self.number} has no action {name!r}, so that "
+                        f"step {index} of episode {self.number} has no action {name!r}, so "
                         "the actions cannot be stacked; see flat_actions"
                     )
         stacked = {name: self._stacked(name, [action[name] for action in taken]) for name in names}
@@ -121,7 +121,7 @@ class Episode:
             if array.shape != arrays[0].shape:
                 raise SpecError(
                     f"action {name!r} of episode {self.number} has shapes {list(arrays[0].shape)} "
-                    f"and {list(array.shape)}, so that it cannot be stacked; see flat_actions"
+                    f"and {list(array.shape)}, so it cannot be stacked; see flat_actions"
                 )
         return np.stack(arrays)
 

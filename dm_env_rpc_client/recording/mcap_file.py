@@ -124,7 +124,7 @@ class Container:
             self.output.write(MCAP0_MAGIC + built(header) + self._definitions)
         except FileExistsError as error:
             raise RecordingError(
-                f"cannot record to {path}: there is a file already, which is not overwritten; "
+                f"cannot record to {path}: the file exists and is not overwritten; "
                 "remove it or choose another name"
             ) from error
         except OSError as error:

@@ -269,7 +269,7 @@ class ConnectionRecording:
         failure = self._writer.failure
         if failure is not None:
             raise RecordingError(
-                f"the recording {self._writer.path} cannot be written, so that the connection to "
+                f"the recording {self._writer.path} cannot be written, so the connection to "
                 f"{self.metadata['address']} ends: {failure}"
             ) from failure
 

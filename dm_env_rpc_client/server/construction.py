@@ -145,8 +145,8 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
     # A code of its own: a world for each row would be as many batches.
     raise RequestError(
         code_pb2.OUT_OF_RANGE,
-        f"{wrong}, but what this server hosts has {made.num_envs} rows already, which the settings "
-        f"of a world do not change; ask for {made.num_envs} or leave {NUM_ENVS!r} away",
+        f"{wrong}, but the environment of this server already has {made.num_envs} rows, which "
+        f"settings cannot change; ask for {made.num_envs} or omit {NUM_ENVS!r}",
     )
 
 

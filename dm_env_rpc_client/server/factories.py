@@ -122,8 +122,8 @@ def _check_class(kind: type, what: str) -> None:
     missing = [name for name in ("reset", "step") if not hasattr(kind, name)]
     if missing and not _may_be_anything(kind):
         raise SpecError(
-            f"{what}: the class {kind.__name__} is no environment, as it has no "
-            f"{' and no '.join(missing)}; what may be served is {SERVED}, or what returns one"
+            f"{what}: the class {kind.__name__} is not an environment: it has no "
+            f"{' and no '.join(missing)}; serve {SERVED}, or a function that returns one"
         )
 
 

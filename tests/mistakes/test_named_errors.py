@@ -96,7 +96,7 @@ def specified(server: Any, observation: Any, action: Any = None) -> None:
 
 
 LONG = specs.Array((2,), np.longdouble)
-NAMED = "returned a reward that is no number"
+NAMED = "returned a reward that is not a number"
 
 OF_ENVIRONMENTS: dict[str, Mistake] = {
     "a reward of shape (1,)": Mistake(

@@ -194,5 +194,5 @@ def test_what_cannot_be_recorded(server: Server, path: Path) -> None:
         proxy(server.address, path, server.address)
     assert not path.exists()
     path.touch()
-    with pytest.raises(RecordingError, match="there is a file already"):
+    with pytest.raises(RecordingError, match="the file exists"):
         proxy(server.address, path)

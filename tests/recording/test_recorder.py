@@ -102,7 +102,7 @@ def test_what_is_said_about_a_connection_is_not_secret(path: Path) -> None:
 
 def test_a_file_is_not_overwritten(server: Server, path: Path) -> None:
     path.write_bytes(b"something else")
-    with pytest.raises(RecordingError, match=r"run.mcap: there is a file already"):
+    with pytest.raises(RecordingError, match=r"run.mcap: the file exists"):
         play(server.address, 1, record=path)
     assert path.read_bytes() == b"something else"
     with pytest.raises(RecordingError, match="No such file"):
@@ -220,7 +220,7 @@ def test_connections_to_one_path_share_the_file_while_one_is_open(
             second.send(dm_env_rpc_pb2.CreateWorldRequest())
         first.send(dm_env_rpc_pb2.CreateWorldRequest())
     assert [entry.connection.number for entry in entries(path)] == [1, 1, 2, 2, 1, 1]
-    with pytest.raises(RecordingError, match="there is a file already"):
+    with pytest.raises(RecordingError, match="the file exists"):
         dm_env_rpc_client.connect(server.address, record=path)
 
 
@@ -371,7 +371,7 @@ def test_a_forked_child_leaves_the_recording_to_its_parent(server: Server, path:
     finished = run_python("-c", FORKED, server.address, path)
     assert finished.stdout.count("which forked this one") == 2
     assert "record to a file of its own in each process" in finished.stdout
-    assert "there is a file already" in finished.stdout
+    assert "the file exists" in finished.stdout
     recording = read(path)
     assert recording.is_complete
     assert sum(map(len, recording.episodes)) == 21

@@ -47,7 +47,7 @@ def test_three_recorders_on_one_path(server: Server, path: Path, seen: Seen) -> 
         with Recorder(path) as second:
             play(server.address, STEPS, record=second)
             before = path.read_bytes()
-            with pytest.raises(RecordingError, match="there is a file already"):
+            with pytest.raises(RecordingError, match="the file exists"):
                 Recorder(path)
             # The file of the first was renamed, so the second's has its name.
             with pytest.raises(RecordingError, match="is not the file any more"):
@@ -193,7 +193,7 @@ def test_a_disk_that_was_full_takes_the_next_recording(
         env.close()
         # What was written before is readable, and is not taken for all.
         assert not read(path).is_complete
-        with pytest.raises(RecordingError, match="there is a file already"):
+        with pytest.raises(RecordingError, match="the file exists"):
             play(server.address, STEPS, record=path)
         path.unlink()
         ballast.unlink()

@@ -113,7 +113,7 @@ def test_a_vector_environment_is_a_batch() -> None:
             assert remote.reset(seed=4)[0].tolist() == [4, 5, 6]
             assert remote.step(np.array([0, 1, 1]))[2].tolist() == [False, True, True]
             remote.close()
-        with pytest.raises(EnvironmentsFailedError, match="has 3 rows already"):
+        with pytest.raises(EnvironmentsFailedError, match="already has 3 rows"):
             RemoteVectorEnv(server.address, 2)
         with connect(server.address) as connected:
             create_world(connected)

@@ -306,7 +306,7 @@ class Mine(s.Catch): pass
 
 def test_a_factory_of_an_interactive_session_is_refused_with_advice() -> None:
     ended = run_python("-c", _DEFINED_HERE + "s.serve(Mine, processes=1)", code=1)
-    assert "SpecError: a worker process cannot load what it is to serve" in ended.stderr
+    assert "SpecError: a worker process cannot load its environment" in ended.stderr
     assert "write it to a file" in ended.stderr
 
 

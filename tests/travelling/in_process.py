@@ -270,7 +270,7 @@ def in_same_step(tales: Sequence[Tale], alone: Sequence[Tale], calls: Sequence[C
     return changed
 
 
-_OF_ARRAYS = ("returned a reward that is no number", "returned rewards that are")
+_OF_ARRAYS = ("returned a reward that is not a number", "returned rewards that are")
 """What is said of a reward, and of an array of them."""
 
 

@@ -358,8 +358,8 @@ def check_reward(environment: dm_env.Environment) -> None:
     observations = environment.observation_spec()
     if isinstance(observations, Mapping) and batches.STEP_TYPE in observations and spec.shape:
         raise SpecError(
-            f"this is a batched world, of {spec.shape[0]} rows, and not one Gymnasium environment: "
-            "use `make`, whose actions and observations are arrays with a row for each"
+            f"this world is a batch of {spec.shape[0]} rows, not one Gymnasium environment: "
+            "use `make`, whose actions and observations are arrays with one row per environment"
         )
     check_reward_spec(spec)
 

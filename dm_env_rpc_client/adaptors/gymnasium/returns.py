@@ -74,7 +74,7 @@ def as_reward(environment: Any, reward: Any) -> float:
             reason = f" ({error})"
     found = "a masked value" if np.ma.is_masked(reward) else described(reward) + reason
     raise TypeError(
-        f"step of {type(inner(environment)).__name__} returned a reward that is no number: got "
+        f"step of {type(inner(environment)).__name__} returned a reward that is not a number: got "
         f"{found}; expected a float"
     )
 

@@ -107,8 +107,8 @@ def _nearest(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
         return spaces.Text(_TEXT_LENGTH, min_length=0, charset=_CHARACTERS)
     if space.shape is None or space.dtype is None or np.dtype(space.dtype).kind not in "iuf":
         raise SpecError(
-            f"the {name} space is a {type(space).__name__}, which is not near a space of "
-            f"Gymnasium: {', '.join(kind.__name__ for kind in _WRITERS)}"
+            f"the {name} space is a {type(space).__name__}, which resembles no Gymnasium "
+            f"space: {', '.join(kind.__name__ for kind in _WRITERS)}"
         )
     dtype: Any = np.dtype(space.dtype)
     if dtype.kind == "f":

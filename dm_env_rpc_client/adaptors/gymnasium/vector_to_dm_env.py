@@ -191,8 +191,8 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         seeds = of_rows.pop("seed", others.pop("seed", None))
         if of_rows:
             raise ValueError(
-                f"a vector environment takes no setting {batches.ROWS}.{next(iter(of_rows))}; of "
-                f"rows it takes {batches.ROWS}.seed"
+                f"a vector environment has no setting {batches.ROWS}.{next(iter(of_rows))}; its "
+                f"only setting for rows is {batches.ROWS}.seed"
             )
         if np.ndim(seeds) == 0 and seeds is not None:
             others["seed"] = seeds

@@ -253,9 +253,9 @@ class PettingZooGame(Game):
         again = [agent for agent in self._env.agents if agent in self._ended]
         if again:
             raise RuntimeError(
-                f"agent {again[0]!r} of {class_name(self._env.unwrapped)} takes part again after "
-                "it was terminated or truncated; an agent of PettingZoo returns with the next "
-                "reset, and its client waits for that"
+                f"agent {again[0]!r} of {class_name(self._env.unwrapped)} reappeared after "
+                "it was terminated or truncated; a PettingZoo agent returns only with the next "
+                "reset, for which its client waits"
             )
         taking_part = [
             agent for agent in self._description.agents if agent in present or agent in self._living

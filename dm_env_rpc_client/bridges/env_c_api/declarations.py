@@ -241,7 +241,7 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
     size = checked_size(shape, type_.item_bytes, most, where)
     if size > budget:
         raise ProtocolError(
-            f"{where}: takes {size} bytes; together with those before it the step exceeds {most} "
+            f"{where}: takes {size} bytes; with the earlier values the step exceeds {most} "
             "(Limits.message_bytes)"
         )
     if size and not pointer:

@@ -307,7 +307,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         name = self._events_observation
         if name is not None:
             if name in self._observation_specs:
-                raise SpecError(f"events_observation is {name!r}, which is an observation already")
+                raise SpecError(f"events_observation is {name!r}, which is already an observation")
             self._observation_specs[name] = VariableStringArray((-1,), name=name)
         names = [*self._action_specs, *self._observation_specs]
         self._is_nested = nested_tensors and any(nesting.SEPARATOR in name for name in names)

@@ -108,7 +108,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
     name = trial.create_another_world(probe)
     if name in names:
         raise probe.violation(
-            f"another name than {', '.join(map(repr, names))}, because those worlds exist still; "
+            f"a name other than {', '.join(map(repr, names))}, because those worlds still exist; "
             "or an error",
             f"{name!r} again",
         )

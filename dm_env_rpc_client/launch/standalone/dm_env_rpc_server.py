@@ -481,7 +481,7 @@ def _reward_of(value: Any, where: str) -> float:
     if not isinstance(value, complex) and is_number and not np.ma.is_masked(value):
         with contextlib.suppress(OverflowError):
             return float(value)
-    text = f"{where} returned a reward that is no number: got {_described(value)}"
+    text = f"{where} returned a reward that is not a number: got {_described(value)}"
     raise TypeError(f"{text}; expected a float")
 
 

@@ -42,7 +42,7 @@ class WorkerShare(Share):
 
     def missing(self, name: str, known: Iterable[str]) -> str:
         if self._registry.is_lost(name):
-            return f"no world {name!r}: the process that it was in has ended; create another"
+            return f"no world {name!r}: its process has ended; create another"
         return super().missing(name, self._registry.names())
 
 

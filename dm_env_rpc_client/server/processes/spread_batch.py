@@ -220,8 +220,7 @@ class SpreadBatch(AnyBatch):
             if isinstance(error, _LostError):
                 raise StreamStatusError(
                     "UNAVAILABLE",
-                    "a process that was to have rows of the batch has ended; what the request did "
-                    "is unknown",
+                    "a process for rows of the batch has ended; what the request did is unknown",
                 ) from error
             raise
 

@@ -227,7 +227,7 @@ class PassedStream(ServerStream):
         except WorkerGoneError as error:
             raise StreamStatusError(
                 "UNAVAILABLE",
-                "the process that this stream's world was in has ended, and its worlds with it; "
+                "the process of this stream's world has ended, and its worlds with it; "
                 "connect again and create another",
             ) from error
 
@@ -273,8 +273,8 @@ class PassedStream(ServerStream):
                 if error.may_have_begun:
                     raise StreamStatusError(
                         "UNAVAILABLE",
-                        "the process that was to answer the request has ended, and its worlds with "
-                        "it; what the request did is unknown",
+                        "the process answering the request has ended, and its worlds with "
+                        "it; the effect of the request is unknown",
                     ) from error
             finally:
                 if field == "create_world" and here is None and answer[:1] != _CREATE:

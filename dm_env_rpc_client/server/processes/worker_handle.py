@@ -200,11 +200,11 @@ class WorkerProcess:
             return
         if not self.failure:
             raise ChildProcessError(
-                f"a worker process {self.ended} while it started; what it printed says why. A "
-                "script that serves needs `if __name__ == '__main__':` around what it does"
+                f"a worker process {self.ended} while it started; its output says why. A "
+                "script that serves needs `if __name__ == '__main__':` around its code"
             )
         raise SpecError(
-            f"a worker process cannot load what it is to serve: {self.failure}; {ADVICE}. What is "
+            f"a worker process cannot load its environment: {self.failure}; {ADVICE}. Code "
             "defined in a notebook or at a prompt cannot be imported: write it to a file"
         )
 

@@ -311,7 +311,7 @@ class Workers(Places, RowPlaces):
                 # reason.
                 if worker.ended and not worker.is_ready:
                     raise ChildProcessError(
-                        f"the process that is to replace one {worker.ended} while it started"
+                        f"the replacement process {worker.ended} while it started"
                     )
             if self._stopping.wait(_WAIT_SECONDS):
                 raise ChildProcessError("the server was stopped")

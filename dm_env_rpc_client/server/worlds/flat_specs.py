@@ -250,8 +250,8 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
         return
     raise RuntimeError(
         f"the environment's discount is {discount!r} in a {timestep.step_type.name} step, and its "
-        "discount_spec() is dm_env's default, with which clients take 1, or 0 where a sequence "
-        "TERMINATED; to have it sent, return another spec, such as "
+        "discount_spec() is dm_env's default, from which clients infer 1, or 0 where a sequence "
+        "TERMINATED; to send it, return another spec, such as "
         "dm_env.specs.Array((), float, 'discount')"
     )
 

@@ -129,8 +129,8 @@ class SharedWorld(OwnedWorld):
                 told = [f"player {agent.player!r}" for agent in self._uninformed or ()]
                 raise RequestError(
                     code_pb2.DEADLINE_EXCEEDED,
-                    f"the world is reset when each agent that takes part has been told by a step; "
-                    f"within {self._step_timeout} s there was none of {', '.join(told)}",
+                    f"the world is reset once every participating agent has taken a step; within "
+                    f"{self._step_timeout} s there was none of {', '.join(told)}",
                 )
 
     @contextlib.contextmanager

@@ -487,7 +487,7 @@ class WorldRegistry:
             self._share.add("held_bytes", -more)
             raise RequestError(
                 code_pb2.RESOURCE_EXHAUSTED,
-                f"the settings take {own} bytes, those of other worlds {others}; the server holds "
+                f"the settings take {own} bytes, other worlds' settings {others}; the server holds "
                 f"{limit} (Limits.held_bytes); destroy a world first",
             )
         entry.held = sizes

@@ -38,8 +38,8 @@ def check_works(what: str) -> None:
     if not _answers():
         raise SpecError(
             f"{what}: the transport 'grpc' cannot be used in this process, which was forked while "
-            "grpcio was in use; use transport='http2', close what uses grpcio before the fork, or "
-            "start the process by 'spawn' or 'forkserver'"
+            "grpcio was in use; use transport='http2', close all users of grpcio before the fork, "
+            "or start the process by 'spawn' or 'forkserver'"
         )
     _works_in = os.getpid()
 

@@ -237,7 +237,7 @@ def test_a_vector_of_environments_is_no_single_one(caplog: pytest.LogCaptureFixt
 
     caplog.set_level("CRITICAL")
     with serve(vector) as server:
-        with pytest.raises(SpecError, match=r"a batched world, of 2 rows.*use `make`"):
+        with pytest.raises(SpecError, match=r"a batch of 2 rows.*use `make`"):
             make_remote(server.address)
         assert server.world_count == 0
     assert made[0].closed

@@ -126,7 +126,7 @@ def test_an_agent_that_returns_is_an_error_that_names_it() -> None:
         env.reset()
         env.step(arena_actions(env))
         env.step(arena_actions(env))
-        with pytest.raises(DmEnvRpcError, match="agent 'b' of Scripted takes part again"):
+        with pytest.raises(DmEnvRpcError, match="agent 'b' of Scripted reappeared"):
             env.step(arena_actions(env))
         assert set(env.reset()[0]) == set(AGENTS)
         env.step(arena_actions(env))

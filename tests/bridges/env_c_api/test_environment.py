@@ -119,7 +119,7 @@ def test_a_value_of_another_shape_is_an_error(
         ({"shapes": {"anything": (-2,)}}, "positive integers"),
         ({"shapes": {"anything": 3}}, "positive integers"),
         ({"shapes": {"anything": "ab"}}, "positive integers"),
-        ({"events_observation": "camera"}, "'camera', which is an observation already"),
+        ({"events_observation": "camera"}, "'camera', which is already an observation"),
         ({"events_observation": "body"}, "exclude each other"),
         (
             {"observations": "camera"},

@@ -44,7 +44,7 @@ def test_observations_whose_size_changes_share_what_is_left(
     assert env._runner is not None
     fixed = env._runner.description.fixed_bytes
     assert make(isolated=isolated, limits=Limits(message_bytes=fixed + 1000)).reset().first()
-    with pytest.raises(ProtocolError, match=r"with those before it the step exceeds .*Limits"):
+    with pytest.raises(ProtocolError, match=r"with the earlier values the step exceeds .*Limits"):
         make(isolated=isolated, limits=Limits(message_bytes=fixed)).reset()
 
 

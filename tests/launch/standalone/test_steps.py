@@ -61,7 +61,7 @@ def test_rewards_and_actions(address: str, reward: str) -> None:
     with make(address, {"reward": reward}, unwrap_single=True) as env:
         env.reset()
         if reward in ("text", "None", "complex", "two", "list"):
-            text = "step of Rewarding returned a reward that is no number: got"
+            text = "step of Rewarding returned a reward that is not a number: got"
             with pytest.raises(DmEnvRpcError, match=text):
                 env.step(1)
         else:

@@ -113,7 +113,7 @@ def _by_row(first: Any, second: Any) -> Habit:
 
 
 def _reward(value: Any, *text: str) -> Habit:
-    refused = Refused(("returned a reward that is no number",), ("step of Rewarding", *text))
+    refused = Refused(("returned a reward that is not a number",), ("step of Rewarding", *text))
     positions = (1, 2, 3, 5, 7) if text else ()
     return Habit(
         functools.partial(Rewarding, value=value),

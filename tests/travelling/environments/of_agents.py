@@ -152,7 +152,7 @@ HABITS: dict[str, Habit] = {
     "another order": Habit(lambda row: Disordered()),
     "no reward": Habit(
         functools.partial(lambda row: Rewarding(None)),
-        {1: Refused(("returned a reward that is no number",))}, "Rs",
+        {1: Refused(("returned a reward that is not a number",))}, "Rs",
     ),
     "a value that does not fit": Habit(
         lambda row: Unfit(), {1: Refused(("violates its own", "'observation.z'"))}, "RsRs"
