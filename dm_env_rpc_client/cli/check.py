@@ -56,7 +56,7 @@ _Server: Any = dataclasses.make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""A server, and an option for each of those of the suite."""
+"""A server, and an option for each option of the suite."""
 
 
 @options.with_options

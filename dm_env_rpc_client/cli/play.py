@@ -38,7 +38,7 @@ _SIDE, _LARGEST_SIDE = 640, 1280
 """The longer side of the window, in pixels: about, and at most."""
 
 _POLLS = 60
-"""How many times in a second keys are read where each step waits for one."""
+"""Key reads per second while each step waits for a key."""
 
 _REPEAT_MS = 300, 50
 """When a key that is held is a second press, and how often it is one after that."""

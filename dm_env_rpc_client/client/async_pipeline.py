@@ -35,10 +35,11 @@ from dm_env_rpc_client.transports.streams import AsyncStream
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often the silence of the server is looked at while an answer is awaited."""
+"""Interval, in seconds, of the checks for a silent server while an answer is awaited."""
 
 _AGAIN_SECONDS = 0.01
-"""How often a stream is asked again that waits for no event, as while a recording is behind."""
+"""Interval, in seconds, of polling a stream without an event to wait for, as while a recording is
+behind."""
 
 
 class AsyncPipeline:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 CLOSE_SECONDS = 1.0
-"""How long the server may take to end a stream that was closed."""
+"""Time limit, in seconds, for the server to end a stream that was closed."""
 
 
 def checked_timeout(
@@ -72,10 +72,10 @@ class BaseConnection(abc.ABC):
 
     _pipeline: Requests
     _finalizer: weakref.finalize[..., object]
-    """Ends the connection if nobody closes it."""
+    """The finalizer, which ends an unclosed connection."""
 
     _tap: Tap | None = None
-    """What records the connection, which has to write all of it before `close` returns."""
+    """The recorder of the connection, which writes everything before `close` returns."""
 
     def __init__(
         self,

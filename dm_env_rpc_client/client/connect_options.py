@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
-"""A file to record to, or what records to one."""
+"""A file to record to, or a recorder."""
 
 
 class DefaultSeconds(float):

@@ -53,16 +53,16 @@ _log = logging.getLogger(__name__)
 
 _THREAD_END_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
-"""How often a sleeping thread checks whether the connection was poisoned."""
+"""Interval, in seconds, at which a sleeping thread checks whether the connection was poisoned."""
 
 _SEND_SECONDS = 0.02
-"""How often a thread that sends checks whether the reading thread has stopped reading."""
+"""Interval, in seconds, at which a sending thread checks whether the reading thread has stopped."""
 
 Reopen: TypeAlias = "Callable[[float | None], Connection]"
 """Opens another connection to the same server; takes a timeout in seconds."""
 
 EndUnclosed: TypeAlias = "Callable[[Connection | None, Remains, Reopen], None]"
-"""Ends a connection that nobody closed.
+"""A function that ends an unclosed connection.
 
 It is called when the connection was garbage-collected, with None, in any thread; or at the exit of
 the interpreter, with the connection. It must not refer to the connection.

@@ -19,10 +19,10 @@ from dm_env_rpc_client.system.locks import make_rlock
 _log = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 1.0
-"""How long the thread of the futures waits for more of them."""
+"""Time, in seconds, that the thread of the futures waits for more of them."""
 
 _LOOK_SECONDS = 1.0
-"""How often it looks at its futures, also if nothing is read."""
+"""Interval, in seconds, at which it checks its futures, even if nothing is read."""
 
 
 class RequestFuture(concurrent.futures.Future[Any]):

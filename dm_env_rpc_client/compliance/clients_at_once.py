@@ -17,7 +17,7 @@ from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 
 _COUNTED_SECONDS = 5.0
-"""How long a server may take to answer a further client; some never answer it."""
+"""Time limit, in seconds, for a server to answer a further client; some never answer it."""
 
 
 def count_connections(address: str, options: Options, facts: Facts) -> Facts:

@@ -83,7 +83,7 @@ class Facts(NamedTuple):
 
 
 _SUMMARY = 120
-"""The most characters of an answer, and of what was expected, in a summary."""
+"""Maximum number of characters of an answer, and of the expectation, in a summary."""
 
 
 class Outcome(enum.Enum):

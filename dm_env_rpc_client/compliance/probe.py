@@ -27,7 +27,7 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
 END = "the end of the stream"
-"""How the end of a stream is reported where an answer was due; the words of the server follow."""
+"""The report of a stream that ended instead of an answer, before the server's words."""
 
 _SHOWN = 300
 """The number of characters of a message that are shown."""

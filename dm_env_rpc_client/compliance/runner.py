@@ -69,7 +69,7 @@ _DEFAULTS = Options()
 _BY_NAME = {check.name: check for check in CHECKS}
 
 _ALIVE_SECONDS = 2.0
-"""How long a server that did not answer may take to accept a connection and to answer on it."""
+"""Time limit, in seconds, for an unresponsive server to accept a connection and answer on it."""
 
 
 class Suite:

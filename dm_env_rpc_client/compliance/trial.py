@@ -22,15 +22,15 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 _GONE_SECONDS = 1.0
-"""How long the server may take to notice a closed connection."""
+"""Time limit, in seconds, for the server to notice a closed connection."""
 
 _PAUSE_SECONDS = 0.02
 
 _ANSWER_SECONDS = 1.0
-"""How long each answer during the cleanup may take."""
+"""Time limit, in seconds, for each answer during the cleanup."""
 
 _END_SECONDS = 2.0
-"""How long the thread of a companion may take to end."""
+"""Time limit, in seconds, for the thread of a companion to end."""
 
 
 def _attempts() -> Iterator[bool]:

@@ -200,7 +200,7 @@ class _Actor:
     handle: Any = None
     restarts: int = 0
     attempts: int = 0
-    """How often it was replaced since its last batch."""
+    """Number of replacements since its last batch."""
 
     num_steps: int = 0
     deadline: Deadline = dataclasses.field(default_factory=lambda: Deadline.after(None))

@@ -121,7 +121,7 @@ else:
 _Connection = TypeVar("_Connection")
 
 Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str, Any]]
-"""Extensions by name, or what makes them from a connection."""
+"""Extensions by name, or a function that makes them from a connection."""
 
 AHEAD = 64
 """The number of pending steps that `rollout` allows by default. Closing the generator early leaves
@@ -145,7 +145,7 @@ _FIRST, _MID = dm_env.StepType.FIRST, dm_env.StepType.MID
 _new = tuple.__new__
 
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
-"""What the codec makes from the answer to a step."""
+"""The codec's result for the answer to a step."""
 
 
 class BaseAdaptor(DmEnvNames, MadeAgain):
@@ -438,10 +438,10 @@ class _Adopted:
     observations: SpecManager
     codec: StepCodec
     num_rows: int | None
-    """That of a batched world; None for others."""
+    """The number of rows of a batched world; None for others."""
 
     hidden: set[str]
-    """What is requested and is no observation of a TimeStep."""
+    """Requested observations that a TimeStep does not show."""
 
     is_nested: bool
     reward_spec: dm_env_specs.Array | None

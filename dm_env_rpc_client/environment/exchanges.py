@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 AnyConnection: TypeAlias = "Connection | AsyncConnection"
-"""What an exchange is held over: one driver takes the first kind, the other the second."""
+"""The connection of an exchange: one driver takes the first kind, the other the second."""
 
 
 class Call:

@@ -29,7 +29,7 @@ _MEANT = {
     "spec": "",
     "unwrapped": "",
 }
-"""Names of Gymnasium, and what an environment of dm_env has in their place."""
+"""Gymnasium's names, with their counterparts in a dm_env environment."""
 
 
 class DmEnvNames:

@@ -24,7 +24,8 @@ _Made = TypeVar("_Made", bound="MadeByArguments")
 _SECRET = ("token", "metadata")
 
 _MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
-"""Of arguments: the levels of names and of an array, in a list with settings for each row."""
+"""Maximum depth of arguments: the levels of names and of an array, in a list of settings per
+row."""
 
 
 class Making(NamedTuple):

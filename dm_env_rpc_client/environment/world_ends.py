@@ -54,7 +54,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 _log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 1.0
-"""How long the exit of the interpreter is delayed before it goes on without the rest."""
+"""Maximum delay, in seconds, of the interpreter's exit before the rest is abandoned."""
 
 
 class _Exit:
@@ -140,10 +140,10 @@ atexit.register(_wait_for_background)
 Result = TypeVar("Result")
 
 CLEAN_UP_SECONDS = 1.0
-"""How long the server may take for each request that leaves or destroys a world."""
+"""Time limit, in seconds, for each request that leaves or destroys a world."""
 
 DESTROY_AGAIN_SECONDS = 0.02
-"""Between two attempts to destroy a world that its agent is still leaving."""
+"""Pause, in seconds, between two attempts to destroy a world that its agent is still leaving."""
 
 
 def checked_name(world_name: str) -> str:
@@ -308,7 +308,7 @@ def _send_destroy(connection: AnyConnection, world_name: str) -> Exchange[Any]:
 
 
 Unclosed: TypeAlias = Callable[[Any, str], None]
-"""Has the world of a connection ended if nobody closes its environment."""
+"""A function that ends the world of an unclosed environment."""
 
 
 class OwnWorld:

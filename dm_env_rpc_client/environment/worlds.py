@@ -246,8 +246,8 @@ def make(
 
 
 Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], Any]
-"""Opens a connection with a first request. It returns the connection, and what `wait` of the
-connection takes, or None if the request has still to be sent."""
+"""A function that opens a connection with a first request. It returns the connection, and the
+argument for the connection's `wait`, or None if the request was not sent yet."""
 
 
 def make_on(

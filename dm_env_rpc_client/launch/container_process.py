@@ -36,9 +36,9 @@ from dm_env_rpc_client.system.children import Guard, Parent, bound_output
 LABEL = "dm-env-rpc-client"
 
 _CREATE_SECONDS = 60.0
-"""How long the daemon may take to create a container that nobody waits for any more."""
+"""Time limit, in seconds, for the daemon to create an abandoned container."""
 _MAP_SECONDS = 2.0
-"""How long the daemon may take to map the port of a container that runs."""
+"""Time limit, in seconds, for the daemon to map the port of a running container."""
 _ANSWER_SECONDS = 60.0
 _END_AGAIN_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1

@@ -38,7 +38,7 @@ REQUEST = "DM_ENV_RPC_CONTAINER"
 """The variable with the request for `container_process.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Hears of an image that is pulled: what happens, the layers that are there and those in total."""
+"""A callback for the progress of a pull: the activity, the finished layers, and all layers."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _OWN_OPTIONS = re.compile(r"--(name|env|env-file|publish|label|rm)(?![\w-])|-[ep
 """The options of `docker create` that are set here."""
 
 _ANSWER_SECONDS = 60.0
-"""How long the daemon may take to say what it knows."""
+"""Time limit, in seconds, for an answer of the daemon."""
 
 _STANDALONE_PORT = 50051
 """Default address of the server in `standalone` in a container."""

@@ -25,10 +25,11 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.waiting import Deadline
 
 LOG_BYTES = 64 << 10
-"""How much of the end of its output a launched server's `logs` returns."""
+"""Bytes of the end of a launched server's output that `logs` returns."""
 
 STOP_SECONDS = 15.0
-"""How long what watches over a server may take to end it, the server's own time included."""
+"""Time limit, in seconds, for a supervisor or keeper to end its server, the server's own time
+included."""
 
 _EXIT_SECONDS = 2.0
 _END_SECONDS = 2.0

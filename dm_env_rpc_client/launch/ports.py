@@ -34,7 +34,7 @@ _STATES = {
     "t": "is held by a debugger",
     "Z": "has ended",
 }
-"""What proc_pid_stat(5) calls them; others are rare."""
+"""Process states by their letter in proc_pid_stat(5); others are rare."""
 
 _SHOWN = 5
 

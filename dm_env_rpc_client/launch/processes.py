@@ -30,7 +30,7 @@ START_SECONDS = 60.0
 """Default time limit for a launched server to answer, in seconds."""
 
 UNBUFFERED: Mapping[str, str] = MappingProxyType({"PYTHONUNBUFFERED": "1"})
-"""With it a Python program writes at once what it prints, also to a file, as to a terminal."""
+"""Makes a Python program write its output immediately, to files as to a terminal."""
 
 _HELD_ATTEMPTS, _ATTEMPTS = 2, 4
 
@@ -40,7 +40,7 @@ _OLDEST = (3, 6)
 """The oldest Python that the server in `standalone` runs on."""
 
 _LEAST_SECONDS = 0.05
-"""What a server is given to start if its interpreter has taken all of the time."""
+"""Remaining time limit, in seconds, for a server whose interpreter has used up its own."""
 
 _WHAT_IT_HAS = """
 import sys

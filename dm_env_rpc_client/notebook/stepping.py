@@ -95,7 +95,7 @@ BYTES_PER_SECOND = 400_000
 """The limit for reports; a Jupyter server drops output beyond a million bytes per second."""
 
 CLOSE_SECONDS = 1.0
-"""How long `close` waits for a call that is being executed."""
+"""Time, in seconds, that `close` waits for a call in progress."""
 
 _CONTINUE = object()
 _SEEN = object()

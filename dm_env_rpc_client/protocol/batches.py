@@ -25,7 +25,7 @@ NUM_ENVS = "num_envs"
 """The setting of a CreateWorld with the number of rows, an integer."""
 
 ROWS = "rows"
-"""What the names of settings begin with that have a value for each row, as in `rows.seed`."""
+"""The prefix of settings with a value for each row, as in `rows.seed`."""
 
 RESET_MASK = "reset_mask"
 """The setting of a Reset that says in which rows a sequence begins, bool [N]."""
@@ -42,7 +42,7 @@ STEP_TYPE = "step_type"
 """The observation with the type of each row's step, uint8 [N]: 0 FIRST, 1 MID, 2 LAST."""
 
 ROW_ERRORS = "row_errors"
-"""The observation with what rows have raised in this step: "" or the JSON of texts by index."""
+"""The observation with the errors of rows in this step: "" or the JSON of texts by index."""
 
 INFO_ARRAYS = "info_arrays"
 """The observation with the bytes of large arrays of infos, one after another, uint8 [-1]."""

@@ -61,11 +61,11 @@ _CODE, _MESSAGE, _DETAIL = 1 << 3, 2 << 3 | 2, 3 << 3 | 2
 """The tags of a Status."""
 
 _DETAIL_BYTES = 64
-"""What each field of an error counts beside its contents."""
+"""The size charged for each field of an error besides its contents, in bytes."""
 
 DECODE_ERRORS = (protobuf_message.DecodeError, ValueError)
-"""What parsing invalid bytes raises. protobuf in pure Python raises a ValueError for a string
-that is not UTF-8."""
+"""Errors of parsing invalid bytes. The pure-Python protobuf raises a ValueError for a string that
+is not UTF-8."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A serialized message, in memory that belongs to the receiver."""

@@ -39,14 +39,14 @@ _MAX_KNOWN = 1024
 
 
 _MAX_FORMS, _MAX_KNOWN_TEXT = 64, 64
-"""So many forms of answers are remembered, with texts of up to so many characters."""
+"""The number of cached forms of answers, and the maximum length of their texts."""
 
 
 class StepAsked(NamedTuple):
     """The contents of a StepRequest."""
 
     actions: Mapping[str, Any]
-    """By name: what `SpecManager.unpack` returns."""
+    """Actions by name: the result of `SpecManager.unpack`."""
 
     requested: tuple[str, ...]
     """The names of the observations, each once, in the order in which they were requested."""

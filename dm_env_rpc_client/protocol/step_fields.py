@@ -36,7 +36,7 @@ _MAX_KNOWN_INTEGERS = 1024
 """The number of encoded values that are cached for each integer without dimensions."""
 
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_LENGTH = 16, 64
-"""How many texts are cached for each string without dimensions, and of how many characters."""
+"""The number of cached texts for each scalar string, and their maximum length."""
 
 
 Reader: TypeAlias = Callable[[Buffer, int, int], Any]
@@ -50,7 +50,7 @@ class _Missing:
 
 
 MISSING = _Missing()
-"""What a reader returns for a tensor that is not in the usual form."""
+"""A reader's result for a tensor in an unusual form."""
 
 
 class EntryWriter:

@@ -76,7 +76,7 @@ class FoundEntry(NamedTuple):
     """Where the tensor of an observation was found."""
 
     place: int
-    """That of the observation among those requested."""
+    """The place of the observation among the requested ones."""
 
     name: str
     field: TensorField

@@ -44,7 +44,7 @@ bytes or more, since its number and its time differ from those of others: zstd a
 5.3."""
 
 _HELD = 4
-"""What the TimeSteps of a file may take, in sizes of the file, if that is more than a chunk."""
+"""Limit for the TimeSteps of a file, in multiples of its size, if that exceeds a chunk."""
 
 
 class Damage(Exception):  # noqa: N818 - the text of a RecordingError, which the reader raises.

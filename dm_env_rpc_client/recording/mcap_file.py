@@ -54,7 +54,7 @@ COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "lz4": lz4.frame.compress,
     "none": lambda data: data,
 }
-"""What compresses a chunk, by name."""
+"""Compression functions for chunks, by name."""
 
 _CHUNK_BYTES = 1 << 20
 """A chunk ends when it is larger than this, before compression."""
@@ -66,7 +66,7 @@ PREFIX = struct.Struct("<BQ")
 """The MCAP specification, Records: opcode and length."""
 
 MESSAGE = struct.Struct("<BQHIQQ")
-"""The same of a Message, and its fields up to its bytes."""
+"""The opcode and length of a Message, and its fields up to its bytes."""
 
 MESSAGE_FIELDS = MESSAGE.size - PREFIX.size
 

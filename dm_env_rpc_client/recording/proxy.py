@@ -113,7 +113,7 @@ class Proxy(Serving):
 class _Traffic:
     streams: set[_ForwardedStream] = dataclasses.field(default_factory=set)
     past_requests: int = 0
-    """Those of streams that are closed."""
+    """Requests of closed streams."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     """Held while the streams are counted, opened or closed."""

@@ -38,7 +38,7 @@ _NUMBER_DIGITS = 9
 """The most digits that the number of a connection has."""
 
 _CONNECTION_BYTES = 2000
-"""What a connection takes in memory beside its metadata."""
+"""The memory of a connection besides its metadata, in bytes."""
 
 
 @dataclasses.dataclass(frozen=True)

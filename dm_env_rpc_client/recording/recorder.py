@@ -41,25 +41,25 @@ from dm_env_rpc_client.version import __version__
 _log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.1
-"""What was sent or received this long ago is with the operating system."""
+"""Age, in seconds, at which messages have been handed to the operating system."""
 
 MAX_WAITING_BYTES = 64 << 20
-"""What may wait to be written; beyond it, sending and receiving wait."""
+"""Bytes that may wait to be written; beyond this, sending and receiving wait."""
 
 _TAKE_SECONDS = 0.01
 """The interval at which the thread empties the queue, in seconds."""
 
 _MOST_TAKEN = 1000
-"""How many messages the thread takes at once."""
+"""Maximum number of messages that the thread takes at once."""
 
 _MESSAGE_BYTES = 200
-"""What a message in the queue counts beside its contents."""
+"""The size charged for a queued message besides its contents, in bytes."""
 
 _SETTLE_SECONDS = 30.0
-"""How long closing waits for the disk."""
+"""Time, in seconds, that closing waits for the disk."""
 
 _STALLED_SECONDS = 60.0
-"""How long sending and receiving wait for a disk that takes nothing, a network's for instance."""
+"""Time, in seconds, that sending and receiving wait for a stalled disk, such as a network's."""
 
 
 _Message: TypeAlias = "tuple[ConnectionRecording, str, int, int, bytes]"

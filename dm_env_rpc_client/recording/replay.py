@@ -46,7 +46,7 @@ _MAX_STREAMS = 256
 """Clients beyond this number are refused with RESOURCE_EXHAUSTED."""
 
 _SHOWN = 400
-"""How much of a request errors show, in characters."""
+"""Maximum length of a request in errors, in characters."""
 
 
 def replay(

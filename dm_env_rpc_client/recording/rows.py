@@ -30,7 +30,7 @@ _VALUE_BYTES = 200
 _OBJECT_BYTES = 650
 
 _ROW_BYTES = 32
-"""What is kept for a row beside its TimeSteps."""
+"""The memory of a row besides its TimeSteps, in bytes."""
 
 
 class Specs(NamedTuple):

@@ -26,8 +26,7 @@ _KINDS = tuple(field.name for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIP
 _TEXT_BYTES = 500
 
 COUNTED = (*_KINDS, "streams", "refused_streams", "refusals")
-"""What is counted from the start of a server: requests by kind, and all streams that were opened or
-refused."""
+"""Counters from the start of a server: requests by kind, and all opened and refused streams."""
 
 _PLACES = {name: place for place, name in enumerate(COUNTED)}
 STEPS = _PLACES["step"]

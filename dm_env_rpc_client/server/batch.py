@@ -40,7 +40,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 from dm_env_rpc_client.tensors.structures import leaves
 
 MAX_BYTES = DEFAULT.message_bytes
-"""What the observations of all rows may take: what a client takes in one message by default."""
+"""Limit for the observations of all rows: a client's default for one message."""
 
 
 def properties_of_batches() -> Properties:

@@ -33,7 +33,7 @@ SERVED = (
     "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
     "PettingZoo, a Game or a World"
 )
-"""What may be served, as errors name it."""
+"""The kinds of environments that can be served, for errors."""
 
 
 class BatchMaker(abc.ABC):

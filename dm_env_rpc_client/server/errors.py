@@ -112,7 +112,8 @@ def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 Report: TypeAlias = Callable[[Exception, str], None]
-"""Takes what a row has raised, or another error that no request fails with, and what failed."""
+"""A callback for the error of a row, or another error that fails no request, and its
+description."""
 
 
 def unreported(error: Exception, text: str) -> None:

@@ -30,10 +30,10 @@ class AnyEnvironment(Protocol):
 
 
 Hosted: TypeAlias = Callable[..., Any] | AnyEnvironment | str
-"""What is served: a factory, an environment, or the text that names a factory."""
+"""A source of environments: a factory, an environment, or a text that names a factory."""
 
 Factory: TypeAlias = Callable[..., Any] | Instance
-"""What worlds are made of."""
+"""A factory of worlds."""
 
 
 def factories_of(

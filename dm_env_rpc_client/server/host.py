@@ -28,8 +28,8 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 
 WAITING_FOR = "waiting_for."
-"""Before the name of a world: the property with what the steps of its agents wait for, "" for
-nothing. It is not listed. A client reads it over another connection than the one that waits."""
+"""With the name of a world appended: the property that names the missing players of its pending
+steps, "" for none. It is not listed, and read over a connection other than the waiting one."""
 
 
 class Host:

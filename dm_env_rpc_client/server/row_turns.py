@@ -18,7 +18,7 @@ from dm_env_rpc_client.server.thread_bound import OwnedEnvironment
 from dm_env_rpc_client.system.owner_threads import Call, Owner, OwnerThread
 
 _THREADS = 256
-"""Of one batch. If there are more rows, some share one."""
+"""Maximum number of threads of one batch. With more rows, some share a thread."""
 
 _WAITING_SECONDS = 1e-3
 """Rows that together wait longer than this are worth threads, which take 50 us for each."""

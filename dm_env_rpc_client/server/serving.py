@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0
-"""How long open streams may continue when the server stops."""
+"""Maximum time, in seconds, that open streams may continue when the server stops."""
 
 
 class _InThisProcess:

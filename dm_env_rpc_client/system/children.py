@@ -33,13 +33,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 CHECK_SECONDS = 1.0
-"""How often a child compares the id of its parent process."""
+"""Interval, in seconds, at which a child compares the id of its parent process."""
 
 GRACE_SECONDS = 5.0
-"""How long a supervised command may take to end after SIGTERM, before SIGKILL."""
+"""Time limit, in seconds, for a supervised command to end after SIGTERM, before SIGKILL."""
 
 OUTPUT_BYTES = 1 << 20
-"""How much of the end of its output a supervised command keeps, if that goes to a file."""
+"""Bytes of the end of its output that a supervised command keeps in a file."""
 
 _OUTPUT_SECONDS = 2.0
 _LOOK_SECONDS = 0.05

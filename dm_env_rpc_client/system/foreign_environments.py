@@ -24,14 +24,14 @@ _GYMNASIUM = "dm_env_rpc_client.adaptors.gymnasium.to_dm_env:as_environment"
 """Takes an environment of Gymnasium and returns a dm_env.Environment."""
 
 _VECTOR = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:GymnasiumVectorEnvironment"
-"""The same for a vector environment of Gymnasium."""
+"""The converter of Gymnasium's vector environments."""
 
 _PETTINGZOO = "dm_env_rpc_client.adaptors.pettingzoo.game:as_game"
 """Takes an environment of PettingZoo and returns a `Game`."""
 
 
 _VECTOR_MODE = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:autoreset_mode_of"
-"""Takes a vector environment and the mode of those that declare none, and returns its mode."""
+"""A function that returns the autoreset mode of a vector environment, given the default mode."""
 
 
 class Conversion(NamedTuple):

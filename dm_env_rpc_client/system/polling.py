@@ -118,13 +118,14 @@ _Argument = TypeVar("_Argument")
 _Found = TypeVar("_Found")
 
 SPIN_SECONDS = 0.0005
-"""How long to look: about a step of 16 environments. With 0.2 ms these gained half as much."""
+"""Time, in seconds, of polling: about one step of 16 environments. With 0.2 ms these gained half as
+much."""
 
 _AWAY_SECONDS = 0.00002
-"""How long it takes at most to offer the processor to others if none of them wants it."""
+"""Maximum time, in seconds, of an unused offer of the processor to other processes."""
 
 _TOO_LONG = 4
-"""How many waits that are short enough make up for one that is not."""
+"""Number of short waits that make up for a long one."""
 
 _MOST_CREDIT = 256
 """After so many more short waits than long ones, rests are shorter again. Beside a hostile client
@@ -132,7 +133,7 @@ the 99th percentile of steps was up to 2.05 ms with 64, and up to 1.38 ms with 2
 (tiny increments, row 42)."""
 
 _SHORTEST_REST, _LONGEST_REST = 16, 1024
-"""How many waits are without a look when there is no credit; twice as many after each such time."""
+"""Number of waits without polling after the credit is used up; it doubles each time."""
 
 _TRIALS = 128
 """In how many waits after a rest the processor may be elsewhere for less than `SPIN_SECONDS`.

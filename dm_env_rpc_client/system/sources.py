@@ -26,7 +26,7 @@ from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.plain_text import did_you_mean
 
 PROCESS, DOCKER, PYTHON = "process:", "docker:", "python:"
-"""What the texts begin with; `launch.specs` says what follows."""
+"""The prefixes of the texts; `launch.specs` describes the rest."""
 
 SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
 """The same for environments of other packages, which `dm-env-rpc serve` serves."""

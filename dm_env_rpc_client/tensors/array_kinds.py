@@ -40,7 +40,7 @@ _PLAIN = frozenset((np.ndarray, float, int, bool, str, bytes, type(None), dict, 
 _ARRAYS = (("torch", "Tensor"), ("jax", "Array"), ("cupy", "ndarray"))
 
 _MOST_LEVELS = 32
-"""What is nested deeper, as what contains itself, stays as it is."""
+"""Deeper values, such as values that contain themselves, are left unchanged."""
 
 
 class ArrayKind(NamedTuple):

@@ -81,7 +81,7 @@ class _Table(NamedTuple):
     fields: dict[int, _Field]
 
     only: str
-    """How the only field is charged, if it has number 1 and is not entered; else ""."""
+    """The charge of the only field, if it has number 1 and is not entered; otherwise ""."""
 
 
 def parse(message_class: type[_Message], data: bytes, budget: Budget, where: str) -> _Message:

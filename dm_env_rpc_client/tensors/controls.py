@@ -31,7 +31,7 @@ _LETTERS = "zxcvfgbnmhjklqetyuiop"
 """The keys that no axis has, without r, which resets."""
 
 _MOST_ELEMENTS = 16
-"""The most elements of a vector of which the first ones have keys."""
+"""Maximum number of elements of a vector whose first elements have keys."""
 
 # By the number of values. The order of four is that of FrozenLake; the first of five values is no
 # direction.

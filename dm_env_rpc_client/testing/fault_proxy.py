@@ -28,10 +28,10 @@ Direction: TypeAlias = Literal["to_server", "to_client", "both"]
 
 _READ_BYTES = 1 << 16
 _QUEUED_BYTES = 1 << 22
-"""What a direction of a connection holds at most, before no more is read for it."""
+"""Maximum number of buffered bytes in one direction of a connection."""
 
 _BANDWIDTH_SECONDS = 0.01
-"""With a limited bandwidth, a piece is as large as what passes in this time."""
+"""With limited bandwidth, the duration of one piece, in seconds."""
 
 _SENDS_IN_A_ROW = 500
 """After this number of sends, other connections and the controls have their turn."""

@@ -18,7 +18,7 @@ from dm_env_rpc_client.transports.net.sockets import IN_LOOP, Waits
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 _AGAIN_SECONDS = 5.0
-"""How long it may take to connect again for a stream that the server has not processed."""
+"""Time limit, in seconds, for reconnecting a stream that the server has not processed."""
 
 
 def open_stream(

@@ -61,8 +61,8 @@ class ServerStream(Protocol):
     """Whether the next answer may wait for other streams, so that it needs a thread of its own."""
 
     owner: Owner | None = None
-    """The owner that has to call `answer` and `close`; None if any thread may. What is answered may
-    change it."""
+    """The owner that calls `answer` and `close`; None if any thread may. An answer may change
+    it."""
 
     def answer(self, message: bytes) -> bytes:
         """Return the answer to a request. There is exactly one for each, in the same order.

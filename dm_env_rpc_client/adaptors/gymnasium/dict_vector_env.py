@@ -19,7 +19,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
 Array: TypeAlias = npt.NDArray[Any]
 
 DummyResults: TypeAlias = tuple[Any, Array, Array, list[dict[str, Any]]]
-"""What `step` of Stable-Baselines3's DummyVecEnv returns."""
+"""The result of `step` of Stable-Baselines3's DummyVecEnv."""
 
 
 class DictVectorEnv(RemoteVectorEnv):

@@ -219,7 +219,7 @@ def put_together(
 
 
 Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
-"""What `step` of a vector environment returns."""
+"""The result of `step` of a vector environment."""
 
 _FIRST, _MID, _LAST = map(int, dm_env.StepType)
 

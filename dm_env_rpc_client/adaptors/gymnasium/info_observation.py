@@ -39,7 +39,7 @@ OWN, STACKED, BLOCKS = "own", "stacked", "blocks"
 """The texts that it may be."""
 
 INFO, FINAL_INFO, FINAL_OBSERVATION = "info", "final_info", "final_obs"
-"""The keys of the infos of a row. Of a stack, the last two are those of Gymnasium."""
+"""The keys of the infos of a row. In a stack, the last two are Gymnasium's."""
 
 _TRUNCATED, _ROWS = "truncated", "rows"
 

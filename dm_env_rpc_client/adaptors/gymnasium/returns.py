@@ -19,7 +19,7 @@ _EXPECTED = {
 }
 
 _NUMBERS = (float, int, np.floating, np.bool_)
-"""Not np.integer, of which a time of NumPy is one."""
+"""Not np.integer, a base class of NumPy's times."""
 
 _OLD = (
     "that is the interface of gym before 0.26: change the environment, or wrap it with the package "

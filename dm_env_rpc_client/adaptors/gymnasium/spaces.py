@@ -38,14 +38,14 @@ from dm_env_rpc_client.tensors.memory_limits import MAX_MESSAGE_BYTES, Limits, l
 from dm_env_rpc_client.tensors.specs import bounds_of
 
 _ARRAY_BYTES = 1 << 20
-"""What the bounds of all spaces of one description may take as arrays; those of a batch of N rows
-take N times as much."""
+"""Limit, in bytes, for the arrays of bounds of all spaces in one description; a batch of N rows
+takes N times as much."""
 
 _EXPANDED_BYTES = 16 << 20
-"""What all spaces of one description may take beyond its size."""
+"""Limit, in bytes, for all spaces of one description beyond its own size."""
 
 _CHARACTER_BYTES = 250
-"""What a character of a Text takes."""
+"""The size of a character of a Text, in bytes."""
 
 _SIDES = ("low", "high", "bounded_below", "bounded_above")
 

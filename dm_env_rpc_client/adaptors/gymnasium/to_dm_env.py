@@ -43,7 +43,7 @@ DESCRIPTION = "gymnasium"
 """The property with the spaces and the metadata, as JSON."""
 
 FRAME = "gymnasium.frame"
-"""The property with what the environment renders now: an array, or JSON of another value."""
+"""The property with the current rendered frame: an array, or JSON of another value."""
 
 OBSERVATION = "observation"
 """The observation of the environment beside `EXTRAS`."""

@@ -64,7 +64,7 @@ _MAX_CONTAINERS = 1 << 18
 """Lists and objects of one text: an empty one takes 70 bytes here, and as much again as JSON."""
 
 _MOST_DTYPES = 64
-"""How many are remembered, of those that a peer names."""
+"""The number of dtypes named by a peer that are cached."""
 
 _JSON_TYPES = frozenset((type(None), bool, int, str))
 

@@ -109,8 +109,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     }
 
     _form = BLOCKS
-    """That of the infos of batches; see `info_observation`. Environments on streams have their
-    own."""
+    """The form of the infos of batches; see `info_observation`. Environments on streams have
+    another."""
 
     def __init__(
         self,

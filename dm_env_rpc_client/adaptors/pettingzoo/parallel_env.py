@@ -54,7 +54,7 @@ _PROBE = "probe"
 """The agent that asks the server which agents there are."""
 
 _LOSSES = (ConnectionClosedError, ConnectionLostError, DeadlineExceededError, ProtocolError)
-"""What leaves a connection unusable; other errors are refusals of the server."""
+"""Errors that leave a connection unusable; other errors are refusals of the server."""
 
 
 class RemoteParallelEnv(MadeByArguments, ParallelEnv):

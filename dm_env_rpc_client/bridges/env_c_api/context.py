@@ -339,7 +339,7 @@ class _Listing:
 
 _tokens = itertools.count(1)
 _listings: dict[int, _Listing] = {}
-"""Those in progress, by their `userdata`: a number to look up, never a pointer to follow."""
+"""Listings in progress, by their `userdata`: a number to look up, never a pointer to follow."""
 
 
 @functools.cache

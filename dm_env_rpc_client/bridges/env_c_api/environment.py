@@ -38,7 +38,7 @@ START_ATTEMPTS = 10
 """Calls of `start` for one episode; the pauses between them add up to half a second."""
 
 REQUEST_SECONDS = 120.0
-"""How long one call may take in a child process."""
+"""Time limit, in seconds, for one call in a child process."""
 
 
 class EnvCApiEnvironment(dm_env.Environment):

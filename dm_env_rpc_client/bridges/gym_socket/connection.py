@@ -25,7 +25,7 @@ from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort
 
 CLOSE_SECONDS = 1.0
-"""How long `close` waits for another thread to leave its request."""
+"""Time, in seconds, that `close` waits for another thread to leave its request."""
 
 
 class PacketConnection:

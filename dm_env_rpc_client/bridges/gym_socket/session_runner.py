@@ -28,7 +28,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 REFUSE_SECONDS = 1.0
-"""How long a client may take to read a refusal."""
+"""Time limit, in seconds, for a client to read a refusal."""
 
 
 def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options) -> None:

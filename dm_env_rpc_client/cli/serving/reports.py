@@ -26,7 +26,7 @@ REFRESH_SECONDS = 0.5
 FAILURES = 5
 
 _ECHOED = len("^C") + 1
-"""Columns that stay free: what the terminal echoes must not begin another line."""
+"""Columns that stay free, so that the terminal's echo begins no new line."""
 
 _SERVER = "dm_env_rpc_client.server"
 _SERVING = f"{_SERVER}.serving"

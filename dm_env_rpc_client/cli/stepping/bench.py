@@ -32,7 +32,7 @@ _PERCENTILES = (50, 90, 99, 99.9)
 _PHASES = ("encode", "send", "wait", "decode")
 _DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 _ROUNDS = 3
-"""How often each depth is measured; the median is reported."""
+"""Number of measurements of each depth; the median is reported."""
 
 _WAITING_PART = 0.4
 _PIPELINE_PART = 0.4

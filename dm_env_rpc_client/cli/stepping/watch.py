@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 CUT_OFF = "cut off"
-"""How an episode has ended that was given up for its length."""
+"""The end of an episode that exceeded the step limit."""
 
 _PATIENCE_SECONDS = 1.0
-"""How long a step may take before the server is asked why."""
+"""Time, in seconds, of a pending step after which the server is asked for the reason."""
 
 _BETWEEN_SECONDS = 0.3
 _CONNECT_SECONDS = 2.0

@@ -62,10 +62,10 @@ _SHOWN = 20
 """The number of bytes up to which a value is shown, not its digest: no text of it is cut off."""
 
 _STATE, _OBSERVATION, _CHANGE = _PARTS = "the state", "the observation", "the change of"
-"""What is compared, and the order in which it is reported."""
+"""The compared parts, in the order of the report."""
 
 Seen = dict[tuple[int, str], str]
-"""What an agent has seen in a run: by the number of a step and the name of a part of its answer."""
+"""An agent's results in a run, by the number of a step and the name of a part of its answer."""
 
 
 def _digest(value: bytes) -> str:

@@ -52,7 +52,8 @@ AnyWorlds: TypeAlias = StreamWorlds | BatchWorlds
 _log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 5.0
-"""How long a server may take to say whether it makes batches; some never answer an extension."""
+"""Time limit, in seconds, for a server to say whether it makes batches; some never answer an
+extension."""
 
 
 def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> str:

@@ -158,7 +158,7 @@ class ConnectionSelector:
 
 
 Addresses: TypeAlias = Address | Sequence[Address]
-"""Where the servers are, or what launches them."""
+"""The addresses of the servers, or commands that launch them."""
 
 _Place: TypeAlias = tuple[int, Address]
 

@@ -31,7 +31,7 @@ class Catch(dm_env.Environment):
     """
 
     default_actions: Mapping[str, Any] = MappingProxyType({"paddle": 1})
-    """What the server takes for actions that a step leaves out."""
+    """Default values for actions that a step omits."""
 
     def __init__(self, rows: int = 10, columns: int = 5, seed: int | None = None):
         if rows < 2 or columns < 1:

@@ -45,7 +45,7 @@ _OF_THE_JOINED = ("step", "reset", "leave_world", "extension")
 """Requests that are answered where the stream is joined, the property `waiting_for.` left out."""
 
 ANSWER, STATUS = b"\0", b"\1"
-"""The first byte of what a worker sends: an answer follows, or the pickled status that ends the
+"""The first byte of a worker's message: an answer follows, or the pickled status that ends the
 stream."""
 
 

@@ -37,13 +37,13 @@ ADVICE = (
 )
 
 LOOK_SECONDS = 0.25
-"""How often a process is looked at."""
+"""Interval, in seconds, of the checks of a process."""
 
 _BEHIND_SECONDS = 1.0
-"""How long a worker may take to take a stream before others get the next ones."""
+"""Time limit, in seconds, for a worker to take a stream before other workers get the next ones."""
 
 _END_SECONDS = 5.0
-"""How long a worker may take to exit when it has closed its pipe."""
+"""Time limit, in seconds, for a worker to exit when it has closed its pipe."""
 
 
 class WorkerProcess:

@@ -34,7 +34,7 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _EXIT_SECONDS = 5.0
-"""How long a worker may take to end after the server's own process has."""
+"""Time limit, in seconds, for a worker to end after the server's own process has."""
 
 
 def run(

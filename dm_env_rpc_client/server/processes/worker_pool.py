@@ -59,23 +59,24 @@ from dm_env_rpc_client.transports.server_streams import (
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _STOPPED_SECONDS = 10.0
-"""How long a worker may be stopped by SIGSTOP before it is killed. One that computes is never."""
+"""Time, in seconds, after which a worker stopped by SIGSTOP is killed. A computing worker never
+is."""
 
 _STOP_SECONDS = 10.0
-"""How long a worker may take to end beyond the grace."""
+"""Time limit, in seconds, for a worker to end beyond the grace."""
 
 _END_SECONDS = 10.0
-"""How long threads may take to notice the end of their workers."""
+"""Time limit, in seconds, for threads to notice the end of their workers."""
 
 _MAX_DELAY_SECONDS = 5.0
-"""Between attempts to start a worker that ends while it starts."""
+"""Pause, in seconds, between attempts to start a worker that ends while it starts."""
 
 _WAIT_SECONDS = 0.02
 
 _OF_CLIENTS: Mapping[str, Any] = {
     "address": ANYWHERE, "credentials": None, "token": None, "transport": "auto"
 }  # fmt: skip
-"""What is about clients is not for those who have worlds."""
+"""Options about clients, which workers do not use."""
 
 
 class Workers(Places, RowPlaces):

@@ -325,7 +325,8 @@ _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
     {MappingProxyType: lambda mapping: (_unchangeable, (dict(mapping),))},
     copyreg.dispatch_table,
 )
-"""Also has mappings that cannot be changed, as which infos have those that are no dicts."""
+"""Reducers for pickle, including read-only mappings, which stand for mappings other than dicts in
+infos."""
 
 
 def _picklable(value: Any) -> bytes:

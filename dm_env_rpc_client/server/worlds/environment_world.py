@@ -87,7 +87,7 @@ class _Interruption(NamedTuple):
 
 
 class EnvironmentWorld(OwnedWorld):
-    """Hosts the environment that a factory makes from the settings.
+    """A world around the environment that a factory makes from the settings.
 
     The settings of a reset override those of the creation, and the factory makes a new
     environment with them; except those that the environment takes itself, see `TakesSettings`.

@@ -32,7 +32,7 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.tensors import nesting, specs, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]
-"""Of the actions, observations, reward and discount, nested or not; None for none."""
+"""The specs of actions, observations, reward and discount, nested or not; None for none."""
 
 METHODS = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
 
@@ -91,7 +91,7 @@ def _is_space(value: Any) -> bool:
 
 
 _DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
-"""What `dm_env.Environment.discount_spec` returns."""
+"""The result of `dm_env.Environment.discount_spec`."""
 
 _OF_STEPS = {name: f"the name of the {name} of a step" for name in (REWARD, DISCOUNT)}
 

@@ -39,8 +39,8 @@ ONLY_WORLD = (
 _numbers = itertools.count(1)
 
 _MAKING_SECONDS, _BUSY_SECONDS = 0.5, 0.1
-"""How long a world waits to be made in the thread where others of its kind are, before it gets one
-of its own: if that makes another one, and if it may be in a step."""
+"""Time, in seconds, that a new world waits for the thread of other worlds of its kind before it
+gets its own: while that thread makes a world, and while it may be in a step."""
 
 
 class Kind:

@@ -91,7 +91,7 @@ def _size(value: Any) -> int:
 _JOIN_SECONDS = 1.0
 
 CLOSE_SECONDS = 0.5
-"""How long a server that stops waits for a step that is being executed."""
+"""Time, in seconds, that a stopping server waits for a step in progress."""
 
 
 @dataclasses.dataclass

@@ -11,7 +11,7 @@ from dm_env_rpc_client.tensors.displays import markup, plots
 from dm_env_rpc_client.tensors.displays.markup import named_leaves
 
 COLUMNS = ("name", "dtype", "shape", "values")
-"""What a table says of a spec."""
+"""The columns of a table of specs."""
 
 _MAX_LEAVES = 1000
 

@@ -22,10 +22,10 @@ from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 _WRITE_FAILED = "Internal error from Core"
-"""What grpc.aio says in place of the status if a write fails before the status has arrived."""
+"""The text of grpc.aio in place of the status if a write fails before the status arrives."""
 
 _STATUS_SECONDS = 1.0
-"""How long the status of a call that is over may take to arrive."""
+"""Time limit, in seconds, for the status of a finished call to arrive."""
 
 _LOOK_SECONDS = 0.005
 

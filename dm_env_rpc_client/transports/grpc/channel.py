@@ -38,23 +38,24 @@ _PING = CHECK
 state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""
 
 _LEAST_PROBE_SECONDS = 0.25
-"""What grpcio needs, on a busy machine, to tell why there is no connection."""
+"""Time, in seconds, that grpcio needs on a busy machine to report why it cannot connect."""
 
 _NOT_CONNECTED = "failed to connect"
-"""How grpcio begins if there is no connection. Other texts are what a server or a proxy said."""
+"""The beginning of grpcio's text without a connection. Other texts come from a server or a
+proxy."""
 
 _FINAL = re.compile(r"handshake failed|verification|verify|peer certificate", re.IGNORECASE)
 _BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
-"""What these texts contain; a status has no other trace of the cause."""
+"""Words in these texts, the only trace of the cause in a status."""
 
 _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 
 _WINDOW_BYTES = 16 << 20
-"""What a server may send without waiting for the client to read it."""
+"""Bytes that a server may send ahead of the client's reads."""
 
 _DESCRIPTORS = 16
-"""More than a channel takes; grpcio ends the process if it has none for its polls."""
+"""More descriptors than a channel uses; grpcio aborts the process if it runs out of them."""
 
 _MAX_FRAME_BYTES = 1 << 20
 """The largest frame of a server. A message of 1 MB in frames of 16 KiB takes 1.3 times as long."""

@@ -21,7 +21,7 @@ from dm_env_rpc_client.errors import SpecError
 
 _NOWHERE = "unix:/dev/null/nowhere"
 _PROBE_SECONDS = 1.5
-"""How long grpcio may take to see that nobody listens there; it takes some milliseconds."""
+"""Time limit, in seconds, for grpcio to find that no server listens; it takes some milliseconds."""
 
 _works_in = os.getpid()
 

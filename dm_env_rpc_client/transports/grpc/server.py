@@ -32,7 +32,7 @@ _MIN_PING_INTERVAL_MS = 5_000
 """Clients send pings during long steps; see the keepalive options of the channels."""
 
 _REFUSED_AT_ONCE = 64
-"""Streams that are being refused; grpcio refuses those beyond them itself, and tells nobody."""
+"""Number of streams being refused at once; grpcio silently refuses further ones itself."""
 
 
 class GrpcListener(Listener):

@@ -30,7 +30,7 @@ _calls: weakref.WeakSet[Any] = weakref.WeakSet()
 """grpcio's calls, as long as anything refers to them."""
 
 _CANCELLED_SECONDS = 0.5
-"""How long a cancelled call may take to end."""
+"""Time limit, in seconds, for a cancelled call to end."""
 
 
 class GrpcStream(Stream):

@@ -24,7 +24,7 @@ class Target(NamedTuple):
     """Where a server is."""
 
     path: str
-    """Of a unix socket; empty for TCP."""
+    """The path of a unix socket; empty for TCP."""
 
     host: str
     port: int

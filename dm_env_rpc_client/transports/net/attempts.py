@@ -15,7 +15,7 @@ from dm_env_rpc_client.transports.net.status import NO_HTTP2, not_connected
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.05
-"""Between two attempts to connect to a server that does not listen yet."""
+"""Pause, in seconds, between two attempts to connect to a server that does not listen yet."""
 
 _CLIENT_CERTIFICATE = (
     "it may require a client certificate (cert and key of Tls), or not accept the one that it got"
@@ -40,10 +40,11 @@ _ALERTS = {
 _ALERT = re.compile(r"(?:ALERT |(?=UNRECOGNIZED NAME))([A-Z ]+)")
 
 _BROKEN_OFF_SECONDS = 1.0
-"""How long handshakes that the server breaks off are tried again: it may be about to start."""
+"""Time, in seconds, of retrying handshakes broken off by the server, which may be about to
+start."""
 
 _TELL_SECONDS = 1.0
-"""After how long attempts that fail are logged, if there is more than this time left."""
+"""Time, in seconds, after which failing attempts are logged, if more than this remains."""
 
 
 class HandshakeError(ConnectionError):

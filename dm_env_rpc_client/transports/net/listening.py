@@ -24,7 +24,7 @@ from dm_env_rpc_client.transports.net.addresses import parse_host_port
 _log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.2
-"""How long clients wait when there are no descriptors for them."""
+"""Pause, in seconds, of accepting clients while the machine is out of file descriptors."""
 
 _CLIENT_IS_GONE = (errno.ECONNABORTED, errno.EPROTO)
 

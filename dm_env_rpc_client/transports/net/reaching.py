@@ -26,10 +26,10 @@ _ACCEPT_SECONDS = 3.0
 """The longest that an address may take to accept a connection if the name has further ones."""
 
 _PROBE_SECONDS = 1.0
-"""How long a server may take to answer the beginning of a TLS handshake."""
+"""Time limit, in seconds, for a server to answer the beginning of a TLS handshake."""
 
 _TLS_RECORDS = (b"\x15", b"\x16")
-"""How an alert and an answer to a handshake begin (RFC 8446, section 5.1)."""
+"""The first bytes of an alert and of an answer to a handshake (RFC 8446, section 5.1)."""
 
 
 async def reach(

@@ -23,7 +23,7 @@ from dm_env_rpc_client.system.waiting import in_thread
 from dm_env_rpc_client.transports.net.credentials import Credentials, Tls, is_local_credentials
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What sockets raise instead of waiting."""
+"""Errors that non-blocking sockets raise instead of waiting."""
 
 ALPN = "h2"
 """The ALPN protocol (RFC 9113, section 3.2)."""
@@ -33,8 +33,8 @@ _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 KEEPALIVE_SECONDS = 10.0
 KEEPALIVE_TIMEOUT_SECONDS = 5.0
-"""After so much silence a client asks a server whether it is there, and how long it may take: a
-frozen peer is detected within 15 s, over each transport."""
+"""The silence after which a client probes a server, and the time limit for its answer: a frozen
+peer is detected within 15 s, over each transport."""
 
 
 def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:

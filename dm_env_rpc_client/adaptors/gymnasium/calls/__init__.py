@@ -9,7 +9,7 @@ environment is "method" or "attribute". A server has those of the names that it 
 # `served.py` is the server's end, `remote.py` the client's.
 
 CALL = "gymnasium.call"
-"""The parent of the properties whose values are what a method returned in each row."""
+"""The parent of the properties with a method's results in each row."""
 
 KIND = "gymnasium.kind"
 """The parent of the properties that say whether the name is one of a method."""

@@ -46,7 +46,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 _LENGTHS = struct.Struct("<IQ")
 
 _MORE_BYTES = 1 << 24
-"""Of a message, beyond its observations and those of its events: names, padding of arrays."""
+"""Bytes of a message beyond observations and events: names, padding of arrays."""
 
 _ALIGNMENT = 8
 

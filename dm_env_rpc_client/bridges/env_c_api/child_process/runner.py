@@ -40,7 +40,7 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors.memory_limits import Limits
 
 ORPHAN_SECONDS = 5.0
-"""How long the library may take to return and be released after the parent has ended."""
+"""Time limit, in seconds, for the library to return and be released after the parent has ended."""
 
 
 def main(parent: children.Parent, reader: int, writer: int) -> None:
@@ -96,10 +96,10 @@ def answer_calls(pipe: ChildPipe) -> None:
 T = TypeVar("T")
 
 START_SECONDS = 60.0
-"""How long the child's interpreter may take to start, which is no call of the library."""
+"""Time limit, in seconds, for the child's interpreter to start, which is no call of the library."""
 
 CLOSE_SECONDS = 5.0
-"""How long the child may take to release the environment, and as long again to exit."""
+"""Time limit, in seconds, for the child to release the environment, and as long again to exit."""
 
 # The child gets the module path of the parent, as the children of multiprocessing do.
 _PROGRAM = (

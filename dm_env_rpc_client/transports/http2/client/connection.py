@@ -42,8 +42,8 @@ from dm_env_rpc_client.transports.streams import Buffer
 _T = TypeVar("_T")
 
 _DISPOSE_SECONDS = 1.0
-"""How long the end waits for a thread that is sending. On a busy machine 0.1 s were not enough once
-in 50,000 times, and the socket was left to the garbage collection."""
+"""Time, in seconds, that closing waits for a sending thread. On a busy machine, 0.1 s was too short
+once in 50,000 times, and the socket was left to the garbage collector."""
 
 _YIELD_SECONDS = 1e-5
 _BUFFERS_AT_ONCE = 64

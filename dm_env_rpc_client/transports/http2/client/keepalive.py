@@ -17,7 +17,7 @@ from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.net.sockets import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
 
 LOOK_SECONDS = 1.0
-"""How long a wait may be until the keepalive is asked."""
+"""Maximum length, in seconds, of a wait before the keepalive is checked."""
 
 
 class Verdict(enum.Enum):

@@ -10,7 +10,7 @@ from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 
 _FROM_0 = (0,)
 _MOST_BYTES = 1 << 20
-"""How much of a large message is received at once, so that an event loop can go on with others."""
+"""Bytes of a large message received at once, so that an event loop can serve others."""
 
 
 class Receiver:

@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Exchange, 
 _log = logging.getLogger(__name__)
 
 _TIMES = 3
-"""How often a stream is opened again. Its connection has no other one then."""
+"""Maximum number of reopenings of a stream, on a connection without other streams."""
 
 Reopen: TypeAlias = Callable[[Waits], Coroutine[Any, Any, ClientConnection]]
 """Opens another connection."""

@@ -23,10 +23,10 @@ STREAM = 0x7FFFFFFF
 """The bits of a stream's number; the first bit is reserved (section 4.1)."""
 
 _SETTINGS_COST = _HEADERS_COST = 8
-"""How many other frames take as much time. SETTINGS may change all streams' windows."""
+"""The cost in other frames. SETTINGS may change the windows of all streams."""
 
 _HEADER_BYTES = 64
-"""How many bytes of headers, uncompressed, take as much time as another frame."""
+"""Bytes of uncompressed headers that cost as much time as another frame."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
 """Acknowledgements that wait because the peer reads nothing."""

@@ -37,7 +37,7 @@ _OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
 
 _NAME = re.compile(rb":?[!-9;-@[-~]+")
 _NOT_IN_VALUE = re.compile(rb"[\0\r\n]")
-"""What names of headers are made of, and what values must not hold (section 8.2.1)."""
+"""Valid header names, and bytes forbidden in values (section 8.2.1)."""
 
 _UNQUOTED = " !#$&'()*+,/:;=?@"
 
@@ -90,7 +90,7 @@ class Request(NamedTuple):
     """The announced length of the content."""
 
     refusal: str
-    """The HTTP status for what is not a gRPC call; "" for gRPC."""
+    """The HTTP status for a request that is not a gRPC call; "" for gRPC."""
 
     @classmethod
     def of(cls, headers: list[Header], stream: int) -> Request:
@@ -220,11 +220,11 @@ TABLE_BYTES = 4096
 """The largest table; no SETTINGS of ours change it (section 4.2)."""
 
 _ENTRY_BYTES = 32
-"""What an entry of the table counts beside its name and value (section 4.1)."""
+"""The size of a table entry besides its name and value (section 4.1)."""
 
 _STATIC: tuple[Header, ...] = tuple(HeaderTable.STATIC_TABLE)
 _MAX_SHIFT = 21
-"""Of the last byte of an integer: there are none above 2^28 in a block of limited size."""
+"""The shift of an integer's last byte: none exceeds 2^28 in a block of limited size."""
 
 _END_OF_STRING = 256
 

@@ -59,12 +59,12 @@ that were answered on streams that were accepted: rapid resets cost the client n
 server."""
 
 _HEADER_BYTES = 2048
-"""So many bytes of headers, uncompressed, count as another stream, unless theirs is accepted: of
-14 KB in Huffman's code the server works as long as of ten cheap steps."""
+"""Bytes of uncompressed headers that count as another stream, unless theirs is accepted: decoding
+14 KB of Huffman code takes as long as ten cheap steps."""
 
 _REPLENISHED_STREAMS = 20
 _REPLENISHED_FRAMES = 100
-"""What is given back in a second, so that clients that live long are not ended for it."""
+"""The refund per second, so that long-lived clients do not exhaust their budget."""
 
 _REMEMBERED = 1000
 """Streams that were reset by this end, on which frames may still be in flight."""

@@ -37,16 +37,16 @@ _SLOW_SECONDS = 0.001
 _QUICK_SECONDS = 0.0003
 
 _LINGER_SECONDS = 5.0
-"""How long the thread of a stream waits for a request."""
+"""Time, in seconds, that the thread of a stream waits for a request."""
 
 _MAX_WAITING = 64
 """Requests of a stream that wait for its thread; the client's window stays closed meanwhile."""
 
 _MAX_AHEAD_BYTES = 1 << 26
-"""What may wait to be answered on a connection before a stream that sends more is ended."""
+"""Bytes of unanswered requests on a connection beyond which a stream that sends more is ended."""
 
 _REQUEST_BYTES = 128
-"""What a request takes beside its contents."""
+"""The size of a request besides its contents, in bytes."""
 
 
 class Answering:

@@ -24,32 +24,34 @@ from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, accepted_socke
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often silent connections are looked for."""
+"""Interval, in seconds, of the checks for silent connections."""
 
 _GREET_SECONDS = 10.0
-"""How long a client may take until it has opened a stream."""
+"""Time limit, in seconds, for a client to open a stream."""
 
 _UNREAD_SECONDS = 600.0
-"""How long a client may leave answers unread. Programs do when they train, or are in a debugger.
+"""Maximum time, in seconds, that a client may leave answers unread. Programs do when they train, or
+are in a debugger.
 
 There are no probes: a program that reads only when it waits for an answer does not respond to
 them. Connections of machines that are gone are ended by the kernel (`set_options`).
 """
 
 _LINGER_SECONDS = 5.0
-"""How long a client that broke HTTP/2 may take to read why its connection ended."""
+"""Time limit, in seconds, for a client that broke HTTP/2 to read why its connection ended."""
 
 _MOST_LINGERING = 64
 """Clients that may take that time at once; of more, the first one loses its socket."""
 
 _ADMIT_SECONDS = 0.0002
-"""How long connections are accepted before others have their turn; at least one is."""
+"""Time, in seconds, of accepting connections before others have their turn; at least one is
+accepted."""
 
 _LONGEST_REST = 0.002
 """Seconds that the thread of handshakes rests at most after one."""
 
 _THROWN_AWAY = bytearray(1 << 18)
-"""Where what nobody reads goes. With MSG_TRUNC, TCP does not even write it there."""
+"""The buffer for discarded bytes. With MSG_TRUNC, TCP does not even write to it."""
 
 
 class Clients:

@@ -35,7 +35,7 @@ _MAX_UNSENT = 1 << 22
 of its requests is answered."""
 
 _PIECE_BYTES = 128
-"""What each piece of an answer takes beside its contents."""
+"""The size of a piece of an answer besides its contents, in bytes."""
 
 _HICCUP_SECONDS = 0.004
 """An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not

@@ -29,17 +29,17 @@ from dm_env_rpc_client.transports.http2.server.connection import ServedStream, S
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.005
-"""How often the watcher looks; an answer that it sees twice takes the lead from its thread."""
+"""Interval, in seconds, of the watcher's checks; a thread whose answer it sees twice loses the
+lead."""
 
 _TAKEN_SECONDS = 1.0
-"""How long a thread that has given up the lead stays at work, at most, until another one is."""
+"""Maximum time, in seconds, that a former leader keeps working until another thread leads."""
 
 _REST_SECONDS = 0.5
 """After so much time without an answer the watcher waits to be woken."""
 
 Inline: TypeAlias = tuple[ServedStream | None, bool]
-"""What the thread that leads is doing: for which stream, if for one, and whether that is an
-answer."""
+"""The leading thread's activity: its stream, if any, and whether it is in an answer."""
 
 
 class RelievedError(Exception):

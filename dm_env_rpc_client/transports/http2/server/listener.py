@@ -123,19 +123,19 @@ class Streams:
 
 
 _BATCH_SECONDS = 0.0001
-"""How long a small answer may wait for others on its connection, to be sent with them."""
+"""Maximum time, in seconds, that a small answer waits to be sent with others on its connection."""
 
 _BATCH_BYTES = 1 << 15
-"""More than this is sent at once, so that the client reads it while the next step is taken: 0.95 of
-the time of 16 environments with uint8 84x84x4, 0.87 with float32."""
+"""Bytes beyond which answers are sent immediately, so that the client reads during the next step:
+0.95 of the time of 16 environments with uint8 84x84x4, 0.87 with float32."""
 
 _CLOSE_SECONDS = 5.0
-"""How long `stop` waits for streams to be closed, when the grace is over."""
+"""Time, in seconds, that `stop` waits for streams to be closed, when the grace is over."""
 
 _SHARE_SECONDS = 0.0003
-"""How long the requests of one connection are answered before it is the turn of others. It is also
-what all connections together may take that have had no stream yet: anybody may have many of them,
-and make the server work with handshakes, requests without a token or checks of its health."""
+"""Maximum time, in seconds, of answering requests of one connection before the turn of others. It
+is also the share of all connections without a stream so far: anybody can open many of them, and
+make the server work with handshakes, requests without a token or health checks."""
 
 _MORE_SOCKETS = 64
 """Sockets that have no stream, beyond the number of streams."""
