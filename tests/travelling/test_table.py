@@ -77,9 +77,14 @@ def test_what_is_different_is_in_the_guides() -> None:
     quoted = [(guide, sentence) for guide, all_of in EVERYWHERE.items() for sentence in all_of]
     quoted += [(each.guide, each.sentence) for each in DIFFERENT]
     quoted += UNLIKE.values()
+    listed = " ".join((DOCS / "reference/differences.md").read_text().split())
     for guide, sentence in quoted:
         words = " ".join((DOCS / guide).read_text().split())
         assert sentence in words, (guide, sentence)
+        assert sentence in listed, sentence
+    ways, habits = map(set, zip(*{*cells(True), *cells(False)}, strict=True))
+    assert f"steps {len(habits)} ordinary, unusual and misbehaving" in listed
+    assert f"in {len(ways)} ways of connecting" in listed
 
 
 def test_the_lists_name_cells_that_there_are() -> None:
