@@ -47,6 +47,8 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
       rejoin: leaves and joins the world again and returns the specs, for servers that do
         not implement Reset.
       unwrap_single: as for `DmEnvAdaptor`.
+      arrays: the library of the arrays in TimeSteps; as for `DmEnvAdaptor`.
+      device: the device of these arrays.
     """
 
     def _prepare(self) -> None:
@@ -140,7 +142,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
         """Take many steps and stack the TimeSteps along time; see `DmEnvAdaptor.unroll`."""
         prepared = iter([self._request(action) for action in per_step(actions)])
         steps = self._steps_ahead(prepared, arguments.count("ahead", ahead))
-        return timesteps.stack([step async for step in steps])
+        return self._given(timesteps.stack([self._plain(step) async for step in steps]))
 
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
         """Await `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""

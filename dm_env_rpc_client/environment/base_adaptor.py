@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,8 @@ from dm_env_rpc_client.protocol.pipeline import MAX_REQUESTS_IN_FLIGHT
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import ACTION, DISCOUNT, OBSERVATION, REWARD
-from dm_env_rpc_client.tensors import nesting, specs
+from dm_env_rpc_client.tensors import array_kinds, nesting, specs
+from dm_env_rpc_client.tensors.array_kinds import ArrayKind
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
@@ -159,6 +161,9 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     world_name: str | None = None
     _supervision: Supervision | None = None
     _site: Site[Any] | None = None
+    _after: Callable[[dm_env.TimeStep], dm_env.TimeStep] | None = None
+    """Called with each TimeStep, to note or to convert it; None for neither, so that a step of most
+    environments pays for one look."""
 
     def __init__(
         self,
@@ -168,6 +173,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         nested_tensors: bool,
         extensions: Mapping[str, Any] | None,
         unwrap_single: bool,
+        arrays: str = "numpy",
+        device: Any = None,
     ):
         # Here as well as in `join_world`: adaptors may be constructed directly.
         check_adapting(
@@ -176,8 +183,12 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
                 "nested_tensors": nested_tensors,
                 "extensions": extensions,
                 "unwrap_single": unwrap_single,
+                "arrays": arrays,
+                "device": device,
             }
         )
+        self._kind = array_kinds.named(arrays, device)
+        self._after_step()
         self._connection: BaseConnection | None = connection
         self._lifecycle = connection.lifecycle
         self._limits = connection.limits or DEFAULT
@@ -264,7 +275,29 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         """Return the TimeStep of a step that was lost; None if it was to begin a sequence."""
         if self._supervision is None or self._supervision.due is None:
             return None
-        return self._supervision.lost_step(self._reward_spec, self._discount_spec)
+        lost = self._supervision.lost_step(self._reward_spec, self._discount_spec)
+        return None if lost is None else self._given(lost)
+
+    def _after_step(self) -> None:
+        """Set what follows each step: the supervision notes it, then its arrays are converted."""
+        supervision, kind = self._supervision, self._kind
+        if supervision is None:
+            self._after = None if kind.library == "numpy" else _converter(kind)
+        elif kind.library == "numpy":
+            self._after = supervision.saw
+        else:
+            convert = _converter(kind)
+            self._after = lambda timestep: convert(supervision.saw(timestep))
+
+    def _given(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        """Return a TimeStep, or several in a stack, with the arrays that the caller asked for."""
+        return timestep if self._kind.library == "numpy" else _converter(self._kind)(timestep)
+
+    def _plain(self, step: Any) -> Any:
+        """Return a TimeStep with NumPy's arrays, for a stack; an UnreadStep as it is."""
+        if self._kind.library == "numpy" or type(step) is UnreadStep:
+            return step
+        return array_kinds.to_numpy(step, "the TimeStep")
 
     def _specs_by_kind(self) -> dict[str, Any]:
         """Return all four kinds of specs, by the names of their methods; flat ones by name."""
@@ -414,9 +447,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         elif self._is_nested:
             observation = nesting.nest(observations, nesting.SEPARATOR)
         timestep = _new(dm_env.TimeStep, (step_type, reward, discount, observation))
-        if self._supervision is not None:
-            self._supervision.saw(timestep)
-        return timestep
+        after = self._after
+        return timestep if after is None else after(timestep)
 
     def _most_ahead(self, ahead: int) -> int:
         """Limit of pending steps: `ahead`, or fewer if their answers are large."""
@@ -505,6 +537,11 @@ def _adopt(
             for name in actions.names()
         },
     )
+
+
+def _converter(kind: ArrayKind) -> Callable[[dm_env.TimeStep], dm_env.TimeStep]:
+    # It refers to no adaptor: one that refers to itself would wait for the garbage collector.
+    return functools.partial(array_kinds.from_numpy, kind=kind, where="the TimeStep")
 
 
 _OWN_REWARD, _OWN_DISCOUNT = BaseAdaptor.reward, BaseAdaptor.discount

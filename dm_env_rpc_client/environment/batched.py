@@ -20,7 +20,7 @@ from dm_env_rpc_client.environment.many.row_settings import Settings, for_each
 from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION
-from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors import array_kinds, nesting
 from dm_env_rpc_client.tensors.columns import batch_spec
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
       num_batches: a server that makes batches has all environments in one world, which takes one
         message a step; see the guide "Serve a batch". This is the number of these worlds at each
         server; None for as few as it allows, 0 for a stream for each environment.
+      arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps; see `DmEnvAdaptor`.
+      device: the device of these arrays; None for the library's default.
       **make_kwargs: for `make`, such as `request_timeout`, `requested_observations` or `restart`:
         the row of an environment that was lost is LAST, with its last observation, and then FIRST.
 
@@ -84,9 +86,14 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         nested_tensors: bool = True,
         unwrap_single: bool = False,
         num_batches: int | None = None,
+        arrays: str = "numpy",
+        device: Any = None,
         **make_kwargs: Unpack[BatchKeywords],
     ):
         self._copy = arguments.flag("copy", copy)
+        self._kind = array_kinds.named(arrays, device)
+        if not copy and self._kind.library != "numpy":
+            raise SpecError(f"copy=False overwrites arrays, which those of {arrays} may share")
         self._nested_tensors = arguments.flag("nested_tensors", nested_tensors)
         self._unwrap_single = arguments.flag("unwrap_single", unwrap_single)
         self._worlds = open_worlds(
@@ -247,6 +254,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     def _actions(self, action: Any) -> Mapping[str, Any]:
         names = self._specs.actions.keys()
+        if self._kind.library != "numpy":
+            action = array_kinds.to_numpy(action, ACTION)
         # The usual action: flat names already, and no copy of the mapping.
         if type(action) is dict and action.keys() <= names:
             return action
@@ -267,7 +276,11 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
             fields = rows.step_type[ids], rows.reward[ids], rows.discount[ids]
         elif self._copy:
             fields = rows.step_type.copy(), rows.reward.copy(), rows.discount.copy()
-        return dm_env.TimeStep(*fields, self._shaped(rows.lend(ids), OBSERVATION))
+        timestep = dm_env.TimeStep(*fields, self._shaped(rows.lend(ids), OBSERVATION))
+        if self._kind.library == "numpy":
+            return timestep
+        converted: dm_env.TimeStep = array_kinds.from_numpy(timestep, self._kind, "the TimeStep")
+        return converted
 
     def _received(
         self, ids: npt.NDArray[np.int64]

@@ -67,10 +67,15 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
       unwrap_single: whether an action that is one array, not a mapping, in the environment at the
         server is one here, too, and the same for observations. A server of this package sends
         such an array under the name `action` or `observation`, and no other beside it.
+      arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps. On a CPU torch's
+        tensors share the received memory; rewards and discounts that the server does not send are
+        floats. Actions of these libraries are accepted in any case.
+      device: the device of these arrays, such as "cuda:1"; None for the library's default.
 
     Raises:
       SpecError: a spec is invalid; a requested observation does not exist; an
-        extension has the name of an attribute.
+        extension has the name of an attribute; `arrays` cannot be imported, or there is no such
+        device.
     """
 
     def _prepare(self) -> None:
@@ -421,7 +426,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             interpret if self._leaves_unread else self._interpret_step,
         )
         try:
-            return stack.filled(steps)
+            plain = steps if self._kind.library == "numpy" else map(self._plain, steps)
+            return self._given(stack.filled(plain))
         except BaseException as error:
             self._interrupted(error)
             raise

@@ -67,6 +67,8 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         extensions: Extensions[Kind] | None = None,
         rejoin: Rejoin | None = None,
         unwrap_single: bool = False,
+        arrays: str = "numpy",
+        device: Any = None,
     ):
         self._prepare()
         self._rejoin = rejoin
@@ -77,7 +79,14 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         self._end_world: Callable[[], Exchange[None]] | None = None
         by_name = extensions(connection) if callable(extensions) else extensions
         super().__init__(
-            connection, specs, requested_observations, nested_tensors, by_name, unwrap_single
+            connection,
+            specs,
+            requested_observations,
+            nested_tensors,
+            by_name,
+            unwrap_single,
+            arrays,
+            device,
         )
 
     def _prepare(self) -> None:
@@ -116,6 +125,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
           join_again: joins a world over another connection.
         """
         self._supervision = Supervision(restart)
+        self._after_step()
         self._join_again = join_again
 
     def _restarting(self) -> Exchange[None]:

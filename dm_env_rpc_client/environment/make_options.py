@@ -37,6 +37,8 @@ class AdaptorKeywords(TypedDict, total=False):
     extensions: Extensions[Connection] | None
     rejoin: Rejoin | None
     unwrap_single: bool
+    arrays: str
+    device: Any
 
 
 class JoinKeywords(AdaptorKeywords, total=False):
@@ -53,6 +55,8 @@ class AsyncAdaptorKeywords(TypedDict, total=False):
     extensions: Extensions[AsyncConnection] | None
     rejoin: AsyncRejoin | None
     unwrap_single: bool
+    arrays: str
+    device: Any
 
 
 class AsyncJoinKeywords(AsyncAdaptorKeywords, total=False):

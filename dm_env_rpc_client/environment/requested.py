@@ -9,6 +9,7 @@ from typing import Any
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.tensors import array_kinds
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 
@@ -40,6 +41,7 @@ def check_adapting(given: Mapping[str, Any]) -> None:
     for name in ("nested_tensors", "unwrap_single"):
         if name in given:
             arguments.flag(name, given[name])
+    array_kinds.check_names(given.get("arrays", "numpy"), given.get("device"))
     requested = given.get("requested_observations")
     if not isinstance(requested, AutoObservations):
         arguments.names(

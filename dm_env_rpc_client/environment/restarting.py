@@ -107,14 +107,15 @@ class Supervision:
         self._error: DmEnvRpcClientError | None = None
         self._latest: dm_env.TimeStep | None = None
 
-    def saw(self, timestep: dm_env.TimeStep) -> None:
-        """Record an answered TimeStep."""
+    def saw(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        """Record an answered TimeStep, and return it."""
         self._latest = timestep
         self.interruption = None
         # Only a MID or LAST step proves that the environment works: some crash in their first step.
         if not timestep.first():
             self._used = 0
             self._error = None
+        return timestep
 
     def lose(self, error: DmEnvRpcClientError, address: str, specs: Mapping[str, Any]) -> None:
         """Mark the environment as lost."""
