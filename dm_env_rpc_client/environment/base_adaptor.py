@@ -447,8 +447,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         elif self._is_nested:
             observation = nesting.nest(observations, nesting.SEPARATOR)
         timestep = _new(dm_env.TimeStep, (step_type, reward, discount, observation))
-        after = self._after
-        return timestep if after is None else after(timestep)
+        hook = self._after
+        return timestep if hook is None else hook(timestep)
 
     def _most_ahead(self, ahead: int) -> int:
         """Limit of pending steps: `ahead`, or fewer if their answers are large."""

@@ -128,7 +128,7 @@ def test_batches_have_tensors(server: Server, num_batches: int | None) -> None:
 
 
 def test_jax(server: Server) -> None:
-    jax: Any = pytest.importorskip("jax")
+    jax: Any = pytest.importorskip("jax", reason="jax is not installed")
     with (
         dm_env_rpc_client.make(server.address, SEED, arrays="jax", device="cpu") as env,
         dm_env_rpc_client.make(server.address, SEED) as plain,
