@@ -27,9 +27,9 @@ def _main(reference: str, address: str, thread: Literal["main"] | None) -> None:
             server = serve(reference, address, thread=thread)
         except SpecError as error:
             sys.stderr.write(f"error: {error}\n")
-            sys.exit(2)  # As `dm-env-rpc serve`: what is to be served is named wrongly.
+            sys.exit(2)  # As `dm-env-rpc serve` exits where there is no such environment.
         with server:
-            # At once, also to a file or a pipe: who has started this may read it.
+            # Flushed, also to a file or a pipe: the launching process may wait for this line.
             print(f"serving {reference} at {server.address}", flush=True)  # noqa: T201
             try:
                 server.wait()
@@ -41,7 +41,7 @@ def _main(reference: str, address: str, thread: Literal["main"] | None) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    # Often several come: to the group of this process, and from what has launched it.
+    # SIGTERM may follow: one signal reaches the process group, another comes from the launcher.
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt(number)
 

@@ -1,8 +1,8 @@
 """A server's activity, counted for programs and logged for people.
 
-All streams of a process count in one row of numbers. It may be in shared memory, so that what a
-process has counted is known when it was killed. Nothing is logged for each step. Clients that
-connect or are refused again and again do not fill the log.
+All streams of a process add to one array of counters. In shared memory, the counts of a killed
+process remain readable. Nothing is logged per step. Clients that connect or are refused repeatedly
+do not fill the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dm_env_rpc_client.server.errors import Allowance
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.tensors.memory_limits import shortened
 
-# Refusals are in the log of failures; clients that come and go are not, and can be left out.
+# Two loggers: connects and disconnects can be silenced without losing refusals and failures.
 _log = logging.getLogger("dm_env_rpc_client.server")
 _clients_log = logging.getLogger("dm_env_rpc_client.server.clients")
 
@@ -38,15 +38,14 @@ class ServerStats:
 
     Attributes:
       uptime: seconds since the start.
-      streams: streams that are open; a client has one for each of its connections.
-      all_streams: streams that were opened.
-      refused_streams: streams that were refused: beyond `max_connections`, or for want of the right
-        token.
-      worlds: worlds that exist.
-      agents: agents that are joined to them.
-      steps: step requests, those that failed among them.
-      requests: requests by kind, such as "create_world"; all kinds are there.
-      refusals: requests that were refused because of what the client sent.
+      streams: open streams; a client has one for each of its connections.
+      all_streams: streams opened since the start.
+      refused_streams: streams refused because of `max_connections`, or without the right token.
+      worlds: existing worlds.
+      agents: agents joined to worlds.
+      steps: step requests, including failed ones.
+      requests: requests by kind, such as "create_world"; every kind is present.
+      refusals: requests refused through the fault of the client.
       errors: exceptions of the environments and of the server itself.
     """
 
@@ -66,11 +65,11 @@ class Counts:
     """The activity of one process's streams. Thread-safe; no other process writes it.
 
     Args:
-      numbers: one for each of `COUNTED`, which are added to; None for new ones.
+      numbers: counters to add to, one for each of `COUNTED`; None for new ones.
 
     Attributes:
       numbers: as the argument.
-      lock: held while one of them changes.
+      lock: held while a counter changes.
     """
 
     def __init__(self, numbers: MutableSequence[int] | ctypes.Array[ctypes.c_int64] | None = None):
@@ -78,7 +77,8 @@ class Counts:
         self.lock = make_lock()
 
     def add(self, name: str) -> None:
-        """Add 1 to one of them."""
+        """Add 1 to a counter."""
+        # `+=` on an element reads and writes it: without the lock, threads would lose counts.
         with self.lock:
             self.numbers[_PLACES[name]] += 1
 
@@ -87,7 +87,7 @@ class Activity:
     """Counters and logs of the streams of a server. Thread-safe.
 
     Args:
-      counts: where it counts; None for new ones.
+      counts: the counters; None for new ones.
 
     Attributes:
       counts: as the argument.
@@ -102,29 +102,30 @@ class Activity:
         self._refusals = Allowance()
 
     def opened(self, client: str) -> None:
-        """A stream was opened."""
+        """Record an opened stream."""
         self.counts.add("streams")
         with self._lock:
             self._streams += 1
         self._connects.log(_clients_log, logging.INFO, f"{client} connected")
 
     def ended(self, client: str) -> None:
-        """A stream has ended."""
+        """Record the end of a stream."""
         with self._lock:
             self._streams -= 1
         self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
-        """A stream was refused."""
+        """Record a refused stream."""
         self.counts.add("refused_streams")
         text = shortened(reason, _TEXT_BYTES)
         self._refusals.log(_log, logging.INFO, f"refused the client {client}: {text}")
 
     def refused(self, client: str, kind: str, reason: str) -> None:
-        """A request was refused."""
+        """Record a refused request."""
         self.counts.add("refusals")
         level = logging.DEBUG if kind == "step" else logging.INFO
         article = "an" if kind == "extension" else "a"
+        # Checked first: refused steps are usually not logged, and need no text.
         if _log.isEnabledFor(level):
             text = shortened(reason, _TEXT_BYTES)
             self._refusals.log(_log, level, f"refused {article} {kind} request of {client}: {text}")
@@ -132,13 +133,13 @@ class Activity:
     def stats(
         self, worlds: int, agents: int, errors: int, workers: Iterable[Iterable[int]] = ()
     ) -> ServerStats:
-        """Return the counts, and the numbers known elsewhere.
+        """Return the counts, with numbers known elsewhere.
 
         Args:
-          worlds: those that exist.
-          agents: those that are joined.
-          errors: exceptions.
-          workers: what other processes of the server have counted, by `COUNTED`.
+          worlds: the number of existing worlds.
+          agents: the number of joined agents.
+          errors: the number of exceptions.
+          workers: counters of the server's other processes, in the order of `COUNTED`.
         """
         sums = map(sum, zip(self.counts.numbers, *workers, strict=True))
         total = dict(zip(COUNTED, sums, strict=True))

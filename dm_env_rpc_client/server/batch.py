@@ -1,6 +1,6 @@
 """Several environments of one factory as one environment, whose arrays have a row for each.
 
-What its names mean for a client is written down in the guide "Serve a batch".
+The guide "Serve a batch" explains its names to clients.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     """The common base of batches, wherever their rows are.
 
     The step after a row's LAST one begins its next sequence and ignores its action; a FIRST row
-    has reward 0 and discount 1. What an environment raises is the text of its row in the
-    observation `row_errors`: that row stays as it was, and the others have taken their step.
+    has reward 0 and discount 1. If an environment raises an exception, the observation
+    `row_errors` has its text; that row stays as it was, and the others have taken their step.
 
     Args:
       count: the number of rows.
-      report: takes what rows have raised.
+      report: takes exceptions of rows.
 
     Attributes:
       num_envs: the number of rows.
-      reset_settings: None: it takes all settings of a Reset itself.
+      reset_settings: None: the batch takes all settings of a Reset itself.
     """
 
     reset_settings = None
@@ -79,11 +79,11 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     @property
     @abc.abstractmethod
     def default_actions(self) -> Mapping[str, Any]:
-        """Values, by flat name, for actions that a step leaves out, as the rows have them."""
+        """The rows' values, by flat name, for actions that a step omits."""
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """A server's properties: functions for their values, by key."""
+        """The properties for clients: functions that return the values, by key."""
         offers = self._rows.kind.offers
         return {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
@@ -94,7 +94,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties through which clients use the allowed names, if rows have any."""
+        """Add properties through which clients use the allowed names, if the rows offer any."""
         offers = self._rows.kind.offers
         if offers is not None:
             offers.offer_calls(properties, self.environments, callable_names, settable_names)
@@ -103,24 +103,23 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def configure(self, settings: Settings) -> None:
         """Apply settings of a Reset to the rows in which it begins a sequence.
 
-        Before the next `reset` it may be called several times, for other rows each.
+        It may be called several times before the next `reset`, each time for other rows.
 
         Args:
-          settings: `reset_mask`, bool [N], the rows; `rows`, arrays [N, ...] with a value for each;
-            all others are for all of these rows. An environment that takes them itself (see
-            `TakesSettings`) gets them; the others are recreated.
+          settings: `reset_mask`, bool [N], selects the rows; `rows` has arrays [N, ...] with a
+            value for each; other settings apply to all selected rows. An environment that takes
+            them itself (see `TakesSettings`) receives them; the others are recreated.
 
         Raises:
-          ValueError: the mask, or a setting, is invalid. The rows are as they were, after this and
-            any other error.
+          ValueError: the mask or a setting is invalid. After this and any other error, the rows
+            are as they were.
         """
 
     @abc.abstractmethod
     def close_replaced(self) -> None:
-        """Close the environments that `configure` has replaced.
+        """Close the environments that `configure` replaced.
 
-        It is called when the settings are in force. Raises the first error after all have been
-        closed.
+        Called when the settings are in force. Raises the first error after all have been closed.
         """
 
     def action_spec(self) -> Any:
@@ -153,7 +152,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
         """Report the errors of rows, except errors already reported where they were raised.
 
         Args:
-          failures: by row.
+          failures: the errors by row; a text has been reported already.
           request: the kind of the request.
           first: the index of the first row in the batch.
         """
@@ -164,14 +163,14 @@ class AnyBatch(dm_env.Environment, abc.ABC):
 
 
 class Prepared(NamedTuple):
-    """Settings of a Reset that rows have taken; one of both functions is to be called.
+    """Settings of a Reset, prepared in rows; exactly one of the two functions must be called.
 
     Attributes:
-      keep: puts them in force.
+      keep: applies the settings.
       undo: leaves the rows as they were.
-      taken: the names of the settings that environments have taken themselves.
-      rows: the arrays that there are then.
-      default_actions: those of the batch then.
+      taken: the names of the settings that environments took themselves.
+      rows: the arrays with these settings.
+      default_actions: the default actions of the batch with these settings.
     """
 
     keep: Callable[[], None]
@@ -184,20 +183,19 @@ class Prepared(NamedTuple):
 class Batch(AnyBatch):
     """Environments stepped together, with results in arrays [N, ...].
 
-    They step one after the other, or at the same time in threads of their own if they are known to
-    wait rather than to compute when they are made.
+    They step one after the other, or at the same time in threads of their own if, when they are
+    made, they are known to wait rather than to compute.
 
     Args:
       make: makes the environment of a row from its settings, by flat name.
-      asked: the rows.
+      asked: the requested rows.
       waits: whether the environments are known to wait.
-      report: takes what rows have raised, and what closing environments raises beside the first
-        error.
+      report: takes exceptions of rows, and those of closing environments after the first.
 
     Raises:
       SpecError: an environment has specs that cannot be sent.
-      RequestError: the rows would be too large, or have different specs by their settings.
-      RuntimeError: the environments have different specs, for no reason.
+      RequestError: the rows would be too large, or their settings give them different specs.
+      RuntimeError: the environments have different specs without such settings.
     """
 
     def __init__(
@@ -214,7 +212,7 @@ class Batch(AnyBatch):
         self._settings: list[Settings] = list(asked.settings)
         self._turns = Turns(self.num_envs, waits)
         self._environments: list[dm_env.Environment] = []
-        # Those that settings have replaced, and that are to be closed.
+        # Environments replaced by settings, to be closed.
         self._replaced: list[dm_env.Environment] = []
         try:
             for index, own in enumerate(self._settings):
@@ -232,8 +230,7 @@ class Batch(AnyBatch):
                         asked.has_row_settings,
                     )
         except BaseException:
-            # The rows made so far belong to no one else; without this their processes or sockets
-            # stay open.
+            # No one else has the rows made so far; their processes or sockets would stay open.
             self._close_all(self._environments)
             self._turns.close()
             raise
@@ -250,7 +247,7 @@ class Batch(AnyBatch):
 
     @property
     def rows(self) -> Rows:
-        """The arrays; others if settings of a Reset have changed the specs."""
+        """The arrays; replaced when settings of a Reset change the specs."""
         return self._rows
 
     def configure(self, settings: Settings) -> None:
@@ -260,13 +257,13 @@ class Batch(AnyBatch):
         """Prepare settings of a Reset in rows, without applying them yet.
 
         Args:
-          of_rows: the settings of the rows in which it begins a sequence.
+          of_rows: the settings by row, for the rows in which it begins a sequence.
 
         Raises:
           Exception: as `configure`; the rows are as they were.
         """
         made: dict[int, dm_env.Environment] = {}
-        # Those whose specs may be others now.
+        # Environments whose specs may have changed.
         changed: dict[int, dm_env.Environment] = {}
         kept: dict[int, dict[str, Any]] = {}
         taken: set[str] = set()
@@ -304,8 +301,8 @@ class Batch(AnyBatch):
         try:
             for index in of_rows:
                 prepare_row(index)
-            # Checked before anything is in force: rows with other specs than their neighbours are
-            # refused.
+            # Checked before anything is in force: rows whose specs differ from their neighbours'
+            # are refused.
             specs_and_rows = self._specs_and_rows_after(changed)
         except BaseException:
             undo()
@@ -331,9 +328,9 @@ class Batch(AnyBatch):
         self._mask = None
 
     def reset(self) -> dm_env.TimeStep:
-        """Begin a sequence in all rows, or in those configured since the last one.
+        """Begin a sequence in all rows, or in those configured since the last reset.
 
-        Rows in which it begins none are as they were.
+        Other rows stay as they were.
         """
         return self._timestep(dm_env.StepType.FIRST, self.begin_rows(), "reset")
 
@@ -347,11 +344,11 @@ class Batch(AnyBatch):
 
     def begin_rows(self) -> dict[int, Exception | str]:
         """Do the work of `reset` and return the errors raised by rows."""
-        # A batch that is stepped without a server has nobody else to call this.
+        # Without a server, nothing else closes the replaced environments.
         if self._replaced:
             self.close_replaced()
         mask, self._mask = self._mask, None
-        # A row that has never begun has nothing to show.
+        # Rows that have never begun have no observation to return yet, so they begin, too.
         mask = None if mask is None else mask | ~self._rows.has_begun
         rows = self._rows
         return self._turns.take(
@@ -393,7 +390,7 @@ class Batch(AnyBatch):
             raise failures[0]
 
     def _made(self, index: int, settings: Settings) -> dm_env.Environment:
-        """Recreate the environment of a row; a failure is not blamed on a setting."""
+        """Recreate the environment of a row; its ValueError does not mean an invalid setting."""
         try:
             return self._turns.make(index, self._make, settings)
         except ValueError as error:
@@ -403,9 +400,10 @@ class Batch(AnyBatch):
         found = specs_of(environment)
         with in_request():
             _check_size(found, self._total)
-        FlatSpecs(*found, {})  # What cannot be served without rows either is no fault of a request.
+        # Outside `in_request`: specs that cannot be served at all are no fault of a request.
+        FlatSpecs(*found, {})
         with in_request():
-            # Clients, and readers of recordings, take an action of this name for a mask.
+            # Clients, and readers of recordings, would take an action of this name for a mask.
             named(found[0], "action", (batches.STEP_MASK,))
             make_rows = getattr(environment, "batch_rows", None)
             if make_rows is None:
@@ -415,13 +413,13 @@ class Batch(AnyBatch):
     def _specs_and_rows_after(
         self, changed: Mapping[int, dm_env.Environment]
     ) -> tuple[Specs, Rows]:
-        """Return the specs of a row that are in force now, and rows for them.
+        """Return the specs of a row after settings, and the rows for them.
 
         Args:
-          changed: the environments whose specs may be others now, by row.
+          changed: the environments whose specs may have changed, by row.
 
         Raises:
-          RequestError: not all rows have the same specs.
+          RequestError: the rows have different specs.
         """
         after = self._specs, self._rows
         if len(changed) == self.num_envs and not (
@@ -441,13 +439,13 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> None:
-    """Raise an error if a row has other specs than those expected.
+    """Raise an error if a row has other specs than expected.
 
     Args:
-      own: those of the row.
-      index: the row.
+      own: the specs of the row.
+      index: the index of the row.
       expected: the specs of the other rows.
-      has_settings: whether a request has settings for single rows, which may be the reason.
+      has_settings: whether a request has settings for single rows, a possible reason.
     """
     for kind, one, other in zip(METHODS, expected, own, strict=True):
         if not _are_equal(one, other):
@@ -459,7 +457,7 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
 
 
 def other_form(index: int) -> RequestError:
-    """Return the error of a row that would send its infos in another form than the others."""
+    """Return the error for a row that would send its infos in another form than the others."""
     return RequestError.invalid(
         f"row {index} of the batch would send its infos in another form than the other rows; a "
         "Reset with the setting 'infos' is for all rows"
@@ -476,8 +474,8 @@ def _called(environment: Any, function: Callable[[], object]) -> None:
 
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
-    """Raise an error if the rows of specs would be too large, before they are made."""
-    # What only the length of a str adds is not known.
+    """Raise an error if rows with these specs would be too large, before they are made."""
+    # Without the characters of strings, whose number is not known here.
     size = count * sum(
         math.prod(map(int, spec.shape)) * spec.dtype.itemsize
         for spec in leaves(all_specs[1:])

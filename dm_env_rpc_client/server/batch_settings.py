@@ -1,4 +1,4 @@
-"""Clients' requests to a batch: settings of its creation and of its Resets, for each row."""
+"""Settings that clients send to a batch, at its creation and in Resets, for each row."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.tensors import nesting
 
 Settings: TypeAlias = Mapping[str, Any]
-"""By flat name."""
+"""Values by flat name."""
 
 MAX_ROWS = 16_384
-"""The most environments of one batch: each takes memory and a place in every message."""
+"""Maximum number of environments in a batch: each takes memory and a place in every message."""
 
 _PREFIX = batches.ROWS + nesting.SEPARATOR
 
 
 @dataclasses.dataclass(frozen=True)
 class AskedRows:
-    """Rows of a batch to create: all, or one process's part.
+    """Requested rows of a batch: all of them, or one process's part.
 
     Attributes:
-      settings: those of each of these rows.
-      mode: the autoreset mode that the client would like.
+      settings: the settings of each of these rows.
+      mode: the requested autoreset mode.
       has_row_settings: whether the request has settings for single rows.
-      first: the index of the first one in the batch.
+      first: the index of the first of these rows in the batch.
       total: the number of rows of the batch.
     """
 
@@ -45,10 +45,10 @@ class AskedRows:
         """Return all rows of a batch.
 
         Args:
-          settings: those of a world, by flat name, with `num_envs`.
+          settings: the settings of a world, by flat name, including `num_envs`.
 
         Raises:
-          RequestError: the number of rows, or settings of rows, are wrong.
+          RequestError: the number of rows, or a setting of rows, is invalid.
         """
         own = dict(settings)
         count = check_num_envs(own.pop(batches.NUM_ENVS))
@@ -62,15 +62,15 @@ class AskedRows:
         return cls(_settings_of_rows(own, count), mode, has_row_settings, 0, count)
 
     def part(self, start: int, stop: int) -> AskedRows:
-        """Return some of the rows, which are next to each other."""
+        """Return a contiguous part of the rows."""
         return dataclasses.replace(self, settings=self.settings[start:stop], first=start)
 
 
 def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
-    """Return the settings of each row that a Reset names, by row.
+    """Return the settings of each row that a Reset selects, by row.
 
     Args:
-      settings: those of the Reset, nested or not.
+      settings: the settings of the Reset, nested or flat.
       count: the number of rows.
 
     Raises:
@@ -83,17 +83,19 @@ def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
     try:
         of_rows = _settings_of_rows(flat, count)
     except RequestError as error:
+        # `configure` reports invalid settings as any other environment does.
         raise ValueError(str(error)) from error
     return {row: of_rows[row] for row in indices(mask, count)}
 
 
 def indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
-    """Return the rows of a mask; all if there is none."""
+    """Return the indices of the rows in a mask; of all rows without one."""
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
 
 
 def check_num_envs(count: Any) -> int:
-    """Return the number of rows that a client asks for; RequestError if it cannot be had."""
+    """Return the number of rows that a client requests; RequestError if it is invalid."""
+    # bool is a subclass of int: True is no number of rows.
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise RequestError.invalid(
             f"setting {batches.NUM_ENVS!r}: expected an integer, got {count!r}"
@@ -109,11 +111,11 @@ def _settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
     """Return the settings of each row.
 
     Args:
-      settings: by flat name; those that begin with `rows.` have a value for each row.
+      settings: values by flat name; names that begin with `rows.` have a value for each row.
       count: the number of rows.
 
     Raises:
-      RequestError: one has not as many values as there are rows.
+      RequestError: the number of values differs from the number of rows.
     """
     shared = {name: value for name, value in settings.items() if not name.startswith(_PREFIX)}
     of_rows: list[dict[str, Any]] = [dict(shared) for _ in range(count)]
@@ -127,7 +129,7 @@ def _settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
                 "value for each row"
             )
         for own, value in zip(of_rows, array, strict=True):
-            # As settings of a single environment: int, float, bool and str of Python.
+            # Python's int, float, bool and str, as for a single environment.
             single = value.item() if isinstance(value, np.generic) else value
             own[name.removeprefix(_PREFIX)] = single
     return of_rows

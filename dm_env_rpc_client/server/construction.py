@@ -37,7 +37,7 @@ SERVED = (
 
 
 class BatchMaker(abc.ABC):
-    """A factory that makes batches alone, from the settings as a client has sent them."""
+    """A factory that makes only batches, from the settings as the client sent them."""
 
     def __call__(self) -> Any:
         raise AssertionError("`construct` calls `make_batch`")
@@ -48,7 +48,7 @@ class BatchMaker(abc.ABC):
 
         Args:
           settings: values by flat name.
-          report: takes what rows of the batch raise.
+          report: takes exceptions of the batch's rows.
 
         Raises:
           As `construct`.
@@ -64,15 +64,15 @@ def construct(
 ) -> Any:
     """Create an environment by a factory, or a batch if the settings have `num_envs`.
 
-    A factory that has an argument `num_envs` gets it, and makes the batch itself. What one without
-    it makes may be a batch already, which is served if it has as many rows as asked for.
+    A factory with an argument `num_envs` receives it and makes the batch itself. Any other factory
+    may also return a batch, which is served if it has the requested number of rows.
 
     Args:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
       conversion: how environments of other libraries are converted.
-      waits: what is known of rows of its batches; None for nothing.
-      report: takes what rows of a batch raise.
+      waits: known facts about the rows of its batches; None for none.
+      report: takes exceptions of a batch's rows.
 
     Returns:
       See `construct_one`; or a `Batch`.
@@ -113,7 +113,7 @@ def construct_rows(
     """Create rows by calling a factory for each; for the arguments see `construct`.
 
     Raises:
-      HasRowsError: what it makes is a batch itself. Otherwise as `construct_one` and `Batch`.
+      HasRowsError: the factory makes batches itself. Otherwise as `construct_one` and `Batch`.
     """
     make = functools.partial(_construct_row, factory, conversion, threading.get_ident())
     return Batch(make, asked, waits, report)
@@ -123,8 +123,8 @@ class HasRowsError(Exception):
     """The environment made for the first row of a batch has rows itself.
 
     Attributes:
-      made: what was made; None if it belonged to the thread of the row, and was closed there.
-      settings: of the row.
+      made: the environment; None if it belonged to the row's thread and was closed there.
+      settings: the settings of the row.
     """
 
     def __init__(self, made: Any, settings: Mapping[str, Any]):
@@ -134,15 +134,15 @@ class HasRowsError(Exception):
 
 
 def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a batch that a factory made unasked; RequestError if it is not the one asked for."""
+    """Return a batch that a factory made by itself; RequestError if it is not the requested one."""
     asked = check_num_envs(settings[NUM_ENVS])
     of_rows = [name for name in settings if name.startswith(ROWS + nesting.SEPARATOR)]
     if asked == made.num_envs and not of_rows:
         return made
-    # An environment of another size than asked for has no owner.
+    # No world will own a batch of another size.
     made.close()
     wrong = f"setting {of_rows[0]!r}" if of_rows else f"setting {NUM_ENVS!r} is {asked}"
-    # A code of its own: a world for each row would be as many batches.
+    # A code of its own: clients must not fall back to a world per row, each a whole batch.
     raise RequestError(
         code_pb2.OUT_OF_RANGE,
         f"{wrong}, but the environment of this server already has {made.num_envs} rows, which "
@@ -156,12 +156,12 @@ def _construct_row(
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
-    """Create a row of a world owned by the thread with this number."""
+    """Create a row of a world owned by the thread with this identifier."""
     made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
         if isinstance(properties, Mapping) and WORLD_NUM_ENVS in properties:
-            # Usable only in the thread that made it; otherwise it is made again in the right one.
+            # Usable only in the thread that made it; in another one, it is closed and recreated.
             if threading.get_ident() == thread:
                 raise HasRowsError(made, settings)
             made.close()
@@ -186,15 +186,15 @@ def construct_one(
       conversion: how environments of other libraries are converted.
 
     Returns:
-      What it returned; a Gymnasium environment as a dm_env.Environment, and one of PettingZoo as
-      a `Game`.
+      The result of the factory; a Gymnasium environment as a dm_env.Environment, and one of
+      PettingZoo as a `Game`.
 
     Raises:
       RequestError: the factory does not take these settings. Exceptions other than
         TypeError and ValueError are failures of the environment and pass through; so do these two
         if there are no settings.
-      SpecError: what it made cannot be served.
-      TypeError: what it made is no environment.
+      SpecError: the result cannot be served.
+      TypeError: the result is no environment.
     """
     parameters = inspect.signature(factory)
     try:
@@ -207,7 +207,7 @@ def construct_one(
     try:
         made = factory(**arguments)
     except (TypeError, ValueError) as error:
-        # Nothing was asked of it, so the failure is the environment's own.
+        # Without settings, the failure is the environment's own and not the request's.
         if not settings:
             raise
         refusal = f"the environment does not take these settings: {error}"
@@ -218,11 +218,11 @@ def construct_one(
 
 
 def check_made(made: Any, found: str) -> None:
-    """Raise TypeError if something is no environment, game or world.
+    """Raise TypeError if an object is no environment, game or world.
 
     Args:
-      made: a thing.
-      found: says what it is.
+      made: the object.
+      found: a description of the object.
     """
     if isinstance(made, dm_env.Environment | World | Game):
         return

@@ -1,7 +1,7 @@
 """Errors of requests and environments: the party at fault, the kept errors and the log.
 
-What converts values of a request raises `RequestError`, or does so `in_request`. Every other
-exception is the environment's: also a SpecError, which may be about a value of the environment.
+Code that converts values of a request raises `RequestError`, or runs `in_request`. Every other
+exception is the environment's, even a SpecError, which may be about a value of the environment.
 
 Errors are kept and logged within bounds: an environment that fails in every step would otherwise
 fill the memory and the log.
@@ -27,7 +27,7 @@ class RequestError(Exception):
 
     Args:
       code: a google.rpc.Code, such as `code_pb2.NOT_FOUND`.
-      message: what is wrong and what to do about it.
+      message: the problem, and what to do about it.
     """
 
     def __init__(self, code: int, message: str):
@@ -64,12 +64,12 @@ class RequestError(Exception):
 
 
 def refusal_of(error: BaseException) -> RequestError | None:
-    """Return the refusal of a request that an exception is; None if the environment has failed.
+    """Return an exception if it is a refusal; None if it is a failure of the environment.
 
-    All that answers, counts or logs what a request has raised asks here.
+    Answers, counters and logs all use this one distinction.
 
     Args:
-      error: what executing a request, or a row's part of it, has raised.
+      error: raised by a request, or by a row's part of it.
     """
     return error if isinstance(error, RequestError) else None
 
@@ -94,7 +94,7 @@ def environments_own(error: Exception) -> RuntimeError:
     """Return an environment's error in a form that cannot be mistaken for an argument error.
 
     Args:
-      error: a ValueError, which also says that a setting or an action is invalid.
+      error: a ValueError, the type that also reports an invalid setting or action.
     """
     return RuntimeError(f"{type(error).__name__}: {error}")
 
@@ -103,8 +103,8 @@ def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
     """Return the error for a value of an environment that does not conform.
 
     Args:
-      error: says which value, and what is wrong.
-      of: what the environment has described its values with: "specs" or "space".
+      error: names the value and the problem.
+      of: how the environment describes its values: "specs" or "space".
     """
     return RuntimeError(f"the environment violates its own {of}: {error}")
 
@@ -121,10 +121,10 @@ def unreported(error: Exception, text: str) -> None:
 
 
 KEPT_ERRORS = 100
-"""Exceptions that are kept, the last ones."""
+"""Number of exceptions that are kept, the newest ones."""
 
 _BURST = 20
-"""Lines that are logged at once; then one in `_SECONDS`."""
+"""Maximum number of lines logged at once; after them, one in `_SECONDS`."""
 
 _SECONDS = 10.0
 
@@ -141,7 +141,7 @@ class Allowance:
     def log(
         self, log: logging.Logger, level: int, text: str, error: BaseException | None = None
     ) -> None:
-        """Log a line, with the traceback of `error`, unless there were many just now."""
+        """Log a line, with the traceback of `error`, unless too many were logged recently."""
         if not log.isEnabledFor(level):
             return
         with self._lock:
@@ -160,10 +160,10 @@ class Allowance:
 
 
 class ErrorLog:
-    """Collects exceptions; any thread may add one.
+    """Collected exceptions; any thread may add one.
 
     Attributes:
-      count: how many there were.
+      count: the number of exceptions, including those no longer kept.
     """
 
     def __init__(self) -> None:
@@ -175,11 +175,12 @@ class ErrorLog:
     @property
     def kept(self) -> list[BaseException]:
         """The last exceptions, oldest first."""
+        # A copy: other threads may add while the caller iterates.
         with self._lock:
             return list(self._kept)
 
     def add(self, error: BaseException, text: str) -> None:
-        """Keep an exception, and log it with its traceback unless there were many just now.
+        """Keep an exception, and log it with its traceback unless too many were logged recently.
 
         Args:
           error: the exception.

@@ -1,4 +1,4 @@
-"""Validation of the sources for `serve` (factories, environments, texts) before any world."""
+"""Validation of the sources for `serve` (factories, environments, texts) before worlds exist."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def factories_of(
     """Return the factories of worlds, by name.
 
     Args:
-      named: what is served.
+      named: the sources, by name.
       insecure: whether texts may name servers of other machines, in plaintext.
       conversion: how environments of other libraries are converted.
 
     Raises:
-      SpecError: one of them makes no environment, whatever the settings.
+      SpecError: a source makes no environment, whatever the settings.
     """
     factories = {
         name: _factory(hosted, f"environment {name!r}" if name else "the environment", insecure)
@@ -65,6 +65,7 @@ def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:
         try:
             factory = find_source(hosted, insecure).factory
         except SpecError as error:
+            # Only one of several environments needs its name in the error.
             if what == "the environment":
                 raise
             raise SpecError(f"{what}: {error}") from error
@@ -86,12 +87,13 @@ def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:
 
 def _is_environment(given: Any) -> bool:
     """Whether an object is an environment and not a factory; its code is not run."""
+    # A class is a factory, even if its instances are environments.
     if isinstance(given, type):
         return False
     kind = type(given)
     if isinstance(given, dm_env.Environment) or (hasattr(kind, "step") and hasattr(kind, "reset")):
         return True
-    # One that has its methods by `__getattr__`.
+    # A wrapper may have its methods by `__getattr__`, which its class does not show.
     return not callable(given) and hasattr(given, "step") and hasattr(given, "reset")
 
 
@@ -103,7 +105,7 @@ def _check_callable(factory: Any, what: str) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
-        return  # Of an extension module.
+        return  # Callables of extension modules may have no signature to check.
     for each in parameters:
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
             raise SpecError(

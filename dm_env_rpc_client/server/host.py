@@ -28,8 +28,8 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 
 WAITING_FOR = "waiting_for."
-"""With the name of a world appended: the property that names the missing players of its pending
-steps, "" for none. It is not listed, and read over a connection other than the waiting one."""
+"""With the name of a world appended, the key of the property that names the missing players of its
+pending steps, "" for none. It is unlisted; clients read it over a connection that does not wait."""
 
 
 class Host:
@@ -37,18 +37,18 @@ class Host:
 
     Args:
       options: what is hosted, and how.
-      error_log: takes exceptions that are not the fault of a client.
-      properties: those that all clients have.
-      share: told what the worlds take; None for a server of one process.
-      counts: where what the clients do is counted; None for new ones.
+      error_log: collects exceptions that are not the fault of a client.
+      properties: the properties that all clients have.
+      share: counts the worlds against the server's limits; None for a server of one process.
+      counts: counters of client activity; None for new ones.
 
     Attributes:
       options: as the argument.
       error_log: as the argument.
       worlds: the worlds.
-      activity: counts and logs what the clients do.
-      main: the owner of all worlds, if that is the thread that waits.
-      extensions: classes of messages, and what answers them, by the name of their type.
+      activity: counts and logs the clients' activity.
+      main: the owner of all worlds if they belong to the thread in `Server.wait`; otherwise None.
+      extensions: message classes and their handlers, by the name of the type.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Host:
 def listener_options(
     options: ServeOptions, activity: Activity, open_stream: OpenStream
 ) -> ListenerOptions:
-    """Return the function that opens a listener's streams and refuses those without the token.
+    """Return the options of a listener that refuses streams without the token.
 
     Args:
       options: how to serve.
-      activity: counts them.
-      open_stream: makes the server's end of each stream that is admitted.
+      activity: records refused streams.
+      open_stream: makes the server's end of each admitted stream.
     """
     token = options.token
     return ListenerOptions(
@@ -131,7 +131,7 @@ def _answer_property(
 ) -> properties_pb2.PropertyResponse:
     layers = [universal]
     key = request.read_property.key
-    # Neither of these is listed, as they are of no environment.
+    # Neither belongs to an environment, so neither is listed. A user's property goes first.
     if key == MAX_NUM_ENVS and not universal.knows(key):
         layers = [of_batches]
     if key.startswith(WAITING_FOR) and not universal.knows(key):

@@ -24,11 +24,12 @@ def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session
     """Return the session of a stream, which reports its requests to the hook, if any.
 
     Args:
-      host: what it reaches.
+      host: the worlds, and the state shared by all sessions.
       peer: the client.
       has_connection: whether this process has the connection.
     """
     hook = installed_hook()
+    # Without a hook, requests are not timed.
     if hook is None:
         return Session(host, peer, has_connection)
     return ObservedSession(host, peer, has_connection, hook)
@@ -57,7 +58,7 @@ class ObservedSession(Session):
         try:
             answer = super().answer(message)
         except ElsewhereError:
-            raise  # It has not been executed.
+            raise  # Not executed: the thread that executes it reports it.
         except BaseException as error:
             self._error = error
             self._code = error.code if isinstance(error, StreamStatusError) else ""

@@ -1,7 +1,7 @@
 """Options for serving, as keyword arguments and as one value.
 
-The command line reads the defaults, checks and texts of its options here. Therefore this module
-imports only at a call what takes long.
+The command line reads the defaults, checks and texts of its options here. Therefore slow imports
+are made only in the functions that need them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Arrays: TypeAlias = Literal["auto", "numpy", "torch", "jax"]
 
 
 class HostKeywords(TypedDict, total=False):
-    """The keyword arguments of `serve` that another process may get, too."""
+    """The keyword arguments of `serve` that another process may receive, too."""
 
     credentials: ServerCredentials | None
     token: str | None
@@ -73,20 +73,20 @@ class ServeKeywords(HostKeywords, total=False):
 class ServeOptions:
     """Options for serving: the arguments of `serve` except `properties`, validated on creation.
 
-    It can be given to another process if its parts can.
+    It can be sent to another process if its values can.
 
     Attributes:
       environment: as for `serve`.
       address: as for `serve`.
       credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
         certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
-      token: a secret that clients have to send as the metadata `authorization: Bearer <token>`, as
+      token: a secret that clients must send as the metadata `authorization: Bearer <token>`, as
         `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
-        lets everybody in.
+        admits every client.
       insecure: allow plaintext on an address that other machines can reach.
-      default_actions: values, by flat name, of actions that a step may leave out; they go before
-        those of an attribute of this name that the environment or game has.
-      extensions: functions by message class. Each answers extensions of its class: it is
+      default_actions: values, by flat name, of actions that a step may omit; they take precedence
+        over the environment's or game's own attribute `default_actions`.
+      extensions: handlers by message class. Each answers extensions of its class: it is
         called with the message and the joined `World`, or None, and returns a message.
       step_timeout: seconds that a step in a `Game` waits for the other agents, more than 0; None
         for no limit.
@@ -96,32 +96,33 @@ class ServeOptions:
         connection that created it has ended; 0 for at once, None to keep it.
       send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
         shows paths and code of this machine; None sends it to clients on this machine only.
-      limits: what a request may contain, so that a small one cannot take much memory, and what
-        the settings of all worlds may take together.
+      limits: limits of requests, so that a small request cannot take much memory, and of the
+        settings of all worlds together.
       transport: "http2" is this package's own transport over sockets, the fastest; "grpc" is
         grpcio's server; "auto" selects http2 unless the credentials or the address require
         grpcio, or the system is not Linux.
-      processes: the number of processes that the worlds live in, for environments that compute in
-        Python; see "Several processes" in the guide. By default, that of the server.
+      processes: the number of processes that host the worlds, for environments that compute in
+        Python; see "Several processes" in the guide. By default, the server's process does.
       callable_names: the methods of Gymnasium environments that clients may call, and the
-        attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. What travels is
-        data, not objects.
+        attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. Only data
+        travels, no objects.
       settable_names: the attributes of Gymnasium environments that clients may set.
       autoreset_mode: when the rows of a vector environment begin their next episodes, as a mode of
-        Gymnasium's `AutoresetMode` or its name: SAME_STEP if the step that ends an episode
-        does, NEXT_STEP if the step after it does, DISABLED if `reset` with the option
-        `reset_mask` does. It is for environments without a mode in their `metadata`; that of
-        Gymnasium's own, of ALE's and of EnvPool's is known.
-      arrays: the library whose arrays Gymnasium environments get as actions and masks: "auto" for
-        that of their first observation, on its device; "numpy", "torch" or "jax" where nothing can
-        be seen there. What they return may be of any of them; see "Tensors" in the guide.
+        Gymnasium's `AutoresetMode` or its name: in the step that ends an episode (SAME_STEP), in
+        the step after it (NEXT_STEP), or in a `reset` with the option `reset_mask` (DISABLED).
+        For environments without a mode in their `metadata`; the modes of Gymnasium's own, ALE's
+        and EnvPool's are known.
+      arrays: the library whose arrays Gymnasium environments receive as actions and masks: "auto"
+        for the library and device of their first observation; "numpy", "torch" or "jax" where that
+        observation does not show it. They may return arrays of any of these; see "Tensors" in the
+        guide.
       threads: "world" gives each environment, also each row of a batch, a thread of its own, for
-        environments that wait in their steps. By default, cheap ones share the thread that reads
-        requests; see "Threads" in the guide.
-      thread: "main" has all environments, from their constructors on, in the thread that waits for
-        the end of the server (`Server.wait`), for those that want the main thread, such as some
-        simulators and windows. By default, in threads of the server. Either way each environment
-        has one thread for its life.
+        environments that wait in their steps. By default, cheap environments share the thread
+        that reads requests; see "Threads" in the guide.
+      thread: "main" runs all environments, from their constructors on, in the thread that waits
+        for the end of the server (`Server.wait`), for environments that need the main thread, such
+        as some simulators and windows. By default, threads of the server run them. Either way,
+        each environment has one thread for its life.
 
     Raises:
       SpecError: as `serve`.
@@ -130,6 +131,7 @@ class ServeOptions:
     environment: Hosted | World | Game | Mapping[str, Hosted]
     address: str = ANYWHERE
     credentials: ServerCredentials | None = None
+    # Not in the repr, which may reach a log.
     token: str | None = dataclasses.field(default=None, repr=False)
     insecure: bool = False
     default_actions: Mapping[str, Any] | None = None
@@ -154,6 +156,7 @@ class ServeOptions:
         from dm_env_rpc_client.transports.net.metadata import bearer
         from dm_env_rpc_client.transports.server_streams import check_may_listen
 
+        # The checks convert values to Python's own types, hence the assignments despite `frozen`.
         for option, check in _CHECKS.items():
             object.__setattr__(self, option, check(option, getattr(self, option)))
         check_transport(self.transport)
@@ -165,6 +168,7 @@ class ServeOptions:
         check_may_listen(self.address, self.credentials, self.insecure)
         if self.token is not None:
             bearer(self.token)
+        # `factories` checks the environments, also of a server without `processes`.
         self._check_processes(self.factories())
 
     def _check_processes(self, factories: Mapping[str, Factory]) -> None:
@@ -185,7 +189,7 @@ class ServeOptions:
             raise SpecError(f"a server with processes takes {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
-        """Return the factories of worlds, by name; none if there is only one; see `hosted`."""
+        """Return the factories of worlds, by name; empty for a world that exists; see `hosted`."""
         from dm_env_rpc_client.server.factories import factories_of
 
         return factories_of(self.hosted, self.insecure, self.conversion)
@@ -199,7 +203,7 @@ class ServeOptions:
 
     @property
     def made(self) -> World | Game | None:
-        """The only world, or the game in it, if that is made already."""
+        """The only world, or the game in it, if it exists already; otherwise None."""
         from dm_env_rpc_client.server.worlds.world import Game, World
 
         return self.environment if isinstance(self.environment, World | Game) else None
@@ -214,10 +218,10 @@ class ServeOptions:
 
 
 def checked(option: str, value: Any) -> Any:
-    """Return the value of an option as Python's own type; for one that needs no other to check it.
+    """Return the value of an option as Python's own type, for options checked on their own.
 
     Raises:
-      SpecError: it is of another type or out of range.
+      SpecError: the value is of another type or out of range.
     """
     return _CHECKS[option](option, value)
 

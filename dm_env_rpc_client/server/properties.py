@@ -1,4 +1,4 @@
-"""The properties that a server, or an environment that it hosts, offers.
+"""The properties that a server, or one of its environments, offers.
 
     properties = Properties()
     properties.add("level.seed", lambda: level.seed, level.set_seed, description="...")
@@ -6,8 +6,8 @@
 
 Periods in keys make a tree: listing "level" returns "level.seed". Pass the properties to `serve`
 for all clients, or make them the attribute `properties` of an environment or a game for the
-clients that are joined to it. For an environment it may also be a mapping from key to a function
-that returns the value.
+clients joined to it. For an environment, it may also be a mapping from keys to functions that
+return the values.
 
 Some environments, such as those of libraries in C, have no registry of their properties. The
 server calls their methods instead.
@@ -105,7 +105,7 @@ class Properties:
         Args:
           owner: the object.
           *names: names of attributes; "a.b" is the attribute `b` of the attribute `a`.
-          prefix: put before each name in its key, with a period between them.
+          prefix: prepended to each name in its key, with a period between them.
 
         Raises:
           SpecError: an attribute does not exist, or the key is taken.
@@ -119,7 +119,7 @@ class Properties:
                 raise SpecError(f"{type(owner).__name__} has no attribute {name!r}")
             declared = inspect.getattr_static(type(holder), attribute, None)
             is_property = isinstance(declared, property)
-            # Plain attributes can be set; a property says itself whether it can.
+            # Plain attributes can be set; a property only if it has a setter.
             is_fixed = is_property and declared.fset is None
             self.add(
                 f"{prefix}{nesting.SEPARATOR}{name}" if prefix else name,
@@ -136,7 +136,7 @@ class Properties:
         return self._pack(key, declared, declared.getter())
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Set the value of a key to a tensor; RequestError if one of them does not allow it."""
+        """Set the value of a key; RequestError if it is not writable or the tensor is invalid."""
         declared = self._find(key)
         if declared.setter is None:
             raise _denied(key, "writable")
@@ -146,6 +146,7 @@ class Properties:
             field = TensorField(0, spec, "property")
             value = field.unpack(tensor)
             field.conform(value)
+            # Setters receive a scalar as a Python number, bool or str, not as NumPy's.
             declared.setter(value.item() if hasattr(value, "item") and not field.shape else value)
         except (SpecError, TypeError, ValueError) as error:
             raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from error
@@ -159,6 +160,7 @@ class Properties:
             if name.startswith(prefix)
         }
         if key and not children:
+            # NOT_FOUND for an unknown key; only a known one is "not listable".
             self._find(key)
             raise _denied(key, "listable")
         return [self._describe(child) for child in sorted(children)]
@@ -227,7 +229,7 @@ def answer_property_request(
     """Execute a request on several registries; earlier ones take precedence.
 
     Args:
-      layers: the properties of the world, if any, then those of the server.
+      layers: the properties of the world, if any, then the server's.
       request: the request.
 
     Raises:
@@ -282,7 +284,7 @@ class PropertyAttributes(Protocol):
 
 
 class HasStringProperties(Protocol):
-    """An environment with methods for its properties; they raise PropertyError to refuse."""
+    """An environment with methods for its properties, which raise PropertyError to refuse."""
 
     def read_property(self, key: str) -> str:
         """Return the value of a property."""
@@ -295,8 +297,8 @@ class HasStringProperties(Protocol):
 
 
 def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
-    """Whether an environment, or one that it wraps, has these methods."""
-    # isinstance does not find what `__getattr__` returns, from Python 3.12 on.
+    """Whether an environment, or the one in its wrapper, has these methods."""
+    # Since Python 3.12, isinstance ignores methods that `__getattr__` returns.
     methods = ("read_property", "write_property", "list_properties")
     return all(hasattr(environment, name) for name in methods)
 
@@ -345,7 +347,7 @@ class StringProperties(Properties):
         ]
 
     def knows(self, key: str) -> bool:
-        """Whether there is a property: not if reading and listing it say NOT_FOUND."""
+        """Whether there is a property: not if reading and listing both raise NOT_FOUND."""
         try:
             self._environment.read_property(key)
         except PropertyError as error:
@@ -368,7 +370,7 @@ def _spec(key: str, attributes: PropertyAttributes) -> dm_env_rpc_pb2.TensorSpec
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Answer with the code and the text of a refusal."""
+    """Turn a PropertyError into a RequestError with its code and text."""
     try:
         yield
     except PropertyError as error:
@@ -382,7 +384,7 @@ def properties_of(
 
     Args:
       environment: the environment.
-      allowed: the names that clients may call, and those that they may set.
+      allowed: the names that clients may call, and the names that they may set.
     """
     properties = getattr(environment, "properties", None)
     if isinstance(properties, Properties):

@@ -1,8 +1,8 @@
-"""The rows of a batch in turn: one after the other, or at the same time where they wait.
+"""The turns of a batch's rows: one after the other, or at the same time where they wait.
 
-An environment may wait: for an engine in another process, a socket, a device. Rows that are known
-to wait have threads before they are made, and step at the same time. All others belong to the
-thread of their batch: those that compute in Python do not gain from threads.
+An environment may wait for an engine in another process, a socket or a device. Rows already known
+to wait when they are made get threads, and step at the same time. All others belong to the thread
+of their batch: environments that compute in Python gain nothing from threads.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _THREADS = 256
 """Maximum number of threads of one batch. With more rows, some share a thread."""
 
 _WAITING_SECONDS = 1e-3
-"""Rows that together wait longer than this are worth threads, which take 50 us for each."""
+"""Rows that together wait longer than this are worth threads, which cost 50 us for each row."""
 
 _WATCHED = 16
-"""In the first turns, and in as many after one that took long, it is measured whether rows wait,
-which takes 3 us."""
+"""Number of turns, at first and after each slow one, in which the wait of the rows is measured,
+which costs 3 us."""
 
 _CERTAIN = 2
-"""After so many turns in a row that waited, rows that are made later have threads: one alone may
-have waited for the GIL, which another thread held without a processor."""
+"""Number of consecutive waiting turns after which rows made later get threads: in a single one,
+the wait may have been for the GIL, which another thread held without a processor."""
 
 _COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
-"""Linux counts how often a thread has given up the processor; macOS does not."""
+"""Whether the system counts a thread's voluntary context switches: Linux does, macOS does not."""
 
 
 def _switches() -> int:
-    """Return how often this thread has given up the processor to wait; 0 where unknown."""
+    """Return the number of this thread's voluntary context switches; 0 where unknown."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if _COUNTS_SWITCHES else 0
 
 
@@ -44,11 +44,11 @@ class Waits:
     """Known facts about the rows of a factory's batches.
 
     Args:
-      has_threads: whether they have threads in any case.
-      may_have: whether they may have any.
+      has_threads: whether rows get threads in any case.
+      may_have: whether rows may get threads.
 
     Attributes:
-      has_threads: whether rows that are made from now on have threads.
+      has_threads: whether rows made from now on get threads.
     """
 
     def __init__(self, has_threads: bool = False, may_have: bool = True):
@@ -61,11 +61,11 @@ class Waits:
 
 
 class Turns:
-    """Run a function for some rows, and report the failed ones.
+    """The turns of a batch's rows: a call for each of them, and the exceptions.
 
     Args:
       count: the number of rows.
-      waits: what is known of them. It learns if they wait.
+      waits: known facts about the rows; updated if they turn out to wait.
     """
 
     def __init__(self, count: int, waits: Waits):
@@ -82,15 +82,16 @@ class Turns:
         """Create the environment of a row in its thread.
 
         Args:
-          row: its index.
-          make: makes it.
-          settings: what `make` is called with.
+          row: the index of the row.
+          make: makes the environment.
+          settings: the argument of `make`.
 
         Returns:
-          The environment, which only the thread of the batch calls; what it raises passes through.
+          The environment, for calls from the thread of the batch; its exceptions pass through.
         """
         if not self._owners:
             return make(settings)
+        # The same thread as in `_take_together`: an environment keeps one thread for its life.
         owner = self._owners[row % len(self._owners)]
         made = owner.call(make, settings)
         return OwnedEnvironment(made, owner, made.close)
@@ -102,16 +103,16 @@ class Turns:
         environments: Sequence[Any],
         actions: Any = None,
     ) -> dict[int, Exception | str]:
-        """Make each row act.
+        """Call `act` for each of the rows.
 
         Args:
-          rows: their indices.
-          act: called with the index of each, its environment and the actions.
-          environments: of all rows.
-          actions: of all rows.
+          rows: the indices of the rows.
+          act: called with the index of a row, its environment and the actions.
+          environments: the environments of all rows.
+          actions: the actions of all rows.
 
         Returns:
-          What rows have raised, by row.
+          The exceptions that rows raised, by row.
         """
         failures: dict[int, Exception | str] = {}
         if self._owners:
@@ -129,7 +130,7 @@ class Turns:
         is_watched = self._to_watch > 0
         if took <= _WAITING_SECONDS:
             self._to_watch = max(0, self._to_watch - 1)
-            # One row says nothing about rows together, and a reset nothing about steps.
+            # A single row tells nothing about rows together, and a reset nothing about steps.
             if len(rows) > 1 and actions is not None:
                 self._waited = 0
             return failures
@@ -137,7 +138,8 @@ class Turns:
         if not is_watched or len(rows) < 2:
             return failures
         waited = took - (time.thread_time() - computed)
-        # On a busy machine time passes without a wait, but then nothing was given up by itself.
+        # On a busy machine, time also passes while the thread is preempted; only a thread that
+        # waits gives up the processor itself.
         gave_up = not _COUNTS_SWITCHES or _switches() - switches >= len(rows) // 2
         is_waiting = waited > max(_WAITING_SECONDS, took / 2) and gave_up
         self._waited = self._waited + 1 if is_waiting else 0
@@ -153,6 +155,7 @@ class Turns:
         actions: Any,
     ) -> dict[int, Exception | str]:
         owners = self._owners
+        # All begin before the first result is awaited, so that they overlap.
         calls: list[Call] = [
             owners[row % len(owners)].begin(act, row, environments[row], actions) for row in rows
         ]
@@ -164,7 +167,7 @@ class Turns:
             except Exception as error:
                 failures[row] = error
             except BaseException as error:
-                fatal = error  # When no row acts any more.
+                fatal = error  # Raised below, when no row is running any more.
         if fatal is not None:
             raise fatal
         return failures

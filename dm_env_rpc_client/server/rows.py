@@ -27,10 +27,10 @@ _FIRST, _MID, _LAST = dm_env.StepType
 
 
 class Infos(Protocol):
-    """The infos and errors of rows besides their arrays, between their steps and the common answer.
+    """The infos and errors of rows, collected between their steps and the common answer.
 
     Attributes:
-      name: of the observation with its text.
+      name: the name of the observation with their text.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Infos(Protocol):
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
         """Return the infos of rows with their indices, and the errors, and start over.
 
-        It is for `put_taken` of others in this form, which may be in another process.
+        For `put_taken` of other Infos of this form, possibly in another process.
         """
 
     def put_taken(self, index: int, said: Any) -> None:
@@ -56,15 +56,15 @@ class Infos(Protocol):
 
 
 class Offers(Protocol):
-    """The properties of rows of a kind of their own, wherever the rows are."""
+    """The properties of rows of a special kind, in whichever process the rows are."""
 
     def properties(
         self, environments: Sequence[dm_env.Environment]
     ) -> Mapping[str, Callable[[], Any]]:
-        """Return functions of their values, by key.
+        """Return functions that return the values, by key.
 
         Args:
-          environments: those of all rows, or what stands for them; see `in_thread_of`.
+          environments: the environments of all rows, or their stand-ins; see `in_thread_of`.
         """
 
     def offer_calls(
@@ -86,13 +86,13 @@ class RowKind:
       observation_spec: the same.
       reward_spec: the same.
       discount_spec: the same.
-      names: by which errors name the values of the observations, the reward and the discount.
-      has_reward: whether the reward is as its spec says, and not a float64.
-      has_discount: the same of the discount.
+      names: the names of the observations, the reward and the discount in errors.
+      has_reward: whether the reward follows its spec; otherwise it is a float64.
+      has_discount: the same for the discount.
       mode: the name of the autoreset mode.
-      infos: the form of what rows say beside their arrays; None for nothing.
+      infos: the form of the rows' infos; None for none.
       offers: the properties of rows; None for none.
-      form: what rows of one batch have in common beside their specs, such as the form of infos.
+      form: common to the rows of one batch, like their specs; for example, the form of infos.
     """
 
     action_spec: Any
@@ -116,18 +116,18 @@ class RowKind:
 class Rows:
     """The arrays of a batch.
 
-    An environment whose rows are of a kind of their own offers `batch_rows(count, mode)`.
+    An environment with rows of a special kind offers `batch_rows(count, mode)`.
 
     Args:
-      kind: what each row is.
+      kind: the specification of each row.
       count: the number of rows.
 
     Attributes:
       kind: as the argument.
       num_envs: the number of rows.
       has_begun: the rows that have a value, bool [N].
-      arrays: all arrays [N, ...], in an order that is that of all rows of the kind.
-      infos: what rows say beside their arrays; None for nothing.
+      arrays: all arrays [N, ...], in the same order for all rows of the kind.
+      infos: the infos of the rows; None for none.
       action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
       observation_spec: the same, as a mapping.
       reward_spec: the same.
@@ -145,10 +145,10 @@ class Rows:
         self.observation_spec = observation_specs(
             batched(kind.observation_spec, count), count, None if infos is None else infos.name
         )
-        # Where the sequence of each row is: LAST where none is running.
+        # The state of each row's sequence; LAST means that none is running.
         self._kinds: list[dm_env.StepType] = [_LAST] * count
-        # The arrays are written in place, so that the structures are made once. The columns are in
-        # the order of the leaves of a row.
+        # Written in place, so that the structures are built once and not in each step. The columns
+        # are in the order of the leaves of a row.
         self._columns: list[Column] = []
         names = iter(kind.names)
         self._observation = columns(kind.observation_spec, count, names, self._columns)
@@ -177,11 +177,11 @@ class Rows:
         )
 
     def fits(self, environment: Any) -> bool:
-        """Whether an environment is one of these rows; if not, others are made for it."""
+        """Whether an environment can be a row here."""
         return True
 
     def actions(self, action: Any) -> Any:
-        """Return actions [N, ...] in the form in which `step` takes them."""
+        """Return actions [N, ...] in the form that `step` takes."""
         raise NotImplementedError
 
     def begin(self, index: int, environment: Any) -> None:
@@ -195,11 +195,11 @@ class Rows:
     def timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str]
     ) -> dm_env.TimeStep:
-        """Return the TimeStep of all rows, whose arrays may be overwritten by the next one.
+        """Return the TimeStep of all rows; the next one may overwrite its arrays.
 
         Args:
-          kind: its type.
-          failures: what rows have raised, or its text. What rows raise while it is made is added.
+          kind: the type of the TimeStep.
+          failures: the exceptions of rows, or their texts; those of unsendable infos are added.
         """
         observation: dict[Any, Any] = {**self._values}
         if self.infos is not None:
@@ -214,7 +214,7 @@ class EnvironmentRows(Rows):
     """The rows of a batch of dm_env environments.
 
     Args:
-      environment: has the specs of all rows.
+      environment: an environment with the specs of all rows.
       count: the number of rows.
     """
 
@@ -229,7 +229,7 @@ class EnvironmentRows(Rows):
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
         self._action_of_row = self._single.action_of_row
         self._column_arrays = [column.array for column in self._columns]
-        # The type of the values that a column takes as they are; for arrays also dtype and shape.
+        # The type of values that a column takes unconverted; for arrays also dtype and shape.
         self._forms: list[tuple[Any, Any, Any, Callable[[Any], Any]]] = [
             (np.ndarray, column.known_dtype, column.shape, column.taken)
             if column.type is None
@@ -255,6 +255,7 @@ class EnvironmentRows(Rows):
         try:
             self._put(index, begun(environment, timestep), _FIRST)
         except AttributeError:
+            # Diagnosed only after a failure: a valid TimeStep needs no check.
             check_time_step(environment, "reset", timestep)
             raise
         self.has_begun[index] = True
@@ -288,7 +289,7 @@ class EnvironmentRows(Rows):
         values = self._single.values(timestep)
         place = 0
         try:
-            # What `Column.taken` returns at once, without the call.
+            # The first test of `Column.taken`, inlined: values that conform need no call.
             for known, dtype, shape, taken in self._forms:
                 value = values[place]
                 if type(value) is not known or (
@@ -298,12 +299,13 @@ class EnvironmentRows(Rows):
                 place += 1
         except SpecError as error:
             raise environment_error(error) from error
+        # Only after all values conform: a row that fails stays as it was.
         for array, value in zip(self._column_arrays, values, strict=True):
             array[index] = value
         if kind is _MID and was_mid:
-            return  # The kind and a default discount are those of the last step.
+            return  # The kind and a default discount have not changed since the last step.
         if not self._sends_discount:
-            # Otherwise `values` has seen that it is 1 or 0.
+            # Where it has a spec, `values` has checked that it is 1 or 0.
             discount = timestep.discount
             self._discount[index] = kind is not _LAST if discount is None else discount
         self._step_type[index] = kinds[index] = kind
@@ -327,19 +329,19 @@ def batched(structure: Any, count: int) -> Any:
             )
         return batch_spec(spec, count)
 
-    # Its keys may be of types that cannot be sorted, as dm-tree would sort them.
+    # Without dm-tree, which sorts keys: these may be of types that cannot be sorted.
     rows = itertools.starmap(batched_spec, structures.leaves_with_path(structure))
     return structures.nester(structure)(rows)
 
 
 def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]) -> Any:
-    """Build the rows for a structure of specs.
+    """Create the columns for a structure of specs.
 
     Args:
       structure: the specs of one row; None for none.
       count: the number of rows.
-      names: by which errors name the values.
-      made: gets the columns, in the order of `structures.leaves`.
+      names: the names of the values in errors.
+      made: the list to append the columns to, in the order of `structures.leaves`.
 
     Returns:
       The arrays of the columns, in this structure.
@@ -361,13 +363,14 @@ def observation_specs(
     """Return the specs of the observations of a batch.
 
     Args:
-      observation: those of the rows, [N, ...] each.
+      observation: the specs of the rows' observations, [N, ...] each.
       count: the number of rows, N.
-      infos: the name of what rows say beside their arrays, which puts these one level down.
+      infos: the name of the rows' infos, next to which their observations are one level down;
+        None for none.
       has_row_errors: whether a row may fail alone.
 
     Raises:
-      SpecError: an observation of the rows has a name of the batch.
+      SpecError: an observation of the rows has a name reserved for the batch.
     """
     own: dict[str, Any] = {
         batches.STEP_TYPE: specs.BoundedArray((count,), np.uint8, 0, 2, batches.STEP_TYPE)
@@ -380,12 +383,12 @@ def observation_specs(
 
 
 def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, Any]:
-    """Return a structure as a mapping, in which other names find a place.
+    """Return a structure as a mapping with room for other names.
 
     Args:
-      structure: of specs or values.
-      single: the name of one that is a leaf, such as "observation".
-      taken: the other names, if they are still to be checked; SpecError if the structure has one.
+      structure: a structure of specs or values.
+      single: the name for a structure that is a leaf, such as "observation".
+      taken: the other names, to be checked; SpecError if the structure has one of them.
     """
     if structure is None:
         return {}

@@ -1,4 +1,4 @@
-"""`serve`: puts worlds behind a listener and gives each of its streams a session."""
+"""`serve`: worlds behind a listener, with a session for each of its streams."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _InThisProcess:
         self._host = host = Host(options, ErrorLog(), properties)
         served = listener_options(options, host.activity, functools.partial(open_session, host))
         try:
-            # A wrong environment fails here, where its author sees it, and not at the first client.
+            # An invalid environment fails here, where its author sees it, not at the first client.
             host.worlds.try_instances()
             self._listener = open_listener(
                 served, options.address, options.credentials, options.transport
@@ -71,11 +71,11 @@ class _InThisProcess:
         main = self._host.main
         if main is None:
             return self._stop(grace)
-        # The main thread goes on with calls of environments, which closing them needs.
+        # The main thread keeps executing calls of environments: closing them needs it.
         return main.aside(functools.partial(self._stop, grace))
 
     def _stop(self, grace: float) -> bool:
-        # Streams end before worlds are closed: a step in progress keeps its environment.
+        # Streams end before worlds are closed: a step in progress still uses its environment.
         self._listener.stop(grace)
         is_clean = self._host.worlds.close()
         self._end_waiting()
@@ -87,13 +87,14 @@ class _InThisProcess:
         self._end_waiting()
 
     def _end_waiting(self) -> None:
+        # Set before the wake-up, after which `wait` reads it.
         self._is_stopped = True
         if self._host.main is not None:
             self._host.main.wake()
 
 
 class Server:
-    """A running server; made by `serve`.
+    """A running server, returned by `serve`.
 
     Attributes:
       address: where it listens, such as "localhost:40123".
@@ -122,7 +123,7 @@ class Server:
 
     @property
     def agent_count(self) -> int:
-        """The number of agents that are joined to worlds."""
+        """The number of agents joined to worlds."""
         return self.stats().agents
 
     def stats(self) -> ServerStats:
@@ -132,8 +133,8 @@ class Server:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the server stops.
 
-        With `thread="main"`, all calls of environments are made in the thread that waits, and only
-        while it does.
+        With `thread="main"`, the waiting thread makes all calls of environments, and only while it
+        waits.
 
         Args:
           timeout: seconds; 0 looks once, None sets no limit.
@@ -142,9 +143,9 @@ class Server:
           Whether it stopped.
 
         Raises:
-          SpecError: the timeout is not such a number.
-          RuntimeError: with `thread="main"`, environments belong to another thread, which has
-            waited before.
+          SpecError: the timeout is invalid.
+          RuntimeError: with `thread="main"`, another thread has waited before; the environments
+            belong to it.
         """
         none = arguments.NO_LIMIT
         return self._serving.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
@@ -153,14 +154,14 @@ class Server:
         """Stop serving and close the worlds; a second call does nothing.
 
         Args:
-          grace: seconds after which streams that are still open are cancelled.
+          grace: seconds after which open streams are cancelled.
 
         Returns:
-          Whether all environments were closed. Not, if one was still in a step, if `close` of one
-          raised, or if a process had to be killed; `errors` says what happened.
+          Whether all environments were closed: False if a step was still running, if a `close`
+          raised, or if a process had to be killed; `errors` has the reasons.
         """
         grace = arguments.seconds("grace", grace, least=0.0)
-        # Detached once, so a second call, or one of another thread, does nothing.
+        # Only one call can detach it, so that a second one, or another thread's, does nothing.
         if self._finalizer.detach() is not None:
             self._is_clean = self._serving.stop(grace)
             _log.info("stopped serving at %s", self.address)
@@ -204,39 +205,38 @@ def serve(
     Nested specs are sent as flat names with periods between levels; reward and discount are
     observations. An episode that ends with discount 0 is TERMINATED, any other INTERRUPTED.
     The settings of a Reset or a ResetWorld override those of the creation, and the
-    environment is made again with them; a `Game` applies those of a ResetWorld itself, and an
+    environment is recreated with them; a `Game` applies those of a ResetWorld itself, and an
     environment with `reset_settings` and `configure` those of a Reset that it names. When a
     client disconnects, its agent leaves. A world without agents stays until it is destroyed, or
-    `idle_world_seconds` beyond the connection that created it.
+    until `idle_world_seconds` after the end of the connection that created it.
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
         arguments and returns a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv,
         an environment of PettingZoo, a `Game` or a `World`; or a text that names one, as for
         `dm-env-rpc serve`: "module:factory", "gymnasium://CartPole-v1", "pettingzoo://FAMILY/NAME",
-        "dm_control://DOMAIN/TASK", "bsuite://ID", "catch" or "race". Or an environment that exists
-        already: one world at a time has it, one thread of the server makes all calls, and `stop`
-        closes it. Or a dict of those by name, from which the create setting "environment" selects
-        one. Or a `Game` or a `World` itself, which is then the only world and has the empty name.
+        "dm_control://DOMAIN/TASK", "bsuite://ID", "catch" or "race". Or an existing environment:
+        one world at a time uses it, one thread of the server makes all calls, and `stop` closes
+        it. Or a dict of such sources by name, from which the create setting "environment" selects.
+        Or a `Game` or a `World` itself, which is then the only world and has the empty name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       **keywords: the fields of `ServeOptions`.
       properties: properties that all clients can read and write, joined or not. If an
         environment or a game has an attribute `properties` of this type, the clients joined
-        to it have those too; of an environment it may also be a mapping from key to a function
-        that returns the value. If an environment has the methods of `HasStringProperties`, they
-        are called.
+        to it have those too; an environment may have a mapping from keys to functions that
+        return the values instead, or the methods of `HasStringProperties`, which are called.
 
     Returns:
       The running Server.
 
     Raises:
-      SpecError: an argument is of another type or out of range; plaintext on an address that other
-        machines can reach, without `insecure`; what makes an environment is not callable, or makes
-        none; a text that names nothing, or what is not installed; an environment that cannot be
-        served; `credentials` without a certificate, or with a file that cannot be read; a token of
-        other characters than printable ASCII; or what `processes` need is not given: Linux, and
-        environments that another process can import.
-      TypeError: a method of an environment that exists already returns no specs.
+      SpecError: an argument has a wrong type or is out of range; plaintext on an address that other
+        machines can reach, without `insecure`; a factory is not callable, or makes no environment;
+        a text names nothing, or something that is not installed; an environment cannot be served;
+        `credentials` have no certificate, or an unreadable file; a token has characters other than
+        printable ASCII; or `processes` lack their requirements: Linux, and environments that
+        another process can import.
+      TypeError: a method of an existing environment returns no specs.
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
     """
@@ -254,12 +254,12 @@ def try_out(
 
     Args:
       environment: as for `serve`.
-      settings: as of a CreateWorld: values by flat name.
+      settings: values by flat name, as of a CreateWorld.
       conversion: how environments of other libraries are converted.
 
     Raises:
       RequestError: the environment does not take these settings.
-      Exception: whatever making or closing it raises; or what it made cannot be served.
+      Exception: raised while the world is created or closed; or the world cannot be served.
     """
     options = ServeOptions(environment=environment, **conversion._asdict())
     (factory,) = options.factories().values()

@@ -54,10 +54,10 @@ class Session(ServerStream):
     """The session of one stream; a `ServerStream`.
 
     Attributes:
-      may_wait: whether the agent's steps may wait for those of others.
+      may_wait: whether the agent's steps may wait for steps of other agents.
 
     Args:
-      host: has the worlds, and what all sessions share.
+      host: the worlds, and the state shared by all sessions.
       peer: the client.
       has_connection: whether this process has the connection, and counts it.
     """
@@ -86,7 +86,7 @@ class Session(ServerStream):
             # Most requests of discrete actions repeat: the same bytes mean the same step.
             asked = codec.known.get(message) or codec.decode(message)
             if asked is not None:
-                waiting.local.caller = self._caller  # `with`, without two calls.
+                waiting.local.caller = self._caller  # `with self._caller`, inlined.
                 try:
                     return self._step_fast(codec, asked)
                 finally:
@@ -102,29 +102,29 @@ class Session(ServerStream):
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
             ) from error
-        # This thread owns worlds, and must not wait; see `system/owner_threads.py`.
+        # A thread that owns worlds must not wait; see `system/owner_threads.py`.
         if owner_threads.current() is not None:
             self._require_thread(request)
         with self._caller:
             return self.handle(request).SerializeToString()
 
     def _require_thread(self, request: dm_env_rpc_pb2.EnvironmentRequest) -> None:
-        """Check, before anything is done, that this owner may execute a request.
+        """Check, before any effect, that this owner may execute a request.
 
         Raises:
-          ElsewhereError: it may have to wait, or the request is about a world of another owner.
+          ElsewhereError: the request may have to wait, or is about a world of another owner.
         """
         field = request.WhichOneof("payload")
         if field == "create_world":
             settings = request.create_world.settings
             chosen = {ENVIRONMENT: settings[ENVIRONMENT]} if ENVIRONMENT in settings else {}
-            # An invalid request is answered by whatever thread; `handle` reports the error.
+            # Any thread can answer an invalid request; `handle` reports the error.
             with contextlib.suppress(RequestError):
                 self._worlds.require_thread_to_create(self._unpack_settings(chosen))
         elif field == "join_world" or field == "destroy_world":
             self._worlds.require_thread_of(getattr(request, field).world_name)
         elif field == "reset_world" or (
-            # Games are for other threads.
+            # The property is a game's, and games belong to other threads.
             field == "extension" and WAITING_FOR.encode() in request.extension.value
         ):
             owner_threads.require_no_owner()
@@ -135,7 +135,7 @@ class Session(ServerStream):
         There is a codec while an agent is joined, and then a step is always allowed.
         """
         counts = self._counts
-        with counts.lock:  # `add`, without a call.
+        with counts.lock:  # `Counts.add`, inlined.
             counts.numbers[STEPS] += 1
         try:
             actions = asked.actions if self._lifecycle.state is _RUNNING else None
@@ -147,7 +147,7 @@ class Session(ServerStream):
                 raise environment_error(error) from error
             followed = self._lifecycle
             if state is followed.state is _RUNNING:
-                followed.previous = _RUNNING  # Most steps; without the call.
+                followed.previous = _RUNNING  # `stepped`, inlined for most steps.
             else:
                 followed.stepped(state)
         except CallerGoneError as error:
@@ -201,7 +201,7 @@ class Session(ServerStream):
 
     def _failed(self, field: str, error: Exception) -> status_pb2.Status:
         """Return the Status for an exception."""
-        # What is refused may be a part of the text, and may be large.
+        # The text may quote the refused value, which may be large.
         size = self._limits.error_bytes
         refusal = refusal_of(error)
         if refusal is not None:
@@ -227,7 +227,7 @@ class Session(ServerStream):
         return status
 
     def close(self) -> None:
-        """End the session: if an agent is joined, it leaves its world; its worlds become idle."""
+        """End the session: a joined agent leaves its world; worlds created here become idle."""
         if self._agent is not None:
             try:
                 self._leave()
@@ -286,7 +286,8 @@ class Session(ServerStream):
             try:
                 self._joined_agent().reset(settings)
             finally:
-                # Also if the settings are in force, and what they have replaced did not close.
+                # Also after an error: if only closing the replaced environment failed, the
+                # settings are in force.
                 self._adopt_specs()
         return dm_env_rpc_pb2.ResetResponse(specs=self._specs)
 
@@ -294,7 +295,7 @@ class Session(ServerStream):
         self, request: dm_env_rpc_pb2.ResetWorldRequest
     ) -> dm_env_rpc_pb2.ResetWorldResponse:
         name = self._world_named(request)
-        # The caller needs no INTERRUPTED step: the answer tells it.
+        # The caller needs no INTERRUPTED step: it has the answer.
         caller = self._agent if name == self._world_name else None
         self._worlds.reset(name, self._unpack_settings(request.settings), caller)
         return dm_env_rpc_pb2.ResetWorldResponse()
@@ -366,9 +367,9 @@ class Session(ServerStream):
             if owner is None:
                 agent.leave()
             else:
-                owner.call(agent.leave)  # It is called here, but after a failure to join.
+                owner.call(agent.leave)  # Runs in this thread, except after a failure to join.
         except OwnerGoneError:
-            pass  # With the environment, which was abandoned.
+            pass  # The environment was abandoned, and its agent with it.
         finally:
             self._worlds.left(self._world_name)
 
@@ -387,7 +388,8 @@ class Session(ServerStream):
         return unpacked
 
 
-# Not of each session, which would refer to itself.
+# Functions, shared by all sessions: a session with a table of its bound methods would refer to
+# itself.
 _HANDLERS: dict[str, Callable[[Session, Any], Any]] = {
     field.name: getattr(Session, f"_{field.name}")
     for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields

@@ -1,4 +1,4 @@
-"""An environment that existed before it was served: the only one of its kind that there will be."""
+"""An environment that existed before it was served, and that no factory can make again."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or
 
 
 class Instance:
-    """Lends an environment to one world at a time.
+    """An existing environment, lent to one world at a time.
 
-    All worlds of it belong to the same owner. A world gets an `OwnedEnvironment` or an `OwnedGame`:
-    when it ends it gives the environment back, and does not close it.
+    All its worlds belong to the same owner. A world gets an `OwnedEnvironment` or an `OwnedGame`;
+    at its end, it returns the environment without closing it.
 
     Args:
-      environment: of dm_env, Gymnasium or PettingZoo.
+      environment: an environment of dm_env, Gymnasium or PettingZoo.
 
     Attributes:
-      name: what the environment is, for texts.
-      owner: the thread to which the environment belongs.
+      name: a description of the environment, for texts.
+      owner: the thread that owns the environment.
     """
 
     def __init__(self, environment: Any):
@@ -49,15 +49,15 @@ class Instance:
         self.owner.hold()
         self._reset_settings: tuple[str, ...] = ()
         self._conversion = AS_DECLARED
-        # Guards what follows.
+        # Guards both flags: `close` may be called while a world begins or ends.
         self._lock = make_lock()
         self._is_lent = self._is_ending = False
 
     def take(self, conversion: Conversion) -> None:
-        """Record how the environment is converted.
+        """Set how the environment is converted.
 
         Raises:
-          SpecError: it is a batch, and something is missing.
+          SpecError: it is a batch that lacks something.
         """
         self._conversion = conversion
         check(self._environment, conversion)
@@ -68,16 +68,16 @@ class Instance:
         owner.hold()
 
     def construct(self, settings: Mapping[str, Any], report: Report = unreported) -> Any:
-        """Return the construction of a world, like `construction.construct` for a factory.
+        """Return the environment for a new world, like `construction.construct` for a factory.
 
         Called in the thread of the owner.
 
         Args:
-          settings: of the CreateWorld. There may be `num_envs`, for as many rows as there are.
-          report: takes what rows of a batch raise.
+          settings: the settings of the CreateWorld: at most `num_envs`, the number of its rows.
+          report: takes exceptions of a batch's rows.
 
         Raises:
-          RequestError: a world has the environment; there are other settings, or other rows.
+          RequestError: another world has the environment, or there are other settings or rows.
           SpecError: the environment cannot be served.
           TypeError: it is no environment.
         """
@@ -98,7 +98,7 @@ class Instance:
             raise
 
     def refuse(self, settings: Mapping[str, Any]) -> Any:
-        """Raise RequestError for settings: there is no other environment to make with them."""
+        """Raise RequestError for settings: they cannot make another environment."""
         own = ", ".join(map(repr, self._reset_settings))
         name = next((name for name in settings if name != NUM_ENVS), NUM_ENVS)
         raise RequestError.invalid(
@@ -108,12 +108,13 @@ class Instance:
         )
 
     def close(self) -> bool:
-        """Close the environment; return whether it did.
+        """Close the environment; return whether it was closed.
 
-        If a world still has it, since a step has not ended, it is closed when that gives it back.
+        If a world still has it, because a step has not ended, it is closed when the world returns
+        it.
 
         Raises:
-          Exception: what closing it raises.
+          Exception: raised by its `close`.
         """
         with self._lock:
             self._is_ending = True
@@ -123,13 +124,13 @@ class Instance:
         return True
 
     def abandon(self) -> None:
-        """End the thread, and leave the environment open."""
+        """End the thread and leave the environment open."""
         self.owner.end()
 
-    # The owner's thread does what follows.
+    # The owner's thread runs the methods below.
 
     def _construct(self, settings: Mapping[str, Any], report: Report) -> Any:
-        # New for each world, so that a world knows nothing of the one before.
+        # Converted for each world, so that a world has no state of the previous one.
         environment = converted(self._environment, self._conversion)
         check_made(environment, f"the environment is {self.name}")
         self._reset_settings = tuple(getattr(environment, "reset_settings", None) or ())
@@ -139,7 +140,7 @@ class Instance:
             if own:
                 self.refuse(own)
             if lent:
-                # As a batch of other rows than asked for: there are no worlds of one row, either.
+                # The code for a batch of another size: the client must not try a world per row.
                 raise RequestError(
                     code_pb2.OUT_OF_RANGE,
                     f"setting {NUM_ENVS!r} is {settings[NUM_ENVS]}: this server hosts one "

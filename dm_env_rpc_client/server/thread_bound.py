@@ -1,6 +1,6 @@
-"""Environments and games that belong to one thread, for other threads.
+"""Stand-ins through which any thread uses environments and games owned by one thread.
 
-Each stands for another, whose methods the owner's thread calls. Attributes are read there, too.
+The owner's thread calls the methods of the original and reads its attributes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dm_env_rpc_client.system.owner_threads import Owner
 
 
 def _forwarded(name: str) -> Callable[..., Any]:
-    """Return a method that has the owner call the method of this name."""
+    """Return a method that makes the owner call the method of this name."""
 
     def method(self: Any, *arguments: Any) -> Any:
         return self._owner.call(methodcaller(name, *arguments), self._owned)
@@ -37,21 +37,21 @@ class StandIn(abc.ABC):
         """Call a function with the environment in its own thread.
 
         Args:
-          function: can be given to another process, like its arguments and what it returns.
-          *arguments: those after the environment.
+          function: can be sent to another process, like its arguments and its result.
+          *arguments: the arguments after the environment.
         """
 
 
 class OwnedEnvironment(dm_env.Environment, StandIn):
     """An environment that any thread may call.
 
-    Attributes that a dm_env.Environment does not have are those of the environment that it stands
-    for; methods among them are called by the owner.
+    Attributes beyond those of dm_env.Environment come from the original; the owner calls the
+    methods among them.
 
     Args:
-      environment: the environment.
+      environment: the original.
       owner: calls it.
-      close: what the owner calls to close it.
+      close: called by the owner to close it.
     """
 
     def __init__(self, environment: Any, owner: Owner, close: Callable[[], None]):
@@ -94,9 +94,9 @@ def in_thread_of(environment: Any, function: Callable[..., Any], *arguments: Any
     """Call a function with an environment in the thread of its owner.
 
     Args:
-      environment: the environment, whose thread is this one, or what stands for it.
-      function: what is called, as of a `StandIn`.
-      *arguments: those after the environment.
+      environment: an environment of this thread, or a stand-in.
+      function: as for `StandIn.run`.
+      *arguments: the arguments after the environment.
     """
     if isinstance(environment, StandIn):
         return environment.run(function, *arguments)
@@ -107,16 +107,16 @@ class OwnedGame(Game):
     """A game that any thread may call.
 
     Args:
-      game: the game.
+      game: the original.
       owner: calls it.
-      close: what the owner calls to close it.
+      close: called by the owner to close it.
     """
 
     def __init__(self, game: Game, owner: Owner, close: Callable[[], None]):
         self._owned = game
         self._owner = owner
         self._close = close
-        # Read once: these are asked for in each step, by threads that do not own the game.
+        # Read once: every step needs them, in threads that do not own the game.
         self.is_lock_step = owner.call(getattr, game, "is_lock_step")
         self.default_actions: Mapping[str, Any] = owner.call(getattr, game, "default_actions")
         properties = owner.call(getattr, game, "properties", None)
@@ -150,10 +150,10 @@ class OwnedGame(Game):
 
         Args:
           actions: as of `Game.step`; empty to leave the game as it is; None to begin a sequence.
-          players: those whose TimeSteps are returned.
+          players: the players whose TimeSteps are returned.
 
         Raises:
-          RequestError: the game says that an action is invalid. What else it raises passes through.
+          RequestError: the game rejects an action as invalid. Its other exceptions pass through.
         """
         return self._owner.call(_advance, self._owned, actions, players)
 
@@ -179,7 +179,7 @@ class OwnedProperties(Properties):
     """Properties whose values the owner of an environment reads and writes.
 
     Args:
-      properties: those of the environment.
+      properties: the properties of the environment.
       owner: reads and writes them.
     """
 

@@ -1,8 +1,8 @@
 """Waiting on behalf of a client that may disconnect meanwhile.
 
 A ResetWorld waits until every agent was informed, a step in lock-step until every agent has
-stepped. If the client of such a request is gone, nobody takes its answer: the wait ends, so that
-the connection and its agent's place are free again.
+stepped. If the client of such a request disconnects, no one reads the answer: the wait ends, which
+frees the connection and its agent's place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class CallerGoneError(Exception):
 
 
 class Caller:
-    """The client of one stream; a context in whose thread `wait` waits on its behalf."""
+    """The client of one stream; within this context, `wait` waits on its behalf."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
@@ -33,16 +33,17 @@ class Caller:
         local.caller = None
 
     def leave(self) -> None:
-        """The client is gone: ends the wait on its behalf, and every later one."""
+        """End the wait on behalf of a disconnected client, and every later one."""
         with self._lock:
             self._is_gone = True
             condition = self._condition
         if condition is not None:
-            # A step may hold it for long, and this thread may have other clients to serve.
+            # In a thread of its own: a step may hold the condition's lock for long, and this
+            # thread may serve other clients.
             threading.Thread(target=_notify, args=(condition,), daemon=True).start()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait as the function `wait`, in the thread of this client's request."""
+        """Wait like the function `wait`, in the thread of this client's request."""
         with self._lock:
             if self._is_gone:
                 raise CallerGoneError
@@ -61,14 +62,14 @@ class _Local(threading.local):
 
 
 local = _Local()
-"""On whose behalf `wait` waits in each thread."""
+"""The client on whose behalf `wait` waits, by thread."""
 
 
 def wait(condition: threading.Condition, timeout: float | None = None) -> None:
-    """`condition.wait(timeout)`, which ends also if the client of the request is gone.
+    """Call `condition.wait(timeout)`; end early if the client of the request disconnects.
 
     Args:
-      condition: what to wait for; its lock is held.
+      condition: the condition, whose lock is held.
       timeout: seconds; None for no limit.
 
     Raises:
@@ -83,11 +84,11 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> None:
 def wait_for(
     condition: threading.Condition, is_met: Callable[[], bool], timeout: float | None = None
 ) -> bool:
-    """`condition.wait_for`, which ends also if the client of the request is gone.
+    """Call `condition.wait_for`; end early if the client of the request disconnects.
 
     Args:
       condition: notified when `is_met` may have become true; its lock is held.
-      is_met: what to wait for.
+      is_met: the predicate to wait for.
       timeout: seconds; None for no limit.
 
     Returns:
@@ -96,6 +97,7 @@ def wait_for(
     Raises:
       CallerGoneError: the client is gone.
     """
+    # One deadline for all wake-ups: a notification must not extend the wait.
     deadline = None if timeout is None else time.monotonic() + timeout
     while not is_met():
         left = None if deadline is None else deadline - time.monotonic()
