@@ -18,8 +18,8 @@ class Catch(dm_env.Environment):
     paddle starts in the middle of the bottom row. The reward is 1 when the ball lands on
     the paddle and -1 when it lands beside it, which ends the episode.
 
-    Actions: `{"paddle": int32 scalar}`, 0 to the left, 1 to stay, 2 to the right. Served, it stays
-    if a step leaves the action out.
+    Actions: `{"paddle": int32 scalar}`, 0 to the left, 1 to stay, 2 to the right. A served paddle
+    stays if a step omits the action.
     Observations: `{"board": float32 [rows, columns]}`, 1 at the ball and at
     the paddle, 0 elsewhere.
 

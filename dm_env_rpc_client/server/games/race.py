@@ -20,7 +20,7 @@ class Race(Game):
     the end gets reward 1 (players that reach it in the same step share it), all others get
     -1, and the sequence terminates.
 
-    Actions: `{"move": int32 scalar}`, 0 or 1; 0 if a step leaves it out. Observations:
+    Actions: `{"move": int32 scalar}`, 0 or 1; 0 if a step omits it. Observations:
     `{"lane": int32 scalar}`, the player's own index in `{"positions": int32 [players]}`, which
     is -1 for a lane without a player; `{"turn": int32 scalar}`, the number of steps since the
     start. Join setting: `lane`, the index of a free lane; the lowest one if not given.
@@ -82,7 +82,7 @@ class Race(Game):
         }
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Set `length`, up to the one of the creation: a larger one would change the specs."""
+        """Set `length`, at most the length at creation: a larger one would change the specs."""
         length = settings.get("length", self._length)
         if set(settings) - {"length"} or not 1 <= length <= self._longest:
             raise ValueError(

@@ -40,8 +40,8 @@ class TakesSettings(Protocol):
     """An environment that takes some settings of its agent's Reset itself.
 
     Attributes:
-      reset_settings: the names of these settings. All others go to the factory. None for all, and
-        for the report of a Reset without any.
+      reset_settings: the names of these settings. All others go to the factory. None for all; then
+        `configure` is called in every Reset, even without settings.
     """
 
     reset_settings: Collection[str] | None
@@ -53,21 +53,21 @@ class TakesSettings(Protocol):
           settings: some of `reset_settings`; names with periods are nested dictionaries.
 
         Returns:
-          A function that undoes it, for a row of a batch of which another row refuses its settings;
-          or None.
+          A function that undoes it, called if another row of the batch refuses its settings; or
+          None.
 
         Raises:
-          ValueError: a setting is invalid. The client gets the text.
+          ValueError: a setting is invalid. The client receives the text.
         """
 
 
 def takes_settings(environment: Any) -> TypeGuard[TakesSettings]:
-    """Whether an environment takes settings of a Reset, itself or by one that it wraps."""
+    """Whether an environment, or the one in its wrapper, takes settings of a Reset."""
     return hasattr(environment, "reset_settings") and hasattr(environment, "configure")
 
 
 class _Made(NamedTuple):
-    """An environment, its flat specs, and the settings that it was made with."""
+    """An environment with its flat specs and the settings of its creation."""
 
     environment: dm_env.Environment
     flat_specs: FlatSpecs
@@ -78,8 +78,8 @@ class _Interruption(NamedTuple):
     """A ResetWorld that the agent's next step must report.
 
     Attributes:
-      settings: those of the ResetWorld.
-      made: what it has made; None if there were no settings.
+      settings: the settings of the ResetWorld.
+      made: the new environment; None if there were no settings.
     """
 
     settings: Mapping[str, Any]
@@ -90,19 +90,19 @@ class EnvironmentWorld(OwnedWorld):
     """A world around the environment that a factory makes from the settings.
 
     The settings of a reset override those of the creation, and the factory makes a new
-    environment with them; except those that the environment takes itself, see `TakesSettings`.
+    environment with them, except settings that the environment takes itself (`TakesSettings`).
 
-    It is made in the thread of its owner, where all that is done to it is done, too: there are no
-    locks. What waits for its agent waits in other threads.
+    The world is made and used in the thread of its owner, so that it needs no lock. A ResetWorld
+    that must wait for the agent waits in another thread.
 
     Args:
-      owner: the thread to which it belongs; this one.
+      owner: the thread that owns the world; the current one.
       make: makes environments from such settings.
       environment: the first environment. The world closes it.
       settings: flat settings by name, as received with CreateWorld.
-      default_actions: values, by flat name, for actions that a step leaves out, beside those of
-        the environment's own attribute of this name. All other actions must be in every step.
-      allowed: the names that clients may call, and those that they may set.
+      default_actions: values, by flat name, for actions that a step omits, in addition to the
+        environment's own attribute of this name. All other actions must be in every step.
+      allowed: the names that clients may call, and the names that they may set.
     """
 
     answers = True
@@ -124,7 +124,7 @@ class EnvironmentWorld(OwnedWorld):
         self._agent: _EnvironmentAgent | None = None
         self._is_running = False
         self._timestep: dm_env.TimeStep
-        # That another connection has reset the world and the agent's next step has to return
+        # Set when another connection has reset the world: the agent's next step must return
         # INTERRUPTED.
         self._interruption: _Interruption | None = None
         # Notified when an interruption is over, or when the world is to be closed.
@@ -174,7 +174,7 @@ class EnvironmentWorld(OwnedWorld):
         if self._interruption is not None:
             if caller is None or caller is not self._agent:
                 return self._interruption
-            # Its agent asks for the same; the two would wait for each other.
+            # The agent resets the world, too; the two resets would wait for each other.
             self._finish_interruption()
         # Made before anything ends: settings that fail leave the sequence running.
         made = self._make_again(settings)
@@ -184,7 +184,7 @@ class EnvironmentWorld(OwnedWorld):
                 "these settings change the specs, and a ResetWorld cannot send new specs to "
                 "the joined agent; send the settings with the agent's own Reset"
             )
-        # Nobody has to learn of it by a step.
+        # No other agent is in a sequence, so that no step has to report the reset.
         if self._agent is None or self._agent is caller or not self._is_running:
             self._end_sequence(made)
             return None
@@ -203,8 +203,8 @@ class EnvironmentWorld(OwnedWorld):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        # If its agent has not left, `leave` closes the environment, which may take longer than a
-        # step may.
+        # If an agent is left, its `leave` closes the environment, which may take longer than the
+        # limit for a step.
         has_closed = close_owned(self.owner, self._close, seconds, lambda: not self._is_open)
         if not has_closed and not self._has_closed.wait(seconds):
             if self._is_open:
@@ -228,7 +228,7 @@ class EnvironmentWorld(OwnedWorld):
             self.owner.release()
 
     def _configured(self, settings: Mapping[str, Any]) -> _Made | None:
-        """The environment with settings in force, which may be the current one; None for none."""
+        """Return the environment with settings applied, perhaps the current one; None for none."""
         environment = self._made.environment
         # Settings by these names belong to the environment; all others to its constructor.
         names = environment.reset_settings if takes_settings(environment) else ()
@@ -252,7 +252,7 @@ class EnvironmentWorld(OwnedWorld):
             flat_specs = self._flat_specs(environment)
         except BaseException:
             if made is not None:
-                # The new environment is in nobody's hands.
+                # The world has not adopted the new environment; nothing else would close it.
                 made.environment.close()
             raise
         return (made or self._made)._replace(flat_specs=flat_specs)
@@ -270,7 +270,7 @@ class EnvironmentWorld(OwnedWorld):
         self._is_running = False
         if made is not None:
             former, self._made = self._made, made
-            # The settings are in force, whatever closing an environment raises.
+            # Replaced first: the settings are in force even if closing the former one fails.
             if made.environment is not former.environment:
                 former.environment.close()
             elif hasattr(made.environment, "close_replaced"):
@@ -340,7 +340,7 @@ class _EnvironmentAgent(Agent):
             if is_running:
                 return _RUNNING, observations
             return end_state(timestep), observations
-        # A result that is no TimeStep; checked only after it failed, so that good steps pay
+        # A result that is no TimeStep: checked only after it failed, so that valid ones cost
         # nothing.
         except AttributeError:
             check_time_step(environment, "reset" if actions is None else "step", timestep)
@@ -360,6 +360,6 @@ class _EnvironmentAgent(Agent):
                 world._finish_interruption()
             world._end_sequence(None)
         finally:
-            # `close` found an agent in a step, and left this to it.
+            # `close` found the agent still here, and left the environment to it.
             if world._is_closed:
                 world._close_environment()

@@ -6,7 +6,8 @@ other, and a key with a period is several levels. A structure that is a single a
 in the protocol overview). Names and UIDs are in the order of the environment's own mappings.
 
 A discount whose spec is dm_env's default is no observation. It is 1, or 0 where a sequence
-TERMINATED, so the states say it; and a FIRST step has none, which an observation could not say.
+TERMINATED, so that clients infer it from the states; and no observation could express that a FIRST
+step has none.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Specs: TypeAlias = tuple[Any, Any, Any, Any]
 METHODS = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
 
 _USED = ("name", "shape", "dtype")
-"""The attributes of a spec. An environment for the server in one file has specs of that file."""
+"""The attributes of a spec. Environments for the one-file server have specs of that file."""
 
 
 def specs_of(hosted: Any, *player: Any) -> Specs:
@@ -105,20 +106,20 @@ class FlatSpecs:
       reward_spec: the spec, or specs, of the reward.
       discount_spec: the spec, or specs, of the discount; dm_env's default if it is 1, or 0 after a
         sequence that TERMINATED.
-      default_actions: values, by flat name, for actions that a step leaves out; others than those
-        of `action_spec` are ignored.
+      default_actions: values, by flat name, for actions that a step omits; names that are not in
+        `action_spec` are ignored.
 
     Attributes:
-      specs: those that are sent, with UIDs.
+      specs: the specs as sent, with UIDs.
       action_names: the flat names of the actions.
-      observation_names: those of the observations, then of the reward, then of the discount.
+      observation_names: the names of the observations, then of the reward, then of the discount.
       sends_discount: whether the discount is an observation.
       action_of_row: returns the nested action of one row, given arrays [N, ...] in the order of
-        `action_names`, and the place of the row in them.
+        `action_names`, and the index of the row.
 
     Raises:
-      SpecError: two values would have the same name; an observation has that of the reward or the
-        discount; or a spec cannot be sent.
+      SpecError: two values would have the same name; an observation has the name of the reward or
+        the discount; or a spec cannot be sent.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class FlatSpecs:
         self._flatten_discount = structures.flattener(discount_spec, DISCOUNT)
         self.action_names = _names(action_spec, "action")
         self._nest_action = _nester(action_spec, self.action_names)
-        # Of a dict without levels, as most are: its keys, and their names.
+        # A dict without levels, the common case, is built from its keys and names directly.
         keys = _flat_keys(action_spec) or ()
         self._action_keys = list(zip(keys, self.action_names, strict=True)) if keys else None
         self.action_of_row = _row_nester(action_spec)
@@ -157,7 +158,7 @@ class FlatSpecs:
             **_named_specs(discount_names, discount_spec),
         }
         self.observation_names = [*observation_names, *reward_names, *discount_names]
-        # Where each value is in a list of all.
+        # The index of each value in the result of `values`.
         self._positions = {name: place for place, name in enumerate(self.observation_names)}
         self._no_reward = _stand_ins(reward_spec, 0)
         self._no_discount, self._last_discount = (_stand_ins(discount_spec, n) for n in (1, 0))
@@ -181,7 +182,7 @@ class FlatSpecs:
           actions: values by flat name.
 
         Raises:
-          RequestError: one is missing, and there is no default for it.
+          RequestError: an action without a default is missing.
         """
         # Defaults are merged only if an action is missing: most steps send all.
         if len(actions) < len(self.action_names):
@@ -190,7 +191,7 @@ class FlatSpecs:
             if self._action_keys is None:
                 return self._nest_action(actions)
             nested = {}
-            # A loop over prepared pairs; before Python 3.12 a comprehension is a call.
+            # A loop over prepared pairs: before Python 3.12, a comprehension is a call.
             for key, name in self._action_keys:
                 nested[key] = actions[name]
             return nested
@@ -206,7 +207,7 @@ class FlatSpecs:
     ) -> dict[str, Any]:
         """Return the requested values of a time step, by name; see `values`."""
         values, positions = self.values(timestep), self._positions
-        # A loop, here and below: before Python 3.12 a comprehension is a call.
+        # A loop: before Python 3.12, a comprehension is a call.
         found = {}
         for name in requested:
             found[name] = values[positions[name]]
@@ -215,16 +216,16 @@ class FlatSpecs:
     def values(self, timestep: dm_env.TimeStep) -> list[Any]:
         """Return the values of a time step, in the order of `observation_names`.
 
-        A TimeStep without a reward has reward 0. One without a discount has discount 1; where a
-        sequence ends, 0, as `end_state` takes it.
+        A missing reward is 0. A missing discount is 1, or 0 in a LAST step, in accordance with
+        `end_state`.
 
         Raises:
-          RuntimeError: the discount has dm_env's default spec, but the states do not say it.
+          RuntimeError: the discount has dm_env's default spec, but does not follow from the states.
         """
         values = self._flatten_observation(timestep.observation)
         reward, discount = timestep.reward, timestep.discount
         if self._has_single_reward and reward is not None:
-            values.append(reward)  # Most rewards; without a call.
+            values.append(reward)  # The common case, without a call.
         else:
             values += self._no_reward if reward is None else self._flatten_reward(reward)
         if self.sends_discount:
@@ -232,7 +233,7 @@ class FlatSpecs:
                 values += self._flatten_discount(discount)
             else:
                 values += self._last_discount if timestep.last() else self._no_discount
-        # Nearly every step has discount 1.0, which the states say.
+        # Nearly every step has discount 1.0, which clients infer.
         elif type(discount) is not float or discount != 1.0:
             _check_default_discount(timestep)
         return values
@@ -245,7 +246,7 @@ def _is_default_discount(spec: Any) -> bool:
 def _check_default_discount(timestep: dm_env.TimeStep) -> None:
     discount = timestep.discount
     if discount is None or timestep.first() or np.all(np.equal(discount, 1)):
-        return  # Clients take no discount of a FIRST step.
+        return  # Clients ignore the discount of a FIRST step.
     if timestep.last() and np.all(np.equal(discount, 0)):
         return
     raise RuntimeError(
@@ -257,7 +258,7 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
 
 
 def _flatten_nothing(observation: Any) -> list[Any]:
-    """Return no values, as of an environment without observations; TypeError if it has one."""
+    """Return no values, for an environment without observations; TypeError if it has one."""
     if observation is None or not structures.leaves(observation):
         return []
     raise TypeError(
@@ -267,10 +268,10 @@ def _flatten_nothing(observation: Any) -> list[Any]:
 
 
 def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
-    """Return the values sent in place of values that a FIRST step lacks."""
+    """Return the values sent in place of missing ones, such as those of a FIRST step."""
     made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
     for array in made:
-        # The same array stands for every missing value; nobody may change it.
+        # Shared by all steps with a missing value, so it must not change.
         array.flags.writeable = False
     return made
 
@@ -291,7 +292,7 @@ def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
     if isinstance(structure, Array):
         return lambda columns, row: columns[0][row]
     keys = _flat_keys(structure)
-    if keys and len(keys) == 1:  # Before Python 3.12 the comprehension below is a call.
+    if keys and len(keys) == 1:  # Before Python 3.12, the comprehension below is a call.
         (single,) = keys
         return lambda columns, row: {single: columns[0][row]}
     if keys:
@@ -318,12 +319,12 @@ def end_state(timestep: dm_env.TimeStep) -> State:
 
 
 def check_taken(names: Iterable[str], kind: str, taken: Mapping[str, str]) -> None:
-    """Raise SpecError if names of an environment mean something else where they are sent.
+    """Raise SpecError if an environment has a reserved name.
 
     Args:
-      names: the names.
+      names: the names of the environment.
       kind: "action" or "observation".
-      taken: those names, each with what it is in an error: "a name that ...".
+      taken: the reserved names, each with its description in errors: "a name that ...".
     """
     for name in names:
         if name in taken:
@@ -347,7 +348,7 @@ def _check_names(names: Sequence[str], kind: str) -> None:
 
 
 def _names(structure: Any, single: str, prefix: str = "") -> list[str]:
-    """The flat name of each leaf, in the order of `structures.leaves`."""
+    """Return the flat name of each leaf, in the order of `structures.leaves`."""
     names = []
     for path, _ in structures.leaves_with_path(structure):
         steps = [*([prefix] if prefix and path else []), *map(str, path)]

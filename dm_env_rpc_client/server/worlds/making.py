@@ -1,4 +1,4 @@
-"""Creation of worlds, each in the thread of its owner."""
+"""The creation of worlds, each in the thread of its owner."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ ONLY_WORLD = (
 _numbers = itertools.count(1)
 
 _MAKING_SECONDS, _BUSY_SECONDS = 0.5, 0.1
-"""Time, in seconds, that a new world waits for the thread of other worlds of its kind before it
-gets its own: while that thread makes a world, and while it may be in a step."""
+"""Time limits, in seconds, for a new world to wait for the thread of other worlds of its kind before
+it gets its own: while that thread makes a world, and while it may be in a step."""
 
 
 class Kind:
-    """The factories of worlds, and known facts about them.
+    """The factory of worlds of one kind, and known facts about them.
 
-    A world belongs to a thread before there is anything of it. That is the one that leads, which
-    reads its requests, too; or a new one if worlds of this kind are known to be slow, or to wait.
+    The thread that will own a world also makes it. That is the leading thread, which also reads
+    the requests; or a new thread if worlds of this kind are known to be slow or to wait.
 
-    The first of its kind often takes long to be made, as modules are imported. Another thread leads
-    meanwhile, but worlds that are cheap belong together: requests to make others wait for a moment
-    for the first thread.
+    The first world of its kind often takes long to make, because modules are imported. Meanwhile,
+    another thread leads. Cheap worlds belong together, however, so requests for further worlds
+    briefly wait for the first thread.
 
     Args:
       factory: makes environments, games or worlds; or is an `Instance`.
-      options: has the default actions, and the timeout of steps in a game.
-      main: the owner of all worlds; None if there is no such.
-      report: takes what rows of a batch raise.
+      options: the default actions, the timeout of steps in a game, and other options.
+      main: the owner of all worlds; None if they have owners of their own.
+      report: takes exceptions of a batch's rows.
 
     Attributes:
       is_slow: whether answers of its worlds take long.
@@ -75,28 +75,28 @@ class Kind:
         self._options = options
         self._main = main
         self.is_slow = self._are_games = False
-        # The last thread that led when it made one, and whether it makes one at the moment.
+        # The last thread that made a world while it led, and whether it is making one now.
         self._home: Owner | None = None
         self._is_making = False
         self._waits = Waits(options.threads == "world", main is None)
-        # It was made before; from now on the main thread owns it.
+        # The environment exists already; from now on, the main thread owns it.
         if isinstance(factory, Instance) and main is not None:
             factory.give_to(main)
 
     @property
     def is_instance(self) -> bool:
-        """Whether there is one environment, which existed before."""
+        """Whether there is only one environment, which exists already."""
         return isinstance(self._factory, Instance)
 
     def make(self, settings: Mapping[str, Any]) -> World:
         """Create a world in the thread that owns it from then on; see `require_thread`.
 
         Args:
-          settings: of the CreateWorld, by flat name.
+          settings: the settings of the CreateWorld, by flat name.
 
         Raises:
           RequestError: the factory does not take these settings.
-          Exception: whatever the factory raises; or what it made cannot be served.
+          Exception: raised by the factory; or its result cannot be served.
         """
         if isinstance(self._factory, Instance):
             return self._make_at(self._factory.owner, settings)
@@ -119,7 +119,7 @@ class Kind:
         """Create rows of another process's batch, in this thread.
 
         Raises:
-          HasRowsError: what the factory makes is a batch itself.
+          HasRowsError: the factory makes batches itself.
           Exception: as `make`.
         """
         assert not isinstance(self._factory, Instance), "there is one for all processes"
@@ -134,15 +134,15 @@ class Kind:
         return self.is_slow or self._are_games or self._options.threads == "world"
 
     def _is_better_at_home(self, here: Owner) -> bool:
-        """Whether a new world is to belong to the first thread, and not to the one that leads."""
+        """Whether a new world should belong to the first thread instead of the leading one."""
         home = self._home
         if home is None or home is here:
             return False
-        # One that leads and has no worlds gives the lead back.
+        # A leading thread without worlds returns the lead.
         return home.is_to_lead(here) or (self._is_making and home.is_quick)
 
     def require_thread(self) -> None:
-        """Raise ElsewhereError if this is an owner, and a new world is to have another one."""
+        """Raise ElsewhereError if this is an owner, and a new world should have another one."""
         here = owner_threads.current()
         if here is None:
             return
@@ -163,7 +163,7 @@ class Kind:
         is_home = owner is self._home
         if is_home:
             self._is_making = True
-        # Until the world holds it, or there is none.
+        # Held until the world holds the owner itself, or its creation has failed.
         owner.hold()
         try:
             if isinstance(factory, Instance):
@@ -197,10 +197,10 @@ class Kind:
 
 
 def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
-    """Return the kind that settings select, and remove the one that does.
+    """Return the kind that settings select, and remove the selecting setting.
 
     Raises:
-      RequestError: they select none.
+      RequestError: the settings select none.
     """
     if not kinds:
         raise RequestError.not_now(ONLY_WORLD)
@@ -221,7 +221,7 @@ def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = Non
     Args:
       made: the world or the game.
       options: how to serve.
-      owner: the thread to which the game belongs; None for one of its own.
+      owner: the thread that owns the game; None for one of its own.
     """
     if isinstance(made, World):
         return made

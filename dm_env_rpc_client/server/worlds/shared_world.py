@@ -1,10 +1,10 @@
 """A world that runs a `Game` for the agents of several connections.
 
-In lock-step a step is taken when every agent has sent one. Until then the calls of the others
-block, for at most `step_timeout`. Then they fail with an error that says which agents are
-missing, and the agents may step again. Nobody waits for an agent that has left, whose client
-has disconnected, or for which the sequence has ended; the next step of the last waits until the
-sequence has ended for all. Without lock-step each agent's step is taken at once, with its action
+In lock-step, a step is taken when every agent has sent one. Until then, the calls of the others
+block for at most `step_timeout`. Then they fail with an error that names the missing agents, and
+the agents may step again. Agents that have left, whose client has disconnected, or whose sequence
+has ended do not hold up the others; the next step after an agent's LAST one waits until the
+sequence has ended for all. Without lock-step, each agent's step is taken at once, with its action
 alone.
 
 After a ResetWorld of one connection, the next step of every other agent is INTERRUPTED. The
@@ -48,22 +48,22 @@ from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 _LAST = dm_env.StepType.LAST
 
 STEP_TIMEOUT = 60.0
-"""Default for how many seconds a step waits for the other agents."""
+"""Default time limit, in seconds, for a step to wait for the other agents."""
 
 
 class SharedWorld(OwnedWorld):
-    """Hosts a game for several agents.
+    """A world with a game for several agents.
 
-    Threads that are no owners use it: their steps wait for one another. Its owner makes all calls
-    of the game.
+    Threads that own nothing use it, because its steps wait for one another. Its owner makes all
+    calls of the game.
 
     Args:
       game: the game. The world closes it.
-      step_timeout: seconds that a step waits for the other agents, since the last step that was
+      step_timeout: seconds that a step waits for the other agents, counted from the last step
         taken; None for no limit.
-      default_actions: values, by flat name, for actions that a step leaves out, beside those of
-        the game.
-      owner: the thread to which the game belongs; None for one of its own.
+      default_actions: values, by flat name, for actions that a step omits, in addition to the
+        game's own.
+      owner: the thread that owns the game; None for one of its own.
     """
 
     answers = False
@@ -101,6 +101,7 @@ class SharedWorld(OwnedWorld):
             try:
                 flat_specs = FlatSpecs(*specs_of(self._game, player), self._default_actions)
             except BaseException:
+                # The client has no agent that could leave, and the player would keep its place.
                 self._game.leave(player)
                 raise
             agent = _SharedAgent(self, player, flat_specs)
@@ -147,7 +148,7 @@ class SharedWorld(OwnedWorld):
     def close(self, seconds: float | None = None) -> None:
         self._is_closed = True
         if not self._changed.acquire(timeout=-1 if seconds is None else seconds):
-            # Who holds it is in a step, and tells the others at its end.
+            # The thread with the lock is in a step, and notifies the others at its end.
             close_owned(self.owner, self._close_game, 0.0)
             return
         try:
@@ -180,6 +181,7 @@ class SharedWorld(OwnedWorld):
     def _wait_for_outcome(self, agent: _SharedAgent) -> tuple[State, dm_env.TimeStep]:
         began = time.monotonic()
         while True:
+            # Closed during the wait: no step will be taken any more.
             if self._is_closed:
                 raise was_closed()
             if agent.outcome is None and self._is_interrupted(agent):
@@ -229,7 +231,7 @@ class SharedWorld(OwnedWorld):
             self._take_step(taking_part)
 
     def _taking_part(self) -> list[_SharedAgent]:
-        """The agents in the running sequence; all agents if there is none."""
+        """Return the agents in the running sequence; all agents if there is none."""
         return [each for each in self._agents if not self._is_running or not each.is_out]
 
     def _take_step(self, takers: list[_SharedAgent]) -> None:
@@ -237,7 +239,7 @@ class SharedWorld(OwnedWorld):
         try:
             actions = None
             if self._is_running:
-                # If all agents have just joined, nobody acts; they observe the current state.
+                # Without actions if all takers have just joined; they observe the current state.
                 actions = {each.player: each.action for each in takers if each.is_running}
             found = self._game.advance(actions, [each.player for each in self._agents])
             timesteps = dict(zip(self._agents, found, strict=True))
@@ -251,11 +253,11 @@ class SharedWorld(OwnedWorld):
             each.unseen = None
             if timestep is None:
                 continue
-            # One that was out may wait to take part again.
+            # An agent that was out may be waiting to take part again.
             if each in takers or (self._lock_step and each.is_waiting):
                 self._give(each, timestep)
             elif each.is_running and is_out:
-                # Another agent's step has ended the sequence; this agent's next step says so.
+                # Another agent's step has ended the sequence; this agent's next step reports it.
                 each.outcome = end_state(timestep), timestep
                 each.is_running = False
             elif self._lock_step and was_out and not each.is_out:
@@ -266,7 +268,7 @@ class SharedWorld(OwnedWorld):
     def _which_are_out(
         self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]
     ) -> list[bool]:
-        """Return which agents take no part after a step, in the order of their TimeSteps.
+        """Return whether each agent is out after a step, in the order of the TimeSteps.
 
         Raises:
           RuntimeError: the game breaks the rules of `Game.timestep`.
@@ -278,6 +280,7 @@ class SharedWorld(OwnedWorld):
                 for timestep in timesteps.values()
             ]
         except AttributeError:
+            # Diagnosed only after a failure: valid TimeSteps need no check.
             for timestep in timesteps.values():
                 if timestep is not None:
                     check_time_step(self._game, "timestep", timestep)
@@ -293,6 +296,7 @@ class SharedWorld(OwnedWorld):
         return are_out
 
     def _give(self, agent: _SharedAgent, timestep: dm_env.TimeStep) -> None:
+        # An agent that joins or resets amid a sequence begins it with a FIRST step of its own.
         if not agent.is_running and not timestep.first():
             if timestep.last():
                 # The sequence ended before the agent received a step of it: the agent waits
@@ -324,7 +328,7 @@ class SharedWorld(OwnedWorld):
         self._changed.notify_all()
 
     def _missing(self, waiting: _SharedAgent) -> list[str]:
-        """The missing players of all pending steps, including that of `waiting`."""
+        """Return the reasons why pending steps, including that of `waiting`, are not taken."""
         missing = [each for each in self._taking_part() if self._lock_step and not each.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
@@ -342,21 +346,21 @@ class SharedWorld(OwnedWorld):
 
 
 class _SharedAgent(Agent):
-    """One agent of a SharedWorld; each uses the attributes of the other, under the world's lock."""
+    """One agent of a SharedWorld; both use each other's attributes, under the world's lock."""
 
     def __init__(self, world: SharedWorld, player: Player, flat_specs: FlatSpecs):
         self.player = player
         self.flat_specs = flat_specs
         self.action: Any = None
         self.timestep: dm_env.TimeStep | None = None
-        # The result of the step that it waits for, or of its next step.
+        # The result of its pending step, or of its next one.
         self.outcome: tuple[State, dm_env.TimeStep] | Exception | None = None
         self.is_waiting = False
         self.is_running = False
         self.is_interrupted = False
-        # Whether the running sequence is known to go on without it.
+        # Whether the running sequence continues without it.
         self.is_out = False
-        # The TimeStep with which it takes part again, if no step of it waited for that.
+        # The TimeStep with which it takes part again, if it had no step pending then.
         self.unseen: dm_env.TimeStep | None = None
         self._world = world
 
@@ -377,6 +381,7 @@ class _SharedAgent(Agent):
                 self.action = self.flat_specs.nested_action(actions)
             elif self.outcome is None:
                 raise RequestError.not_now(SEQUENCE_LOST)
+            # Reset in any case: a step that failed is no longer pending, and may be sent again.
             self.is_waiting = True
             try:
                 state, timestep = self._world._wait_for_outcome(self)

@@ -6,8 +6,8 @@ A `Session` speaks the protocol and calls them with values by name, not messages
 Environment authors implement `Game`. A `SharedWorld` runs it for the agents that join and leave
 over the network, and never calls it from two threads at once.
 
-A sequence begins with the TimeStep that `reset` returns. It goes on with MID ones, and ends with a
-LAST one. `.last()` of a TimeStep compares numbers, so a type may also be such a number.
+A sequence begins with the TimeStep that `reset` returns, continues with MID ones, and ends with a
+LAST one. A TimeStep compares its type by number (`.last()`), so a plain number is a valid type.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.
     """Return the type of a TimeStep.
 
     Args:
-      hosted: what returned it, an environment or a game.
-      method: its method.
+      hosted: the environment or game that returned it.
+      method: the name of the method that returned it.
       timestep: the TimeStep.
 
     Raises:
@@ -45,7 +45,7 @@ def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.
     if type(kind) is dm_env.StepType:
         return kind
     known = None
-    with contextlib.suppress(TypeError, ValueError):  # An array has several elements.
+    with contextlib.suppress(TypeError, ValueError):  # An array has no single truth value.
         known = next((each for each in dm_env.StepType if kind == each), None)
     if known is not None:
         return known
@@ -60,7 +60,7 @@ def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
 
     Args:
       environment: the environment.
-      timestep: what its `reset` returned.
+      timestep: the result of its `reset`.
 
     Raises:
       RuntimeError: it is LAST, or of no type of dm_env.
@@ -78,7 +78,7 @@ def next_step_type(environment: Any, timestep: dm_env.TimeStep) -> dm_env.StepTy
 
     Args:
       environment: the environment.
-      timestep: what its `step` returned.
+      timestep: the result of its `step`.
 
     Raises:
       RuntimeError: it is FIRST, or of no type of dm_env.
@@ -102,21 +102,21 @@ class Game(abc.ABC):
     nested or not. All players share one sequence, which begins for all of them at the same time.
     It may end for some players before the others; these wait for the next one.
 
-    A game may have an attribute `properties`, a `Properties`, for the clients that are joined.
+    A game may have an attribute `properties`, a `Properties`, for the joined clients.
     """
 
     is_lock_step: bool = True
     """True: a step is taken when all players have acted. False: each time a player acts."""
 
     default_actions: Mapping[str, Any] = MappingProxyType({})
-    """Values, by flat name, for actions that a player leaves out; without one it is an error."""
+    """Values, by flat name, for actions that a player omits; omitting any other is an error."""
 
     @property
     @abc.abstractmethod
     def min_players(self) -> int:
         """The number of players that a sequence needs.
 
-        With fewer players no sequence begins, and a running one is interrupted, unless the player
+        With fewer players, no sequence begins, and a running one is interrupted unless the player
         that left had received its LAST step.
         """
 
@@ -131,7 +131,7 @@ class Game(abc.ABC):
           A key that identifies the player in the calls of the other methods.
 
         Raises:
-          ValueError: the game is full, or a setting is invalid. The agent gets its text.
+          ValueError: the game is full, or a setting is invalid. The agent receives the text.
         """
 
     @abc.abstractmethod
@@ -175,10 +175,10 @@ class Game(abc.ABC):
         """Advance the sequence.
 
         Args:
-          actions: actions by player. In lock-step they include every player that has
+          actions: actions by player. In lock-step, they include every player that has
             received a step of this sequence and not its LAST one, but neither players that have
-            just joined nor those that have reset their own sequence. Otherwise they are those of
-            one player.
+            just joined nor players that have reset their own sequence. Otherwise, they are the
+            actions of one player.
 
         Raises:
           ValueError: an action is invalid. The game must be unchanged then.
@@ -192,9 +192,9 @@ class Game(abc.ABC):
           player: a player that has joined and has not left.
 
         Returns:
-          The TimeStep, which conforms to the player's specs. After a LAST one the player takes no
-          part in the sequence, and nobody waits for it; the sequence is over when no player takes
-          part. None, or another LAST one, for a player that takes no part, or not yet. For a
+          The TimeStep, which conforms to the player's specs. After a LAST one, the player takes no
+          part in the sequence, and no other waits for it; the sequence is over when no player
+          takes part. None, or another LAST one, for a player that takes no part, or not yet. For a
           player that joined in the middle of a sequence, the server replaces type, reward and
           discount by those of a FIRST step.
         """
@@ -213,10 +213,10 @@ SEQUENCE_LOST = (
 class Agent(abc.ABC):
     """The agent of one connection in a world. It is called from one thread at a time.
 
-    That is the owner's if its world is an `OwnedWorld` and it does not wait.
+    That is the owner's thread if the world is an `OwnedWorld` and the agent does not wait.
 
     Attributes:
-      may_wait: whether `step` may wait for other agents, so that it takes a thread of its own.
+      may_wait: whether `step` may wait for other agents, and so needs a thread of its own.
     """
 
     may_wait = True
@@ -243,7 +243,7 @@ class Agent(abc.ABC):
         Raises:
           RequestError: the step is refused, and nothing has changed. Also if there are
             actions but no sequence is running, which happens when the answer that ended the
-            sequence could not be sent: the client would take the first step of a new
+            sequence could not be sent: the client would mistake the first step of a new
             sequence for the next step of the old one.
         """
 
@@ -269,7 +269,7 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """Return a new agent, made with flat settings by name; RequestError if it is refused."""
+        """Return a new agent for flat settings by name; RequestError if it is refused."""
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
@@ -291,10 +291,10 @@ class World(abc.ABC):
 class OwnedWorld(World):
     """A world whose environment or game belongs to one thread, which counts it as held.
 
-    `reset` and `close` are called by threads that are no owners, `close` also by its own.
+    Threads that are no owners call `reset` and `close`; its own owner may call `close`, too.
 
     Attributes:
-      owner: that thread.
+      owner: the thread that owns it.
     """
 
     owner: Owner
@@ -302,17 +302,17 @@ class OwnedWorld(World):
     @property
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Whether the owner answers the agents, whose steps then wait for no other agent."""
+        """Whether the owner answers the agents; then their steps wait for no other agent."""
 
     @abc.abstractmethod
     def close(self, seconds: float | None = None) -> None:
         """Free the resources of the world.
 
         Args:
-          seconds: how long to wait for calls that the owner is executing; None for no limit.
+          seconds: the time limit for calls that the owner is executing; None for no limit.
 
         Raises:
-          TimeoutError: the world is closed later.
+          TimeoutError: the world will be closed later.
         """
 
 
@@ -322,14 +322,15 @@ def close_owned(
     seconds: float | None,
     is_closing: Callable[[], bool] = lambda: False,
 ) -> _T:
-    """Have an owner close an object, as `OwnedWorld.close`.
+    """Make an owner close an object, as `OwnedWorld.close`.
 
     Args:
       owner: the owner.
-      close: closes it.
+      close: closes the object.
       seconds: as for `OwnedWorld.close`.
-      is_closing: whether the owner closes it already, which is waited for without a limit.
+      is_closing: whether the owner closes it already; this waits for that without a limit.
     """
+    # The limit is for calls queued before: `close` of an environment may itself take long.
     closing = owner.begin(close)
     if seconds is not None and not closing.wait_begun(seconds) and not is_closing():
         raise still_in_a_step()
@@ -337,10 +338,10 @@ def close_owned(
 
 
 def was_closed() -> RequestError:
-    """Return the error of a request to a world that was closed meanwhile."""
+    """Return the error for a request to a world that was closed meanwhile."""
     return RequestError.not_now("the world was closed")
 
 
 def still_in_a_step() -> TimeoutError:
-    """Return the error of a world that cannot be closed in time."""
+    """Return the error for a world that cannot be closed in time."""
     return TimeoutError("the environment is still in a step, and is not closed before that ends")

@@ -1,7 +1,7 @@
 """The worlds of one process, by name, and their share of limited resources.
 
-A world that has no agents, and whose creator's stream has ended, is idle: nobody may ever come back
-to destroy it. One thread, which runs only while a world is idle, ends it after some time.
+A world without agents whose creator's stream has ended is idle: its client may never return to
+destroy it. One thread, which runs only while a world is idle, ends it after some time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from dm_env_rpc_client.tensors.memory_limits import listed
 _log = logging.getLogger(__name__)
 
 _OVERHEAD = 256
-"""Bytes of the Python objects of a setting beside its name and its value."""
+"""Bytes of the Python objects of a setting, without its name and its value."""
 
 
 class Share:
-    """The worlds' names and their share of the server's limits, for one process.
+    """The names of one process's worlds, and their share of the server's limits.
 
-    That is "worlds", those that are being made among them, "agents" and, for their settings,
+    The limited numbers are "worlds", including worlds in creation, "agents" and, for settings,
     "held_bytes".
     """
 
@@ -57,18 +57,18 @@ class Share:
         return self._taken[name]
 
     def new_name(self) -> str:
-        """Return the name of a world that this process has made."""
+        """Return the name of a new world of this process."""
         return f"world-{next(self._numbers)}"
 
     def forget(self, name: str) -> None:
         """Record that the world no longer exists."""
 
     def missing(self, name: str, known: Iterable[str]) -> str:
-        """Return the text of the error that there is no such world.
+        """Return the error text for an unknown world.
 
         Args:
-          name: what was asked for.
-          known: the worlds of this process.
+          name: the requested name.
+          known: the names of this process's worlds.
         """
         names = list(known)
         worlds = listed(names) if names else "none; create one first"
@@ -76,7 +76,7 @@ class Share:
 
 
 def held_bytes(name: str, value: Any) -> int:
-    """Return about how much memory a setting takes."""
+    """Return the approximate memory of a setting, in bytes."""
     size = _OVERHEAD + 4 * len(name)
     if isinstance(value, np.ndarray):
         elements = value.flat if value.dtype.kind == "O" else ()
@@ -91,7 +91,7 @@ def _size(value: Any) -> int:
 _JOIN_SECONDS = 1.0
 
 CLOSE_SECONDS = 0.5
-"""Time, in seconds, that a stopping server waits for a step in progress."""
+"""Time limit, in seconds, for a stopping server to wait for a step in progress."""
 
 
 @dataclasses.dataclass
@@ -99,11 +99,11 @@ class _Entry:
     """A world.
 
     Attributes:
-      kind: what it was made of; None if it existed before.
-      creator: who created it, for as long as its stream is open.
-      held: the bytes of the settings that it was made or reset with.
-      agents: how many have joined it.
-      due: when it ends, on the monotonic clock, if it is idle.
+      kind: the kind that made it; None if it existed before.
+      creator: the session that created it, while its stream is open.
+      held: the bytes of the settings of its creation and resets, by name.
+      agents: the number of joined agents.
+      due: the time at which it ends, on the monotonic clock, if it is idle.
     """
 
     kind: Kind | None = None
@@ -115,19 +115,19 @@ class _Entry:
 
 
 class WorldRegistry:
-    """Creates, finds and destroys worlds. Thread-safe.
+    """The registry that creates, finds and destroys worlds. Thread-safe.
 
     If there are several environments, the create setting "environment" selects one by name. If the
     only one is named `UNNAMED`, "environment" is passed to it like any other setting. A world that
-    exists from the start has the empty name; no others can be created then, and it is never
+    exists from the start has the empty name; then no others can be created, and it is never
     destroyed.
 
     Args:
-      options: says what makes worlds, and how many there may be for how long.
-      error_log: takes the exceptions of worlds that are closed for nobody.
-      share: told what the worlds take; gives them their names.
-      main: the owner of all worlds; None if each has the one that suits it.
-      report: takes what rows of a batch raise.
+      options: the sources of worlds, and the limits of their number and life.
+      error_log: collects exceptions of worlds that are closed without a request.
+      share: counts the worlds against the limits, and names them.
+      main: the owner of all worlds; None if they have owners of their own.
+      report: takes exceptions of a batch's rows.
     """
 
     def __init__(
@@ -149,13 +149,14 @@ class WorldRegistry:
         ]
         self._error_log = error_log
         self._share = share
-        # Guards what follows; notified when fewer worlds are idle.
+        # Guards the fields below; notified when fewer worlds are idle.
         self._lock = make_lock()
         self._changed = threading.Condition(self._lock)
         self._entries: dict[str, _Entry] = {}
         self._idle_thread: threading.Thread | None = None
         self._is_closed = False
-        # Of idle worlds, by their owners. Only the idle thread changes it.
+        # Pending closes of idle worlds, which their owners execute. Only the idle thread changes
+        # the list.
         self._closing: list[Call] = []
         if options.made is not None:
             self._entries[UNNAMED] = _Entry()
@@ -163,17 +164,17 @@ class WorldRegistry:
                 self._entries[UNNAMED].world = hosting(options.made, options, main)
 
     def try_instances(self) -> None:
-        """Create a world for each preexisting environment; raises like `make_world`."""
+        """Create and close a world for each existing environment; raises like `Kind.make`."""
         with self._as_owner():
             for kind in (each for each in self._kinds.values() if each.is_instance):
                 kind.make({}).close()
 
     def _as_owner(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which this thread is the owner that is to be the one that waits."""
+        """Return a context in which this thread stands in for the main owner, if there is one."""
         return contextlib.nullcontext() if self._main is None else self._main.lent_here()
 
     def abandon(self) -> None:
-        """End the threads to which environments belong, and leave these open."""
+        """End the threads that own environments, and leave the environments open."""
         for instance in self._instances:
             instance.abandon()
         for entry in list(self._entries.values()):
@@ -195,23 +196,23 @@ class WorldRegistry:
 
         Args:
           settings: values by name.
-          creator: who keeps the world, also without agents, until `creator_gone`.
+          creator: keeps the world, even without agents, until `creator_gone`.
 
         Raises:
-          ElsewhereError: this thread is an owner, and the world is to belong to another one.
+          ElsewhereError: this thread is an owner, and the world should belong to another one.
         """
         settings = dict(settings)
         kind = pick(self._kinds, settings)
         kind.require_thread()
         entry = _Entry(kind, creator)
         with self._lock:
-            # Told to other processes before theirs are looked at: two that create a world at the
-            # same time do not both take the last place.
+            # Announced to other processes before their worlds are counted: two of them cannot both
+            # take the last place.
             self._share.add("worlds", 1)
         try:
             with self._lock:
-                # Added first, compared then: two clients that take the last place at once are both
-                # refused, and the limit is never exceeded.
+                # Added first, then compared: two clients that want the last place at once may both
+                # be refused, but the limit is never exceeded.
                 if self._share.total("worlds") > self._options.max_worlds:
                     raise RequestError(
                         code_pb2.RESOURCE_EXHAUSTED,
@@ -251,7 +252,11 @@ class WorldRegistry:
             _require_thread_of(entry.world)
 
     def creator_gone(self, creator: object) -> None:
-        """End, after a while, the worlds without agents that `creator` has created."""
+        """Mark the worlds of a creator as idle, once they have no agents; they end after a while.
+
+        Args:
+          creator: as for `create`.
+        """
         with self._lock:
             for entry in (each for each in self._entries.values() if each.creator is creator):
                 # Kept for `idle_world_seconds`: its client may reconnect and join again.
@@ -260,11 +265,11 @@ class WorldRegistry:
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Count settings with which a world is reset; undone if the reset fails.
+        """Count the settings of a reset; undone if the reset fails.
 
         Args:
           name: the world.
-          settings: those of the reset, which replace those of the same names.
+          settings: the settings of the reset, which replace settings of the same names.
 
         Raises:
           RequestError: the settings of all worlds would take too much memory.
@@ -289,10 +294,10 @@ class WorldRegistry:
         """Join a world.
 
         Returns:
-          A new agent, and the owner that is to call it; None if that is for threads that are none.
+          A new agent, and the owner that must call it; None if threads without worlds call it.
 
         Raises:
-          ElsewhereError: this thread is an owner, but not that of the world.
+          ElsewhereError: this thread is an owner, but not the world's.
         """
         with self._lock:
             entry = self._find(name)
@@ -326,7 +331,7 @@ class WorldRegistry:
             return self._find(name).world
 
     def left(self, name: str) -> None:
-        """Count one agent of a world less."""
+        """Count one agent fewer in a world."""
         with self._lock:
             entry = self._entries.get(name)
             # The server may have been stopped, and its worlds closed, during a step.
@@ -341,7 +346,7 @@ class WorldRegistry:
         Raises:
           ElsewhereError: this thread is an owner, and may have to wait.
         """
-        # A reset waits for the step in which the agent learns of it; an owner that waited could not
+        # A reset waits for the step that reports it to the agent; an owner that waited could not
         # take that step.
         owner_threads.require_no_owner()
         with self.holding(name, settings):
@@ -363,17 +368,17 @@ class WorldRegistry:
                 raise RequestError.not_now(
                     f"world {name!r} has {entry.agents} agent(s), which must leave first"
                 )
-            # Out of the table before it is closed: nobody joins a world that is being closed.
+            # Removed before it is closed, so that no client joins a world that is being closed.
             self._remove(name)
             self._changed.notify()
         _log.debug("world %r is destroyed", name)
         entry.world.close()
 
     def close(self) -> bool:
-        """Close all worlds, and environments that existed before, when the server has stopped.
+        """Close all worlds and existing environments when the server has stopped.
 
         Returns:
-          Whether none failed to close.
+          Whether all were closed without an error.
         """
         with self._lock:
             self._is_closed = True
@@ -382,7 +387,7 @@ class WorldRegistry:
             removed = [(name, self._remove(name)) for name in list(self._entries)]
             self._changed.notify()
         are_closed = []
-        # Nothing more is waited for where a step does not end.
+        # Owners whose step does not end; their other worlds are not waited for.
         stuck: set[Owner | None] = set()
         for name, world in removed:
             owner = _owner_of(world)
@@ -438,7 +443,7 @@ class WorldRegistry:
             thread = threading.Thread(
                 target=self._end_idle, name="dm_env_rpc idle worlds", daemon=True
             )
-            # There may be too many threads, or the interpreter exits: with the next world.
+            # No thread can start at a thread limit or at exit; the next idle world tries again.
             with contextlib.suppress(RuntimeError):
                 thread.start()
                 self._idle_thread = thread
@@ -453,7 +458,7 @@ class WorldRegistry:
                 world = self._remove(name)
             _log.info("world %r is destroyed: it has no agents, and its creator is gone", name)
             if isinstance(world, OwnedWorld) and world.answers:
-                # Other worlds of its owner may be in a step, for which others do not wait.
+                # Not awaited: the owner may be in a long step, and other idle worlds are due.
                 with contextlib.suppress(OwnerGoneError):
                     closing = world.owner.begin(self._close, name, world)
                     self._closing = [call for call in self._closing if not call.is_over()]
@@ -462,7 +467,7 @@ class WorldRegistry:
                 self._close(name, world)
 
     def _wait_idle(self) -> str | None:
-        """Return the next world that is due; None if no world is idle."""
+        """Wait for the next world that is due, and return it; None if no world is idle."""
         while True:
             idle = [
                 (each.due, name) for name, each in self._entries.items() if each.due is not None
@@ -507,7 +512,7 @@ def _require_thread_of(world: World) -> Owner | None:
     """Check that this thread may use a world; return the owner that answers its agents.
 
     Raises:
-      ElsewhereError: this thread is an owner, but not that one.
+      ElsewhereError: this thread is another owner.
     """
     owner = world.owner if isinstance(world, OwnedWorld) and world.answers else None
     if owner is None or not owner.is_here:
