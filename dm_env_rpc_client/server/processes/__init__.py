@@ -1,16 +1,16 @@
 """Worlds in child processes: `serve(..., processes=N)`.
 
 The server's own process listens, admits clients, and has the one registry of worlds; each world is
-in one of N workers. For each stream of a client there is a pipe to the worker in which it has
-joined a world, over which the bytes of requests and answers pass unread. A batch is in the server's
-own process, and its rows are spread over the workers.
+in one of N workers. A pipe connects each stream of a client to the worker whose world it has
+joined; the bytes of requests and answers pass through it unread. A batch is in the server's own
+process, and its rows are spread over the workers.
 """
 
 # Read `worker_pool.py` first: the workers as the server's own process sees them, each a
 # `WorkerProcess`. `streams.py` has the server's end of a stream, which chooses the worker that
-# answers a request, `registry.py` the worlds of all workers. `worker_main.py` is what runs in each
-# of them, `worker_streams.py` answers there, `for_workers.py` answers what a worker asks the
-# server's own process. `spread_batch.py` has a batch, and `worker_rows.py` its rows in a worker.
+# answers a request, `registry.py` the worlds of all workers. `worker_main.py` runs in each worker,
+# `worker_streams.py` answers there, `for_workers.py` answers a worker's requests to the server's
+# own process. `spread_batch.py` has a batch, and `worker_rows.py` its rows in a worker.
 #
 # A step passes the stream's thread in the server's own process, the pipe, and the owner of the
 # world in the worker. The session of a stream, with specs, codec and the handlers of extensions,
@@ -20,12 +20,12 @@ own process, and its rows are spread over the workers.
 # When a worker ends, the kernel closes the pipes of its streams. Joined streams end with
 # UNAVAILABLE, and so do streams with a request that may have begun: passed to the next worker, a
 # request that has ended one worker could end all. Rows of batches fail once and are recreated in
-# the replacement, with the settings that they had. Counts live in shared memory, which the
-# replacement continues; errors and log records are sent as they happen, before the answer.
+# the replacement, with their settings. Counts live in shared memory, which the replacement
+# continues; errors and log records are sent as they happen, before the answer.
 #
 # A worker stopped by a signal gets no worlds and is killed after 10 s; time in which all processes
-# were stopped does not count. A worker whose GIL is held for long cannot be distinguished from one
-# that computes: it is passed over while it takes no streams.
+# were stopped does not count. A worker whose GIL is held for long cannot be distinguished from a
+# computing one: it is passed over while it takes no streams.
 #
 # Workers ignore SIGINT, SIGTERM and SIGHUP: a terminal or a supervisor signals the whole process
 # group, and the server's own process ends the workers in order. For the same reason they are ended

@@ -1,7 +1,7 @@
 """Requests of workers to the server's own process, which answers for all of them.
 
-Those are the properties of the server, so that a property has one value for all clients, and its
-getter and setter need not be pickled; and what the worlds of all workers take, and their names.
+They concern the properties of the server, so that a property has one value for all clients, and
+its getter and setter need not be pickled; and the worlds of all workers, their names and limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Questions:
     """A proxy for an object of the server's own process.
 
     Args:
-      pipe: to who answers.
+      pipe: the pipe to that process.
     """
 
     def __init__(self, pipe: MessagePipe):
@@ -33,7 +33,7 @@ class _Questions:
 
     def ask(self, *question: Any) -> Any:
         """Return or raise the outcome of a method; OSError or EOFError if that process is gone."""
-        # One question at a time: answers have no ids.
+        # One request at a time: answers have no ids.
         with self._lock:
             send_message(self._pipe, *question)
             (answer, error), _ = receive_message(self._pipe)
@@ -43,10 +43,10 @@ class _Questions:
 
 
 class AskedProperties(Properties):
-    """A request for every property.
+    """The properties of the server, requested from its own process.
 
     Args:
-      pipe: to who answers.
+      pipe: the pipe to that process.
     """
 
     def __init__(self, pipe: MessagePipe):
@@ -73,10 +73,10 @@ class AskedProperties(Properties):
 
 
 class AskedShare(Share):
-    """Share and names of this process's worlds, kept by the server's own process.
+    """The share and names of this worker's worlds, kept by the server's own process.
 
     Args:
-      pipe: to who answers.
+      pipe: the pipe to that process.
     """
 
     def __init__(self, pipe: MessagePipe):
@@ -84,7 +84,7 @@ class AskedShare(Share):
         self._ask = _Questions(pipe).ask
 
     def add(self, name: str, count: int) -> None:
-        # The worker is about to end as well, and its worlds are closed regardless.
+        # Without that process, the worker is about to end, and its worlds are closed regardless.
         with _unless_gone():
             self._ask("add", name, count)
 
@@ -99,16 +99,17 @@ class AskedShare(Share):
             self._ask("forget", name)
 
     def missing(self, name: str, known: Iterable[str]) -> str:
+        # Without this process's names: the other one knows the worlds of all workers.
         return str(self._ask("missing", name, ()))
 
 
 def _unless_gone() -> contextlib.AbstractContextManager[None]:
-    """A context whose code ends this process if the server's own process is gone."""
+    """Return a context that ignores the end of the server's own process."""
     return contextlib.suppress(OSError, EOFError)
 
 
 def answer_questions(asked: Properties | Share, pipe: MessagePipe) -> None:
-    """Answer until the other end is closed, and close this one."""
+    """Answer requests until the other end is closed, then close this one."""
     with contextlib.closing(pipe), contextlib.suppress(EOFError, OSError):
         while True:
             (method, *arguments), _ = receive_message(pipe)

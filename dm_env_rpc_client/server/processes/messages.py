@@ -1,4 +1,4 @@
-"""Messages between the processes of one server: tuples, pickled, and open descriptors."""
+"""Messages between the processes of one server: pickled tuples and open descriptors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def send_message(pipe: MessagePipe, *message: Any, descriptor: int | None = None
 
 
 def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
-    """Wait for a message, and a descriptor that belongs to the caller then.
+    """Wait for a message and its descriptor, if any, which then belongs to the caller.
 
     Raises:
       EOFError: the other end is closed.
-      OSError: this end is.
+      OSError: this end is closed.
     """
     received = pipe.receive()
     return pickle.loads(received.message), received.descriptor
 
 
 class _RaisedInWorkerError(Exception):
-    """The cause of an exception that came from a worker: its traceback there, as text."""
+    """The cause of an exception from a worker: its traceback there, as text."""
 
 
 class PackedError(NamedTuple):
@@ -40,6 +40,7 @@ class PackedError(NamedTuple):
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
         """Pack an exception, perhaps of a class that cannot be pickled."""
+        # As text: tracebacks cannot be pickled.
         where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         shown = described(error)
         try:
@@ -50,6 +51,7 @@ class PackedError(NamedTuple):
 
     def unpacked(self) -> BaseException:
         """Return the exception; one with its text if its class is known to the worker only."""
+        # Unpickling imports the class, which may exist only in the worker.
         try:
             error: BaseException = pickle.loads(self.pickled)
         except Exception:

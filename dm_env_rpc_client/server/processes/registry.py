@@ -9,17 +9,17 @@ from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
 
 _MOST_LOST = 1024
-"""Names of worlds that were lost with their workers that are remembered, the last ones."""
+"""Number of remembered names of worlds that were lost with their workers, the newest ones."""
 
 
 class WorkerShare(Share):
     """The share of the worlds of one worker.
 
     Args:
-      registry: that of the server.
+      registry: the registry of the server.
 
     Attributes:
-      placed: how many worlds, and parts of batches, are in the worker or are to be made there.
+      placed: the number of worlds and parts of batches in the worker, including planned ones.
     """
 
     def __init__(self, registry: Registry):
@@ -47,7 +47,7 @@ class WorkerShare(Share):
 
 
 class Registry:
-    """Which worker has which world. Thread-safe."""
+    """The worlds of all workers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
@@ -57,17 +57,17 @@ class Registry:
         self._lost: dict[str, None] = {}
 
     def new_share(self) -> WorkerShare:
-        """Return the share of another worker."""
+        """Return the share of a new worker."""
         share = WorkerShare(self)
         with self._lock:
             self._shares.append(share)
         return share
 
     def place(self, among: Sequence[WorkerShare]) -> WorkerShare | None:
-        """Choose the worker with the fewest worlds for another one, and count that.
+        """Choose the worker with the fewest worlds for a new one, and count the new one.
 
         Args:
-          among: the shares of those that can have it.
+          among: the shares of the candidates.
 
         Returns:
           One of the shares; None if there is none.
@@ -91,7 +91,7 @@ class Registry:
             # Numbers are never reused: a client of a lost world must not reach another one by its
             # name.
             name = f"world-{next(self._numbers)}"
-            # The worker may have ended while it asked; its world is lost already.
+            # The worker may have ended during its request; its world is lost already.
             if share in self._shares:
                 self._worlds[name] = share
             return name
@@ -113,7 +113,7 @@ class Registry:
             return list(self._worlds)
 
     def is_lost(self, name: str) -> bool:
-        """Whether there was such a world, and its worker has ended."""
+        """Whether there was such a world whose worker has ended."""
         return name in self._lost
 
     def total(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Arrays in memory that two processes have; it has no name, and ends with them."""
+"""Arrays in memory shared by two processes, which has no name and ends with them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 class SharedArrays:
-    """Arrays that the process at the other end has, too. Arrays of objects are not among them.
+    """Arrays shared with the process at the other end, except arrays of objects.
 
     Args:
-      forms: those of the arrays, the same at both ends.
-      descriptor: of the memory, which is closed; None to allocate it.
+      forms: the forms of the arrays, the same at both ends.
+      descriptor: the descriptor of the memory, closed by `handed_over`; None to allocate it.
 
     Attributes:
-      arrays: None in the place of one of objects.
+      arrays: the arrays, with None in place of arrays of objects.
     """
 
     def __init__(self, forms: Sequence[Form], descriptor: int | None = None):
@@ -50,7 +50,7 @@ class SharedArrays:
 
     @contextlib.contextmanager
     def handed_over(self) -> Iterator[int]:
-        """A context with the descriptor for the other process; it is closed afterwards."""
+        """Return a context with the descriptor for the other process; it is closed afterwards."""
         try:
             yield self._descriptor
         finally:
@@ -58,7 +58,7 @@ class SharedArrays:
 
 
 def _unnamed_file() -> int:
-    # Not a named segment: those of /dev/shm have 64 MB together in a container.
+    # Not a named segment: in a container, all of /dev/shm is often limited to 64 MB.
     if hasattr(os, "memfd_create"):
         return os.memfd_create("dm_env_rpc rows", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:  # Systems other than Linux.
@@ -71,10 +71,11 @@ def forms_of(arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Form]:
 
 
 def _layout(forms: Sequence[Form]) -> tuple[list[int | None], int]:
-    """Return where each array begins, and the size of all."""
+    """Return the offset of each array, and the size of all."""
     offsets: list[int | None] = []
     size = 0
     for dtype, shape in forms:
+        # Pointers mean nothing in another process.
         if dtype.kind == "O":
             offsets.append(None)
             continue

@@ -1,7 +1,7 @@
 """Batches in the server's own process, whose rows are spread over the workers.
 
-Each worker has rows that are next to each other, and steps them while the others step theirs. When
-one has ended, its rows fail once, and are recreated in the one that replaces it.
+Each worker has a contiguous part of the rows; all workers step their rows at the same time. When a
+worker ends, its rows fail once and are recreated in its replacement.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class RowPlaces(Protocol):
     """The workers as hosts of a batch's rows."""
 
     def spread(self, most: int) -> list[int]:
-        """Return the numbers of workers for the rows of a batch, in which they are counted.
+        """Choose workers for the rows of a batch, count the rows there, and return their numbers.
 
-        It waits until there is one.
+        Waits until there is a worker.
 
         Args:
-          most: how many there are to be at most.
+          most: the maximum number of workers.
 
         Raises:
           StreamStatusError: the server stops.
@@ -61,14 +61,14 @@ class RowPlaces(Protocol):
         """Return a pipe to a worker, and its share; OSError if it has ended."""
 
     def wait_replaced(self, number: int, share: WorkerShare) -> None:
-        """Wait until another worker is in the place of one that has ended, and count rows there.
+        """Wait until an ended worker is replaced, and count rows in the replacement.
 
         Args:
-          number: that of the place.
-          share: of the one that has ended.
+          number: the number of the worker.
+          share: the share of the ended worker.
 
         Raises:
-          ChildProcessError: it has ended while it started, or the server stops.
+          ChildProcessError: the replacement ended while it started, or the server stops.
         """
 
     def gone(self, share: WorkerShare) -> None:
@@ -79,23 +79,23 @@ class RowPlaces(Protocol):
 
 
 class _LostError(ChildProcessError):
-    """The worker that has some rows has ended."""
+    """The worker with some rows has ended."""
 
 
 class _Part:
-    """The rows of a batch that one worker has.
+    """One worker's rows of a batch.
 
     Args:
       places: the workers.
-      number: that of the worker.
-      rows: their indices.
+      number: the number of the worker.
+      rows: the indices of the rows.
 
     Attributes:
       rows: as the argument.
-      slice: the rows in arrays of all.
+      slice: the rows in arrays of the whole batch.
       is_lost: whether the worker has ended, and its rows with it.
-      arrays: those that the worker fills; None in the place of arrays of objects.
-      actions: the same of the arrays that it reads.
+      arrays: the shared arrays that the worker fills; None in place of arrays of objects.
+      actions: the shared arrays that the worker reads, likewise.
     """
 
     def __init__(self, places: RowPlaces, number: int, rows: range):
@@ -110,7 +110,7 @@ class _Part:
         self._share: WorkerShare | None = None
 
     def open(self) -> None:
-        """Open the way to the worker, or to the one that has replaced it.
+        """Open a pipe to the worker or its replacement.
 
         Raises:
           ChildProcessError: there is none.
@@ -124,7 +124,7 @@ class _Part:
         self.is_lost = False
 
     def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
-        """Ask for something, without waiting for it; see `rows_here`."""
+        """Send a request for a method of the worker's `_Rows`, without waiting for its answer."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Return or raise the outcome; _LostError if the worker has ended."""
+        """Return or raise the outcome of a request; _LostError if the worker has ended."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -150,15 +150,15 @@ class _Part:
         )
 
     def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
-        """Ask for something, and wait for it."""
+        """Send a request, and return or raise its outcome."""
         self.begin(method, *arguments, descriptor=descriptor)
         return self.end()
 
     def share_memory(self, rows: Rows) -> None:
-        """Send the worker the shared memory of arrays.
+        """Share the memory of arrays with the worker.
 
         Args:
-          rows: those of the whole batch.
+          rows: the rows of the whole batch.
         """
         count = len(self.rows)
         actions = [(dtype, (count, *shape[1:])) for dtype, shape in action_forms(rows.action_spec)]
@@ -168,7 +168,7 @@ class _Part:
         self.actions, self.arrays = shared.arrays[: len(actions)], shared.arrays[len(actions) :]
 
     def close(self) -> None:
-        """Close the pipe to the worker, upon which the worker closes its remaining rows."""
+        """Close the pipe to the worker, which then closes its remaining rows."""
         if self._pipe is not None:
             self._pipe.shut_down()
             self._pipe.close()
@@ -187,12 +187,12 @@ class SpreadBatch(AnyBatch):
 
     Args:
       places: the workers.
-      name: of the environment.
-      asked: the rows.
-      report: takes what rows have raised.
+      name: the name of the environment.
+      asked: the requested rows.
+      report: takes exceptions of rows.
 
     Raises:
-      ElsewhereError: what is served is a batch itself, which has to be in one process.
+      ElsewhereError: the factory makes batches itself, each of which must be in one process.
       StreamStatusError: a worker has ended meanwhile, or the server stops.
       Exception: as `construct`.
     """
@@ -202,7 +202,7 @@ class SpreadBatch(AnyBatch):
         self._name = name
         self._asked = asked
         self._settings: list[Settings] = list(asked.settings)
-        # What the environments have taken themselves, and take again when they are recreated.
+        # The settings that environments took themselves, and take again when they are recreated.
         self._taken: list[Settings] = [{} for _ in self._settings]
         self._has_ended = False
         numbers = places.spread(self.num_envs)
@@ -214,7 +214,7 @@ class SpreadBatch(AnyBatch):
         try:
             self._make()
         except BaseException as error:
-            # Rows of other workers were made; nobody else would close them.
+            # Rows of other workers may exist; nothing else would close them.
             self._outcomes("close")
             self._close_parts()
             if isinstance(error, _LostError):
@@ -242,14 +242,14 @@ class SpreadBatch(AnyBatch):
         return self._name, asked.part(part.rows.start, part.rows.stop)
 
     def _adopt(self, made: MadeRows, is_new: bool = True) -> None:
-        """Record the state of rows."""
+        """Adopt the state of rows; new arrays for new specs."""
         self._default_actions = made.default_actions
         if is_new:
             self._rows = Rows(made.kind, self.num_envs)
             self._flatten_action = structures.flattener(self._rows.action_spec, "action")
             self._action_shapes = [leaf.shape for leaf in structures.leaves(self.action_spec())]
             for part in self._parts:
-                with contextlib.suppress(_LostError):  # It gets it when it is recreated.
+                with contextlib.suppress(_LostError):  # Lost rows get it when they are recreated.
                     part.share_memory(self._rows)
 
     @property
@@ -279,18 +279,18 @@ class SpreadBatch(AnyBatch):
             kept = {name: value for name, value in given.items() if name not in taken}
             self._settings[row] = {**self._settings[row], **kept}
             self._taken[row] = {**self._taken[row], **{n: given[n] for n in given if n in taken}}
-        # Rows that are lost now are made with these settings.
+        # Recorded before `keep`: rows lost from here on are recreated with these settings.
         self._outcomes("keep")
         self._adopt(after.made, after.is_new)
 
     def _after(self, prepared: Sequence[Any]) -> PreparedRows:
-        """Return the state of all rows after they have taken settings.
+        """Return the state of all rows after settings.
 
         Args:
-          prepared: what they are in each worker, or the error.
+          prepared: the state of the rows of each worker, or its error.
 
         Raises:
-          RequestError: they differ.
+          RequestError: the rows of the workers differ.
           Exception: the first error.
         """
         for error in prepared:
@@ -338,7 +338,7 @@ class SpreadBatch(AnyBatch):
                     # orders both.
                     shared[...] = value[part.slice]
                 else:
-                    # Texts and values of another dtype have no place in the memory; they travel in
+                    # The memory has no place for texts and values of another dtype; they travel in
                     # the message.
                     others[place] = value[part.slice]
             part.begin("step", others)
@@ -353,16 +353,16 @@ class SpreadBatch(AnyBatch):
             try:
                 answer: RowsAnswer = part.end()
             except _LostError:
-                # The other workers have stepped: their rows go on, and only these fail, once.
+                # The other workers have stepped: their rows continue, and only these fail, once.
                 failures.update(dict.fromkeys(part.rows, _LOST))
                 continue
             except BaseException as error:
-                fatal = fatal or error  # When no row acts any more.
+                fatal = fatal or error  # Raised below, when no row is running any more.
                 continue
             failures.update({start + row: text for row, text in answer.errors.items()})
             objects = iter(answer.objects)
-            # Copied after the answer. A worker killed while it writes has sent none, so no row is
-            # half written.
+            # Copied after the answer: a worker killed while it writes has sent none, so that no
+            # row is half written.
             for array, shared in zip(rows.arrays, part.arrays, strict=True):
                 array[part.slice] = next(objects) if shared is None else shared
             if answer.infos and rows.infos is not None:
@@ -370,7 +370,7 @@ class SpreadBatch(AnyBatch):
                     rows.infos.put_taken(start + row, own)
         if fatal is not None:
             if rows.infos is not None:
-                rows.infos.taken()  # Of a step that nobody sees.
+                rows.infos.taken()  # Cleared: no client will receive this step.
             raise fatal
         return self._timestep(kind, failures, request)
 
@@ -401,8 +401,8 @@ class SpreadBatch(AnyBatch):
         """Send a request to all workers; return the answers or raise the first error.
 
         Args:
-          method: see `rows_here`.
-          *arguments: for each argument, those of the workers.
+          method: a method of the workers' `_Rows`.
+          *arguments: for each argument, its values by worker.
         """
         outcomes = self._outcomes(method, *arguments)
         for outcome in outcomes:
@@ -411,8 +411,8 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Ask all workers; return an error in place of a missing result."""
-        # All are asked before any is awaited, so that the workers run at the same time.
+        """Send a request to all workers; return their results, or errors in place of results."""
+        # All are sent before any answer is awaited, so that the workers run at the same time.
         for number, part in enumerate(self._parts):
             part.begin(method, *(each[number] for each in arguments))
         outcomes: list[Any] = []
@@ -427,7 +427,7 @@ class SpreadBatch(AnyBatch):
         """Recreate the rows lost with their workers.
 
         Raises:
-          StreamStatusError: they cannot be made, and the world has ended.
+          StreamStatusError: they cannot be recreated, and the world has ended.
         """
         lost = [part for part in self._parts if part.is_lost]
         if not lost:
@@ -449,7 +449,7 @@ class SpreadBatch(AnyBatch):
         ) from error
 
     def _make_anew(self, part: _Part) -> None:
-        # The former pipe ends in a process that is gone.
+        # The former pipe leads to a process that is gone.
         part.close()
         part.open()
         made: MadeRows | None = part.ask("make", *self._to_make(part))
@@ -477,7 +477,7 @@ class _RowElsewhere(StandIn):
 
 
 def _check_kind(own: RowKind, part: _Part, expected: RowKind, has_settings: bool) -> None:
-    """Raise an error if the rows of a worker are others than expected; see `check_specs`."""
+    """Raise an error if the rows of a worker differ from those expected; see `check_specs`."""
     check_specs(own.specs, part.rows.start, expected.specs, has_settings)
     if own.form != expected.form:
         raise other_form(part.rows.start)
@@ -488,10 +488,10 @@ class SpreadBatches(BatchMaker):
 
     Args:
       places: the workers.
-      name: of the environment.
+      name: the name of the environment.
 
     Attributes:
-      are_whole: whether they are found to be batches by themselves, which are in one process.
+      are_whole: whether the environment has turned out to be a batch itself, for one process.
     """
 
     def __init__(self, places: RowPlaces, name: str):

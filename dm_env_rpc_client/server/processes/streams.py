@@ -1,8 +1,8 @@
-"""The server's end of a client's stream: it passes requests and answers on, and reads no values.
+"""The server's end of a client's stream, which forwards requests and answers without their values.
 
-A world is created in the worker that has fewest, and all that is about a world goes to the worker
-that has it. A stream that is joined sends its other requests there, too; one that is not sends them
-to any worker that it knows. A batch whose rows are spread over the workers is in this process.
+A world is created in the worker with the fewest worlds; all requests about it go to that worker. A
+joined stream sends its other requests there, too; any other stream sends them to a worker that it
+is connected to already. A batch whose rows are spread over the workers is in this process.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _CREATE, _JOIN, _LEAVE = _tag("create_world"), _tag("join_world"), _tag("leave_w
 STEP = _tag("step")
 
 _OF_THE_JOINED = ("step", "reset", "leave_world", "extension")
-"""Requests that are answered where the stream is joined, the property `waiting_for.` left out."""
+"""Requests answered in the process of the joined world, except for the property `waiting_for.`."""
 
 ANSWER, STATUS = b"\0", b"\1"
-"""The first byte of a worker's message: an answer follows, or the pickled status that ends the
+"""The first byte of a worker's message, before an answer or the pickled status that ends the
 stream."""
 
 
 class WorkerGoneError(Exception):
-    """The worker that a request is for has ended.
+    """The worker for a request has ended.
 
     Args:
       may_have_begun: whether it may have begun to execute the request.
@@ -62,11 +62,11 @@ class WorkerGoneError(Exception):
 
 
 class Link:
-    """The way of one stream to a worker.
+    """One stream's connection to a worker.
 
     Args:
-      pipe: its other end is at that worker, or on the way there.
-      share: that of the worker.
+      pipe: a pipe to the worker, which may not have its end yet.
+      share: the share of the worker.
 
     Attributes:
       share: as the argument.
@@ -91,12 +91,12 @@ class Link:
         """
         may_have_begun = False
         try:
-            # From here on the worker may have begun: see `may_have_begun`.
             self._pipe.send(message)
+            # Set before the answer: a worker that ends now may have begun to execute the request.
             may_have_begun = True
             answer = self._pipe.receive().message
         except (OSError, EOFError) as error:
-            # `abandon` has shut the pipe down; the worker has not ended.
+            # Shut down by `abandon`; the worker has not ended.
             if self._is_abandoned:
                 raise StreamStatusError("CANCELLED", "the client is gone") from error
             raise WorkerGoneError(may_have_begun) from error
@@ -106,10 +106,10 @@ class Link:
         return bytes(memoryview(answer)[1:])
 
     def paced(self, is_slow: bool) -> None:
-        """Mark answers as slow, as `ServerStream.paced`."""
+        """Ignore the pace, unlike `ServerStream.paced`."""
 
     def abandon(self) -> None:
-        """Close the stream, so that the worker ends its side and `answer` gives up."""
+        """Shut the pipe down, so that the worker ends its side and `answer` fails."""
         self._is_abandoned = True
         self._pipe.shut_down()
 
@@ -120,11 +120,11 @@ class Link:
 
 
 class LinkHere(Link):
-    """The way to the batches in the server's own process.
+    """A stream's connection to the batches in the server's own process.
 
     Args:
-      session: answers.
-      share: that of this process.
+      session: answers the requests.
+      share: the share of this process.
     """
 
     def __init__(self, session: ServerStream, share: WorkerShare):
@@ -135,11 +135,11 @@ class LinkHere(Link):
         """Return the answer.
 
         Raises:
-          ElsewhereError: the batch that is asked for has to be in a worker.
+          ElsewhereError: the requested batch must be in a worker.
           StreamStatusError: as `ServerStream.answer`.
         """
         answer = answer_by_owner(self._session, message)
-        # Who has joined a batch is answered by its owner, without another thread between.
+        # The owner of a joined batch answers its stream, without another thread in between.
         self.owner, self.may_wait = self._session.owner, self._session.owner is None
         return answer
 
@@ -154,12 +154,12 @@ class LinkHere(Link):
 
 
 class Places(Protocol):
-    """The places of worlds in the workers of a server, and the way to them."""
+    """The workers as hosts of worlds, and connections to them."""
 
     def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
-        """Return the worker in which a world is to be created, and count it as placed there.
+        """Choose the worker for a new world, count the world there, and return the share.
 
-        It waits until there is one.
+        Waits until there is a worker.
 
         Args:
           is_gone: whether the client is gone.
@@ -172,7 +172,7 @@ class Places(Protocol):
         """Record that a placed world was not created."""
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
-        """Return the share of this process if a world is a batch whose rows are to be spread."""
+        """Return the share of this process if a world is a batch to spread over the workers."""
 
     def is_here(self, share: WorkerShare) -> bool:
         """Whether a share is this process's own, not a worker's."""
@@ -181,7 +181,7 @@ class Places(Protocol):
         """Return the share of the process that has a world; None if there is no such world."""
 
     def connect(self, share: WorkerShare, peer: Peer) -> Link:
-        """Return a new way to a worker.
+        """Return a new connection to a worker.
 
         Raises:
           WorkerGoneError: the worker has ended.
@@ -202,7 +202,7 @@ class PassedStream(ServerStream):
     Args:
       places: the workers.
       peer: the client.
-      limits: what a request may contain.
+      limits: the limits of a request.
       ended: called when the stream has ended.
     """
 
@@ -250,7 +250,7 @@ class PassedStream(ServerStream):
         request = self._parsed(message)
         field = request.WhichOneof("payload") or ""
         if field not in _OF_THE_JOINED or _asks_for_waiting(request):
-            owner_threads.require_no_owner()  # What is in another process is waited for.
+            owner_threads.require_no_owner()  # Another process answers, and the thread waits.
         while True:
             here = None
             if field == "create_world":
@@ -266,10 +266,10 @@ class PassedStream(ServerStream):
             except ElsewhereError:
                 if here is None:
                     raise
-                # Now it is known that what is served is a batch itself.
+                # The environment is a batch itself, as `here_for` knows from now on.
             except WorkerGoneError as error:
                 self._forget(share)
-                # Given to another worker, a request that has ended one could end them all.
+                # Passed to another worker, a request that has ended one could end them all.
                 if error.may_have_begun:
                     raise StreamStatusError(
                         "UNAVAILABLE",
@@ -277,6 +277,7 @@ class PassedStream(ServerStream):
                         "it; the effect of the request is unknown",
                     ) from error
             finally:
+                # No world is in the worker after an error or a lost worker, so the count goes down.
                 if field == "create_world" and here is None and answer[:1] != _CREATE:
                     self._places.was_not_created(share)
         if field == "join_world" and answer[:1] == _JOIN:
@@ -286,7 +287,7 @@ class PassedStream(ServerStream):
         return answer
 
     def _for(self, request: dm_env_rpc_pb2.EnvironmentRequest, field: str) -> WorkerShare:
-        """Return the worker that is to answer a request other than CreateWorld."""
+        """Return the share of the process for a request other than CreateWorld."""
         joined = self._joined
         named: WorkerShare | None = None
         if field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
@@ -299,12 +300,12 @@ class PassedStream(ServerStream):
             return named
         if joined is not None:
             return joined.share
-        # A worker that the stream knows already: a new link costs a pipe and a thread there.
+        # A worker that the stream is connected to: a new link costs a pipe and a thread there.
         for share in self._links:
             if not self._places.is_here(share):
                 return share
         share = self._places.place(lambda: self._is_gone)
-        # Placed only to choose a worker evenly; no world follows.
+        # Placed only to distribute streams evenly; no world follows.
         self._places.was_not_created(share)
         return share
 
@@ -319,7 +320,7 @@ class PassedStream(ServerStream):
         link = self._links.get(share)
         if link is None:
             link = self._links[share] = self._places.connect(share, self._peer)
-            # `abandon` came between the look-up and the new link, which it did not see.
+            # `abandon` came between the look-up and the new link, and has missed the link.
             if self._is_gone:
                 link.abandon()
         return link

@@ -29,7 +29,7 @@ from dm_env_rpc_client.system.waiting import InterruptibleEvent
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _LOGGERS = ("", *(f"dm_env_rpc_client{name}" for name in ("", ".server", ".server.clients")))
-"""Whose levels the workers have, too."""
+"""Loggers whose levels the workers share."""
 
 ADVICE = (
     "pass what another process can import: a function or a class of a module, functools.partial of "
@@ -40,33 +40,33 @@ LOOK_SECONDS = 0.25
 """Interval, in seconds, of the checks of a process."""
 
 _BEHIND_SECONDS = 1.0
-"""Time limit, in seconds, for a worker to take a stream before other workers get the next ones."""
+"""Time limit, in seconds, for a worker to take a stream, before other workers get the next ones."""
 
 _END_SECONDS = 5.0
-"""Time limit, in seconds, for a worker to exit when it has closed its pipe."""
+"""Time limit, in seconds, for a worker to exit after it has closed its pipe."""
 
 
 class WorkerProcess:
-    """A worker process, which is started. Only the thread that supervises it waits for it.
+    """A worker process, started on creation. Only its supervising thread waits for it.
 
     Args:
       options: pickled ServeOptions.
-      properties: those of the server.
-      share: counts what its worlds take.
-      counted: where it counts requests.
+      properties: the properties of the server.
+      share: counts its worlds against the limits.
+      counted: its counters of requests.
       index: its place among the workers.
-      serial: its number among all that there ever were.
+      serial: its number among all workers ever started.
 
     Attributes:
       index: as the argument.
       share: as the argument.
       pid: the id of the process.
-      control: to it.
+      control: the pipe for commands to it and its reports.
       is_lost: whether its end is known, so that it gets no more streams.
       is_ready: whether it has begun to serve.
-      has_closed: whether it has stopped and said that all of its worlds are closed.
-      failure: what it said why it does not serve.
-      ended: how it ended.
+      has_closed: whether it has stopped and reported that all of its worlds are closed.
+      failure: the reason it reported for not serving.
+      ended: a description of its end.
       has_begun: set when it is ready, or has ended.
     """
 
@@ -87,16 +87,17 @@ class WorkerProcess:
         self._levels = _levels()
         self._stopped_looks = 0
         self._killed_because = ""
-        # Streams handed to the worker and not taken yet; and since when it has taken none.
+        # The number of streams handed to the worker and not taken yet, and the time since when it
+        # has taken none.
         self._handing = make_lock()
         self._untaken = 0
         self._untaken_since = 0.0
         self._pipes: weakref.WeakSet[MessagePipe] = weakref.WeakSet()
-        # Who hears what it says; any thread may.
+        # Held by the thread that reads the worker's messages: any thread may.
         self._receiving = make_lock()
         with contextlib.ExitStack() as stack:
-            # The worker asks over pipes of its own: an answer may wait for a lock, and must not
-            # delay the control pipe.
+            # Requests of the worker have pipes of their own: an answer may wait for a lock, and
+            # must not delay the control pipe.
             questions = [
                 stack.enter_context(contextlib.closing(_answering(asked, index)))
                 for asked in (properties, share)
@@ -111,7 +112,7 @@ class WorkerProcess:
 
     @property
     def is_able(self) -> bool:
-        """Whether it can have more streams: it serves, and no signal has stopped it."""
+        """Whether it can take more streams: it serves, and no signal has stopped it."""
         return (
             self.is_ready
             and not self.is_lost
@@ -121,7 +122,7 @@ class WorkerProcess:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it has not taken a stream for long: other code holds its GIL."""
+        """Whether it is slow to take a stream, because other code holds its GIL."""
         return self._untaken > 0 and time.monotonic() - self._untaken_since > _BEHIND_SECONDS
 
     def connect(self, what: str, *arguments: Any) -> MessagePipe:
@@ -129,10 +130,10 @@ class WorkerProcess:
 
         Args:
           what: "stream" or "rows".
-          *arguments: what the worker has to know of it.
+          *arguments: further parts of the message, such as the stream's client.
 
         Raises:
-          OSError: it has ended.
+          OSError: the worker has ended.
         """
         mine, other = MessagePipe.pair()
         with contextlib.closing(other):
@@ -164,7 +165,7 @@ class WorkerProcess:
           take: called with each message.
 
         Raises:
-          EOFError, OSError: it has ended.
+          EOFError, OSError: the worker has ended.
         """
         with self._receiving:
             while True:
@@ -180,7 +181,7 @@ class WorkerProcess:
 
     @property
     def is_clean(self) -> bool:
-        """Whether none of its worlds is left open."""
+        """Whether it has left no world open."""
         return self.has_closed or not self.is_ready
 
     @property
@@ -192,7 +193,7 @@ class WorkerProcess:
         """Wait until it serves.
 
         Raises:
-          SpecError: it cannot load what it is to serve.
+          SpecError: it cannot load its environment.
           ChildProcessError: it has ended.
         """
         self.has_begun.wait()
@@ -209,9 +210,10 @@ class WorkerProcess:
         )
 
     def look_stopped(self) -> float:
-        """Check whether a signal has stopped the process; return for how many seconds.
+        """Return for how many seconds a signal has stopped the process, 0 if it runs.
 
-        Looks are counted, not the clock: all processes may have been stopped together.
+        Counts the checks instead of reading the clock: all processes may have been stopped
+        together.
         """
         self._stopped_looks = self._stopped_looks + 1 if children.is_stopped(self.pid) else 0
         return self._stopped_looks * LOOK_SECONDS
@@ -237,11 +239,11 @@ class WorkerProcess:
             self._process.kill()
 
     def reap(self) -> None:
-        """Wait until the process has ended, kill it if it does not, and say how it ended."""
+        """Wait until the process has ended, kill it if it does not, and record its end."""
         ended = children.how_it_ended(self._process.wait(_END_SECONDS))
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"
-        # What it has forked may keep their other ends open.
+        # A process that the worker has forked may keep the other ends of its pipes open.
         with self._handing:
             self.ended = ended
             pipes = list(self._pipes)

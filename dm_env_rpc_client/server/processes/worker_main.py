@@ -1,7 +1,7 @@
 """The program of a worker process: worlds, and the sessions of the streams joined to them.
 
-The main thread does what the server's own process says: it adopts the pipes of streams, and stops.
-Log records and exceptions of environments go to that process.
+The main thread follows commands of the server's own process: it adopts the pipes of streams, and
+stops. Log records and exceptions of environments go to that process.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ def run(
     counted: ctypes.Array[ctypes.c_int64],
     levels: Mapping[str, int],
 ) -> None:
-    """Serve until the server's own process says to stop, or ends.
+    """Serve until the server's own process sends "stop", or ends.
 
     Args:
-      control: to the server's own process.
+      control: the pipe for commands of the server's own process, and for reports to it.
       options: pickled ServeOptions.
-      asked_properties: to the properties of that process.
-      asked_share: to its `WorkerShare` of this one.
-      counted: where requests are counted, by `COUNTED`, in memory that outlives this process.
-      levels: of loggers, by name.
+      asked_properties: the pipe to the properties in that process.
+      asked_share: the pipe to its `WorkerShare` for this process.
+      counted: counters of requests, as `COUNTED`, in memory that outlives this process.
+      levels: the levels of loggers, by name.
     """
-    # multiprocessing ends it with its parent, but environments may have processes of their own.
+    # A daemon of multiprocessing, which ends with its parent, may have no children; environments
+    # may need them.
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     try:
         _set_levels(levels)
@@ -64,11 +65,12 @@ def run(
     except BaseException as error:
         _tell(control, "failed", f"{type(error).__name__}: {error}")
         return
-    # What was imported stays. The collector would go through all of it, while clients wait.
+    # Imported objects stay; without this, each full collection would visit them all while clients
+    # wait.
     gc.collect()
     gc.freeze()
     _tell(control, "ready")
-    # Its parent's end of the pipe may be kept open by a process that was forked from the parent.
+    # The pipe alone does not tell: a process forked from the parent may keep its end open.
     children.exit_with(children.Parent.from_multiprocessing(), _EXIT_SECONDS, control.shut_down)
     worker.run()
 
@@ -98,7 +100,7 @@ class Worker:
         self._rows = RowsHere(self._host)
 
     def run(self) -> None:
-        """Carry out commands until told to stop."""
+        """Carry out commands until "stop"."""
         main = self._host.main
         if main is None:
             self._run()

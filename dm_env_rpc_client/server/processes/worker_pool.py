@@ -1,7 +1,7 @@
-"""All workers as the server's own process sees them: started, given streams, replaced, ended.
+"""All workers as the server's own process sees them: their start, streams, replacement and end.
 
-One thread for each worker hears what it says, kills it if it must, and replaces it when it has
-ended. No other thread touches the process of a worker.
+One thread for each worker receives its messages, kills it if necessary, and replaces it when it has
+ended. No other thread waits for the process of a worker or reaps it.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from dm_env_rpc_client.transports.server_streams import (
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _STOPPED_SECONDS = 10.0
-"""Time, in seconds, after which a worker stopped by SIGSTOP is killed. A computing worker never
-is."""
+"""Time, in seconds, after which a worker stopped by SIGSTOP is killed. A computing worker is never
+killed."""
 
 _STOP_SECONDS = 10.0
 """Time limit, in seconds, for a worker to end beyond the grace."""
@@ -69,7 +69,7 @@ _END_SECONDS = 10.0
 """Time limit, in seconds, for threads to notice the end of their workers."""
 
 _MAX_DELAY_SECONDS = 5.0
-"""Pause, in seconds, between attempts to start a worker that ends while it starts."""
+"""Longest pause, in seconds, between attempts to start a worker that ends while it starts."""
 
 _WAIT_SECONDS = 0.02
 
@@ -80,17 +80,17 @@ _OF_CLIENTS: Mapping[str, Any] = {
 
 
 class Workers(Places, RowPlaces):
-    """The worker processes of a server, and the address that leads to them.
+    """The worker processes of a server, and the listener in front of them.
 
     Args:
       options: how to serve.
-      properties: those that all clients have.
+      properties: the properties that all clients have.
 
     Attributes:
-      address: where it listens, with the port that it got.
+      address: the address of the listener, with its actual port.
 
     Raises:
-      SpecError: something in `options` cannot be given to another process.
+      SpecError: something in `options` cannot be sent to another process.
       ChildProcessError: a worker ended while it started.
       OSError: the address is taken, or does not belong to this machine.
     """
@@ -121,7 +121,7 @@ class Workers(Places, RowPlaces):
         )
         self._counted = [new_counts(ctypes.c_int64, len(COUNTED)) for _ in range(options.processes)]
         self._serials = itertools.count(1)
-        # Protects `_workers`, and that none is started when all are to stop.
+        # Guards `_workers`, and keeps a worker from starting when all must stop.
         self._lock = make_lock()
         self._stop_by = 0.0
         self._is_serving = False
@@ -130,7 +130,8 @@ class Workers(Places, RowPlaces):
         self._workers: dict[int, WorkerProcess] = {}
         self._threads: list[threading.Thread] = []
         self._listener: Listener | None = None
-        # Before multiprocessing waits for its processes, at the exit, to end by SIGTERM.
+        # At exit, workers end before multiprocessing sends them SIGTERM, which they ignore, and
+        # waits for them.
         multiprocessing.util.Finalize(self, _end_at_exit, (weakref.ref(self),), exitpriority=0)
         try:
             for index in range(options.processes):
@@ -147,7 +148,7 @@ class Workers(Places, RowPlaces):
             for worker in list(self._workers.values()):
                 worker.check_begun()
             self._is_serving = True
-            # The door is opened last: a client that gets in finds all workers ready.
+            # The listener is opened last: an admitted client finds all workers ready.
             self._listener = open_listener(
                 listener_options(options, self._activity, self._open_stream),
                 options.address,
@@ -183,7 +184,7 @@ class Workers(Places, RowPlaces):
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)
-        # No new streams once the workers are stopping: a stream placed now would be lost.
+        # The listener stops before the workers: a stream placed in a stopping worker would be lost.
         if self._listener is not None:
             self._listener.stop(grace)
         are_closed = self._host.worlds.close()
@@ -204,7 +205,7 @@ class Workers(Places, RowPlaces):
             self._listener.abort()
         self._host.worlds.abandon()
         for worker in list(self._workers.values()):
-            # A worker whose pipe is closed stops by itself.
+            # A worker stops by itself when its pipe is closed.
             worker.control.shut_down()
         self._stopped.set()
 
@@ -235,15 +236,15 @@ class Workers(Places, RowPlaces):
             placed = self._registry.place([worker.share for worker in self._prompt()])
             if placed is not None:
                 return placed
-            # A worker that is being replaced is back within moments; the client waits that long.
+            # The client waits, since a worker that is being replaced is back within moments.
             if self._stopping.wait(_WAIT_SECONDS):
                 break
         raise _stopped()
 
     def _prompt(self) -> list[WorkerProcess]:
-        """Return the workers that can have more; none that are behind, unless all of them are."""
-        # The GIL of a worker that computes is indistinguishable from one held by a C library, so a
-        # worker that is behind is passed over, never killed.
+        """Return the workers that can take more; those that are behind only if all are."""
+        # A computing worker cannot be told from one whose GIL a C library holds, so a worker that
+        # is behind is passed over, never killed.
         able = [worker for worker in list(self._workers.values()) if worker.is_able]
         return [worker for worker in able if not worker.is_behind] or able
 
@@ -252,7 +253,7 @@ class Workers(Places, RowPlaces):
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
         settings, chosen = request.settings, self._names
-        # An unnamed environment is the only one, so the setting is its own.
+        # An unnamed environment is the only one, so the setting "environment" is its own.
         if UNNAMED not in chosen and ENVIRONMENT in settings:
             chosen = list(settings[ENVIRONMENT].strings.array)
         batches = self._batches.get(chosen[0]) if len(chosen) == 1 else None
@@ -326,7 +327,7 @@ class Workers(Places, RowPlaces):
             with contextlib.suppress(EOFError, OSError):
                 worker.receive(self._take)
 
-    # Each worker has a thread that does this.
+    # The supervising thread of each worker runs the methods below.
 
     def _supervise(self, worker: WorkerProcess) -> None:
         """Receive a worker's messages, and start a replacement when it has ended."""
@@ -373,14 +374,14 @@ class Workers(Places, RowPlaces):
                     worker.receive(self._take)
                 is_due = time.monotonic() >= next_look
                 if is_due:
-                    # What it has started may keep its end of the pipe open.
+                    # A process that the worker has started may keep its end of the pipe open.
                     if not worker.is_alive:
                         return
                     self._look(worker)
                 next_look = time.monotonic() + LOOK_SECONDS if is_due else next_look
 
     def _look(self, worker: WorkerProcess) -> None:
-        """Kill a worker that a signal has stopped for long, or that does not stop in time."""
+        """Kill a worker that a signal has stopped for long, or that misses the deadline to end."""
         stopped = worker.look_stopped()
         if not self._stopping.is_set():
             if stopped >= _STOPPED_SECONDS:
@@ -411,7 +412,7 @@ class Workers(Places, RowPlaces):
             _log_here(*arguments)
 
     def _forget(self, worker: WorkerProcess) -> None:
-        """Forget a worker that has ended."""
+        """Forget and reap a worker that has ended, and report it."""
         lost = worker.share.own("worlds")
         self.lost(worker.share)
         worker.reap()
@@ -433,7 +434,7 @@ def _stopped() -> StreamStatusError:
 
 
 def _of_batches(options: ServeOptions, batches: Mapping[str, SpreadBatches]) -> ServeOptions:
-    """Return the options by which the server's own process serves batches, one thread each."""
+    """Return the options with which the server's own process serves batches, one thread each."""
     return dataclasses.replace(
         options, environment=batches, processes=None, threads="world", thread=None, **_OF_CLIENTS
     )

@@ -1,8 +1,7 @@
-"""Rows of batches, in a worker: the server's own process has the batches that they belong to.
+"""A worker's rows of batches; the batches themselves are in the server's own process.
 
-Each process has some of the rows of a batch, and a pipe for commands about them.
-Numbers are in memory that both have: the actions from before a message, and what the rows return
-before its answer.
+Each worker has some of the rows of a batch, and a pipe for commands about them. Numbers are in
+shared memory: actions are written there before the message, and results before its answer.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class MadeRows(NamedTuple):
     """Facts about rows that the server's own process needs.
 
     Attributes:
-      kind: what each of them is.
-      default_actions: by flat name; see `AnyBatch`.
+      kind: the specification of each row.
+      default_actions: values by flat name; see `AnyBatch`.
     """
 
     kind: RowKind
@@ -55,9 +54,9 @@ class PreparedRows(NamedTuple):
     """The state of rows after accepting the settings of a Reset.
 
     Attributes:
-      made: as they are then.
-      is_new: whether there are other arrays then, for other specs.
-      taken: the names of the settings that environments have taken themselves.
+      made: the facts about the rows with these settings.
+      is_new: whether these settings need new arrays, for other specs.
+      taken: the names of the settings that environments took themselves.
     """
 
     made: MadeRows
@@ -69,7 +68,7 @@ class RowsAnswer(NamedTuple):
     """The results of rows besides the numeric arrays.
 
     Attributes:
-      errors: the texts of what rows have raised.
+      errors: the texts of the exceptions of rows, by row.
       infos: the infos of rows, pickled; empty for none.
       objects: the arrays of objects, in their order.
     """
@@ -80,15 +79,15 @@ class RowsAnswer(NamedTuple):
 
 
 class RowsHere:
-    """The rows of all batches that are in this process.
+    """The rows of all batches in this process.
 
     Args:
-      host: has what they are made of.
+      host: the factories of the rows, and the error log.
     """
 
     def __init__(self, host: Host):
         self._host = host
-        # With their pipes, and what is set when they begin to be closed.
+        # The threads of rows, with their pipes and the events set when they begin to close.
         self._open: dict[threading.Thread, tuple[MessagePipe, threading.Event]] = {}
         self._are_clean = True
 
@@ -96,7 +95,7 @@ class RowsHere:
         """Create and step rows as requested over a pipe.
 
         Args:
-          descriptor: this end.
+          descriptor: this end of the pipe.
         """
         pipe = MessagePipe.of(descriptor)
         # Set before the environments are closed: `close` waits for steps in progress, not for a
@@ -117,13 +116,13 @@ class RowsHere:
             pipe.close()
 
     def close(self, deadline: float) -> bool:
-        """Close all rows that are left; return whether all were closed, these and others before.
+        """Close all remaining rows; return whether these and all earlier ones were closed.
 
         Args:
-          deadline: until which steps that are being executed are waited for, in seconds of the
-            monotonic clock.
+          deadline: the end of the wait for steps in progress, in seconds of the monotonic clock.
         """
         left = list(self._open.items())
+        # All pipes first, so that the threads close their rows at the same time.
         for _, (pipe, _) in left:
             pipe.shut_down()
         for thread, (_, closes) in left:
@@ -173,14 +172,14 @@ def action_forms(action_spec: Any) -> list[Form]:
     """Return the forms in which actions arrive.
 
     Args:
-      action_spec: the specs, [N, ...] each.
+      action_spec: the specs of the actions, [N, ...] each.
     """
     leaves = structures.leaves(action_spec)
     return [(codec_of(leaf, "action").dtype, tuple(leaf.shape)) for leaf in leaves]
 
 
 class _Rows:
-    """Rows of one batch. Its public methods serve requests of the other end."""
+    """Rows of one batch. The public methods serve requests of the other end."""
 
     def __init__(self, host: Host):
         self._host = host
@@ -198,8 +197,8 @@ class _Rows:
         """Create the rows; return None if the factory made a batch, which is closed again.
 
         Args:
-          name: of the environment.
-          asked: the rows.
+          name: the name of the environment.
+          asked: the requested rows.
         """
         self._first = asked.first
         try:
@@ -226,9 +225,9 @@ class _Rows:
         """Step the rows.
 
         Args:
-          others: actions that are not in the memory, by their place among the leaves.
+          others: actions outside the shared memory, by their index among the leaves.
         """
-        # Environments may keep their actions.
+        # Copied: environments may keep their actions, and the next step overwrites the memory.
         actions = [
             others[place] if place in others else np.array(shared)
             for place, shared in enumerate(self._actions)
@@ -245,19 +244,19 @@ class _Rows:
             taken, unsent = batch.rows.infos.taken()
             failures.update(unsent)
             if taken:
-                # Pickled here and not with the answer, so that one bad info is the error of its row
-                # alone.
+                # Pickled here and not with the answer, so that an unpicklable info is the error of
+                # its row alone.
                 infos = _pickled(taken, failures)
         objects = []
         for array, shared in zip(batch.rows.arrays, self._values, strict=True):
             if shared is None:
                 objects.append(array)
             else:
-                # Before the answer is sent; see `SpreadBatch._gathered`.
+                # Written before the answer is sent; see `SpreadBatch._gathered`.
                 shared[...] = array
         if not failures:
             return RowsAnswer({}, infos, objects)
-        # Here the exceptions still have their tracebacks; the answer has texts only.
+        # Reported here, where the exceptions have their tracebacks; the answer has only texts.
         batch.report_rows(failures, request, self._first)
         errors = {
             row: error if isinstance(error, str) else batches.row_error(error)
@@ -273,7 +272,7 @@ class _Rows:
         return PreparedRows(made, is_new, prepared.taken)
 
     def keep(self) -> None:
-        """Put the settings in force."""
+        """Apply the prepared settings."""
         assert self._prepared is not None
         self._prepared.keep()
 
@@ -287,7 +286,7 @@ class _Rows:
         self._made.begin_all()
 
     def close_replaced(self) -> None:
-        """Close environments that settings have replaced."""
+        """Close environments replaced by settings."""
         self._made.close_replaced()
 
     def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -318,7 +317,7 @@ def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str])
 
 
 def _unchangeable(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(mapping)  # Its own name is not one by which pickle finds it.
+    return MappingProxyType(mapping)  # A function, since pickle cannot find this type by its name.
 
 
 _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(

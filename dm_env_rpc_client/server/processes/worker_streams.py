@@ -1,6 +1,6 @@
 """A worker's side of streams: it answers requests forwarded by the server's own process.
 
-Each stream has a pipe of its own to that process. When either end is gone, so is the other.
+Each stream has a pipe of its own to that process. The end of either side ends the other.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _TICK_SECONDS = 0.02
 
 
 class WorkerStreams:
-    """Dispatch of the requests of streams, each in its own thread.
+    """The streams of a worker, each with a thread of its own.
 
     Args:
-      open_session: makes what answers a stream.
+      open_session: opens the session that answers a stream.
     """
 
     def __init__(self, open_session: OpenStream):
@@ -43,10 +43,10 @@ class WorkerStreams:
         self._open: set[MessagePipe] = set()
 
     def adopt(self, descriptor: int, peer: Peer) -> None:
-        """Answer on a pipe.
+        """Answer the requests of a pipe.
 
         Args:
-          descriptor: this end of it.
+          descriptor: this end of the pipe.
           peer: the client.
         """
         pipe = MessagePipe.of(descriptor)
@@ -95,7 +95,7 @@ class WorkerStreams:
 
 
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Notify a stream that its client is gone: it may be waiting for others."""
+    """Notify a stream when its client is gone: it may be waiting for others."""
     poll = select.poll()
     # Not POLLIN: requests that arrive are for the other thread.
     poll.register(pipe, select.POLLRDHUP)
@@ -106,7 +106,7 @@ def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
 def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
     """Answer until the stream has ended; OSError or EOFError when the client is gone."""
     while True:
-        # The owner of the world reads the pipe itself while the stream is joined: one thread less
+        # The owner of the world reads the pipe itself while the stream is joined: one thread fewer
         # to wake for each step.
         message = _answer_at_owner(pipe, stream)
         if message is None:
@@ -116,10 +116,10 @@ def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
 
 
 def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
-    """Let the owner of the stream's world answer steps, without another thread between.
+    """Let the owner of the stream's world answer steps, without another thread in between.
 
     Returns:
-      A request that is for this thread; None if the owner does not answer any, or no more.
+      A request for this thread; None if the owner answers none, or no more.
 
     Raises:
       EOFError, OSError: the stream is over.
@@ -181,7 +181,7 @@ def _answer(
     message: bytes,
     answer_to: Callable[[ServerStream, bytes], bytes],
 ) -> bool:
-    """Answer a request; return whether the stream goes on."""
+    """Answer a request; return whether the stream continues."""
     try:
         answer = answer_to(stream, message)
     except StreamStatusError as error:

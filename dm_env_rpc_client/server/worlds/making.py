@@ -39,8 +39,8 @@ ONLY_WORLD = (
 _numbers = itertools.count(1)
 
 _MAKING_SECONDS, _BUSY_SECONDS = 0.5, 0.1
-"""Time limits, in seconds, for a new world to wait for the thread of other worlds of its kind before
-it gets its own: while that thread makes a world, and while it may be in a step."""
+"""Time limits, in seconds, for a new world to wait for the thread of other worlds of its kind,
+before it gets its own: while that thread makes a world, and while it may be in a step."""
 
 
 class Kind:

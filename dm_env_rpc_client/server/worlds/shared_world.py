@@ -181,7 +181,7 @@ class SharedWorld(OwnedWorld):
     def _wait_for_outcome(self, agent: _SharedAgent) -> tuple[State, dm_env.TimeStep]:
         began = time.monotonic()
         while True:
-            # Closed during the wait: no step will be taken any more.
+            # Checked after each wake-up: `close` may have come during the wait.
             if self._is_closed:
                 raise was_closed()
             if agent.outcome is None and self._is_interrupted(agent):

@@ -252,11 +252,7 @@ class WorldRegistry:
             _require_thread_of(entry.world)
 
     def creator_gone(self, creator: object) -> None:
-        """Mark the worlds of a creator as idle, once they have no agents; they end after a while.
-
-        Args:
-          creator: as for `create`.
-        """
+        """End the worlds of a creator after a while, unless they have agents."""
         with self._lock:
             for entry in (each for each in self._entries.values() if each.creator is creator):
                 # Kept for `idle_world_seconds`: its client may reconnect and join again.
