@@ -1,4 +1,4 @@
-"""A joined connection as an environment that is awaited."""
+"""A joined connection as an environment for asyncio."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from dm_env_rpc_client.protocol.pipeline import Pending
 _log = logging.getLogger(__name__)
 
 AsyncRejoin: TypeAlias = Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]]
-"""Leaves and joins a world again."""
+"""A coroutine function that leaves a world, joins it again and returns its specs."""
 
 
 class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
     """A remote environment for an event loop.
 
     `DmEnvAdaptor` with `reset`, `step`, `unroll` and `close` awaited; arguments, results
-    and errors are the same. Steps of one environment are taken in the order in which
-    they are sent, so they may be gathered.
+    and errors are the same. Steps of one environment are taken in the order sent, so they may be
+    gathered.
 
     Args:
       connection: a connection that is joined to a world.
@@ -52,7 +52,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
     """
 
     def _prepare(self) -> None:
-        # Several coroutines may find the environment lost; one restarts it.
+        # Several coroutines may find the environment lost, but only one must restart it.
         self._restart_lock = asyncio.Lock()
         self._on_close = contextlib.AsyncExitStack()
 
@@ -73,7 +73,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
         except DmEnvRpcClientError as error:
             self._lose(error, connection)
             lost = self._lost_step()
-            # It was to begin a sequence, or was sent after the step that was lost.
+            # None for a step that would have begun a sequence, or was sent after the lost step.
             return await self.step(action) if lost is None else lost
 
     def rollout(
@@ -95,7 +95,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
         bad: Exception | None = None
         while True:
             if self._connection is not connection or self._is_lost:
-                # Those after a lost step are taken in the sequence after it.
+                # The steps after a lost one are taken in the next sequence.
                 connection = await self._ready()
                 in_flight = collections.deque()
                 await self._start_all(connection, requests, in_flight)
@@ -129,12 +129,12 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
             try:
                 in_flight.append(await connection.start(request, self._interpret_step))
             except DmEnvRpcClientError as error:
-                # Without a restart the error is the caller's; with one, the step is lost like the
-                # others.
+                # Without a restart, the error is the caller's; with it, the step is lost like the
+                # others in flight.
                 if self._supervision is None or connection.is_usable:
                     raise
                 in_flight.append(Pending.failed(request, error))
-            except BaseException as error:  # It was cancelled while it waited for room.
+            except BaseException as error:  # Cancelled during the wait for room.
                 connection.interrupted(error, in_flight)
                 raise
 
@@ -161,7 +161,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
                 _log.warning("could not clean up after an environment", exc_info=True)
 
     async def _ready(self) -> AsyncConnection:
-        """Return the connection; a lost environment is started again first."""
+        """Return the connection, after a restart if the environment is lost."""
         if self._is_lost:
             async with self._restart_lock:
                 await adrive(self._restarting())

@@ -116,8 +116,8 @@ async def make_async(
 
     Returns:
       The environment. Its `close` leaves and destroys the world and closes the
-      connection. If nobody calls it, that happens, with a ResourceWarning, when the environment is
-      garbage-collected, or when the interpreter exits.
+      connection. Without `close`, that happens, with a ResourceWarning, when the environment is
+      garbage-collected or when the interpreter exits.
     """
     make_kwargs.setdefault("adaptor_class", AsyncDmEnvAdaptor)
     options = MakeOptions.of({**make_kwargs, "restart": restart, "python": python})
@@ -130,8 +130,10 @@ async def make_async(
     try:
         env = await _make_on(site, *settings, options)
     except BaseException:
+        # A server launched here has no other owner.
         await _close(site)
         raise
+    # Called after the world is destroyed: the server ends last.
     env.on_close(lambda: _close(site))
     return env
 

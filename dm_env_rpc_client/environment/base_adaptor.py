@@ -1,4 +1,4 @@
-"""The part of the adaptors that does no I/O: requests from actions, TimeSteps from answers.
+"""The part of the adaptors without I/O: requests from actions, TimeSteps from answers.
 
 `DmEnvAdaptor` and `AsyncDmEnvAdaptor` send the requests and receive the answers.
 """
@@ -54,14 +54,14 @@ def take(
 ) -> tuple[list[EncodedRequest], Exception | None]:
     """Collect requests from an iterator, up to the first error.
 
-    So an invalid action is raised after the steps before it were taken.
+    The error of an invalid action can thus be raised after the steps before it.
 
     Args:
       prepared: the requests, made as they are taken.
       count: the maximum number to take.
 
     Returns:
-      The requests, and the error that was raised in place of the next one, or None.
+      The requests, and the error raised in place of the next one, or None.
     """
     taken: list[EncodedRequest] = []
     try:
@@ -84,6 +84,7 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
     Raises:
       SpecError: the leaves have different lengths, or there are none.
     """
+    # Any other iterable is left alone: it may be infinite.
     if not isinstance(actions, Mapping):
         return actions
     flat = nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)
@@ -102,7 +103,7 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
 MYPY = False
 """True for mypy, which knows this name."""
 
-# dm_env tells mypy nothing of its types, and then a subclass has every attribute: a misspelt method
+# mypy sees no types in dm_env, and assumes that a subclass has every attribute: a misspelt method
 # would be no error. Pyright reads the types from dm_env's source, and needs no help.
 
 if MYPY:
@@ -126,14 +127,15 @@ Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str,
 """Extensions by name, or a function that makes them from a connection."""
 
 AHEAD = 64
-"""The number of pending steps that `rollout` allows by default. Closing the generator early leaves
-up to this many steps taken but unread."""
+"""Maximum number of pending steps of `rollout` by default. Closing the generator early leaves up to
+this many steps taken but unread."""
 
 UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
-"""The number that `unroll` allows, whose steps are all wanted: fewer wait for a far server."""
+"""The same for `unroll`, which needs all of its steps; fewer would wait more for a distant
+server."""
 
 AHEAD_BYTES = 64 << 20
-"""The maximum total size of the answers to these steps."""
+"""Maximum total size, in bytes, of the answers to pending steps."""
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 """The default for settings: none."""
@@ -143,7 +145,7 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 _RUNNING = State.RUNNING
 _FIRST, _MID = dm_env.StepType.FIRST, dm_env.StepType.MID
 
-# That of a named tuple is a function of Python, which every step would call.
+# The `__new__` of a named tuple is a Python function, which every step would call.
 _new = tuple.__new__
 
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
@@ -151,19 +153,19 @@ _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
 
 
 class BaseAdaptor(DmEnvNames, MadeAgain):
-    """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`.
+    """The part of an adaptor without I/O; for its arguments see `DmEnvAdaptor`.
 
     Attributes:
-      world_name: the name of the world, by which others can join it; None if the adaptor was made
-        without `make` and `join_world`.
+      world_name: the name of the world, with which others can join it; None if the adaptor was
+        made without `make` and `join_world`.
     """
 
     world_name: str | None = None
     _supervision: Supervision | None = None
     _site: Site[Any] | None = None
     _after: Callable[[dm_env.TimeStep], dm_env.TimeStep] | None = None
-    """Called with each TimeStep, to note or to convert it; None for neither, so that a step of most
-    environments pays for one look."""
+    """Called with each TimeStep, to record or convert it; None for neither, so that a step of most
+    environments costs only a comparison."""
 
     def __init__(
         self,
@@ -235,9 +237,9 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def server(self) -> Launch | None:
-        """The server that was launched for the environment, as of now; None for one at an address.
+        """The server launched for the environment, as of now; None for a server at an address.
 
-        Its `logs()` and `exit_code` say what it printed and how it ended, also after `close`.
+        Its `logs()` and `exit_code` remain available after `close`.
         """
         return None if self._site is None else self._site.launch
 
@@ -248,12 +250,12 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def interruption(self) -> DmEnvRpcClientError | None:
-        """The error that the last step was lost with, and its sequence ended; None otherwise."""
+        """The error that lost the last step and ended its sequence; None otherwise."""
         return None if self._supervision is None else self._supervision.interruption
 
     @property
     def _is_lost(self) -> bool:
-        """Whether the next call starts the environment again."""
+        """Whether the next call restarts the environment."""
         supervision = self._supervision
         return (
             supervision is not None and supervision.due is not None and not supervision.is_joining
@@ -272,14 +274,14 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             supervision.lose(error, connection.address, self._specs_by_kind())
 
     def _lost_step(self) -> dm_env.TimeStep | None:
-        """Return the TimeStep of a step that was lost; None if it was to begin a sequence."""
+        """Return the TimeStep for a lost step; None if the step would have begun a sequence."""
         if self._supervision is None or self._supervision.due is None:
             return None
         lost = self._supervision.lost_step(self._reward_spec, self._discount_spec)
         return None if lost is None else self._given(lost)
 
     def _after_step(self) -> None:
-        """Set what follows each step: the supervision notes it, then its arrays are converted."""
+        """Set the hook after each step: the supervision records it, then arrays are converted."""
         supervision, kind = self._supervision, self._kind
         if supervision is None:
             self._after = None if kind.library == "numpy" else _converter(kind)
@@ -290,11 +292,11 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             self._after = lambda timestep: convert(supervision.saw(timestep))
 
     def _given(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """Return a TimeStep, or several in a stack, with the arrays that the caller asked for."""
+        """Return a TimeStep, or a stack of several, with the arrays that the caller requested."""
         return timestep if self._kind.library == "numpy" else _converter(self._kind)(timestep)
 
     def _plain(self, step: Any) -> Any:
-        """Return a TimeStep with NumPy's arrays, for a stack; an UnreadStep as it is."""
+        """Return a TimeStep with NumPy's arrays, for a stack; an UnreadStep unchanged."""
         if self._kind.library == "numpy" or type(step) is UnreadStep:
             return step
         return array_kinds.to_numpy(step, "the TimeStep")
@@ -317,7 +319,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     ) -> Any:
         """Return the reward of a step; override it to compute the reward yourself.
 
-        It may be called in another thread; later answers are processed after it returns.
+        Another thread may call it; later answers are processed after it returns.
 
         Args:
           state: the EnvironmentStateType of the step.
@@ -351,7 +353,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timesteps.default_discount(step_type, state == dm_env_rpc_pb2.TERMINATED)
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observations in a TimeStep, by name, nested as these are."""
+        """Return the specs of the observations in a TimeStep, by name, nested likewise."""
         if self._is_bare(self._observation_specs, OBSERVATION):
             return self._observation_specs[OBSERVATION]
         return self._nest(dict(self._observation_specs))
@@ -363,7 +365,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._nest(dict(self._action_specs))
 
     def _is_bare(self, specs: Mapping[str, Any], name: str) -> bool:
-        """Whether an array stands for itself, without a mapping around it."""
+        """Whether an array is used as it is, without a mapping around it."""
         return self._unwrap_single and specs.keys() == {name}
 
     def reward_spec(self) -> Any:
@@ -418,13 +420,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     def _interpret_step(self, answer: _Answer) -> dm_env.TimeStep:
         """Build the TimeStep from an answer; called in the order of the answers."""
         before, after = self._lifecycle.previous, self._lifecycle.state
-        # Most steps are MID; without a call.
+        # Most steps are MID, which needs no call.
         step_type = _MID if before is after is _RUNNING else lifecycle.step_type(before, after)
         if type(answer) is UnreadStep:
-            state, observations = answer.state, answer.read()  # Most steps; without two calls.
+            state, observations = answer.state, answer.read()  # `interpret`, inlined.
         else:
             state, observations = self._codec.interpret(answer)
-        # A client must not believe a batch: row errors and step types are checked before use.
+        # A server may send anything: row errors and step types of a batch are checked before use.
         if self._num_rows is not None:
             batches.check_step(observations, self._num_rows)
         if (
@@ -432,13 +434,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             and getattr(self.reward, "__func__", None) is _OWN_REWARD
             and getattr(self.discount, "__func__", None) is _OWN_DISCOUNT
         ):
-            # Most steps; these methods, which may be overridden, without their calls.
+            # Both methods, inlined for most steps unless a subclass overrides them.
             reward = 0.0 if self._reward_spec is None else observations[REWARD]
             discount = 1.0 if self._discount_spec is None else observations[DISCOUNT]
         else:
             reward = self.reward(state=state, step_type=step_type, observations=observations)
             discount = self.discount(state=state, step_type=step_type, observations=observations)
-        # Requested for the reward, the discount or infos; no observations of the TimeStep.
+        # Requested for the reward, the discount or infos, and no observations of the TimeStep.
         for name in self._hidden:
             del observations[name]
         observation: Any = observations
@@ -451,8 +453,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timestep if hook is None else hook(timestep)
 
     def _most_ahead(self, ahead: int) -> int:
-        """Limit of pending steps: `ahead`, or fewer if their answers are large."""
-        # Unread answers are kept in memory; at least one step must be possible.
+        """Return the limit of pending steps: `ahead`, or fewer if their answers are large."""
+        # Unread answers stay in memory; at least one step must be possible.
         return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
 
     def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:
@@ -482,8 +484,9 @@ class _Adopted:
     action_specs: dict[str, dm_env_specs.Array]
 
 
-# Environments with the same specs share it as long as one of them has it. 1,000 of them take 16 KB
-# each instead of 28, and a step costs 1.1x to 1.4x one of 16 instead of 2.3x: it is in the caches.
+# Shared by environments with the same specs, while one of them exists. 1,000 environments take
+# 16 KB each instead of 28, and a step takes 1.1 to 1.4 times as long as with 16 environments,
+# instead of 2.3 times, because it stays in the processor's caches.
 _shared: weakref.WeakValueDictionary[Any, _Adopted] = weakref.WeakValueDictionary()
 
 
@@ -540,7 +543,7 @@ def _adopt(
 
 
 def _converter(kind: ArrayKind) -> Callable[[dm_env.TimeStep], dm_env.TimeStep]:
-    # It refers to no adaptor: one that refers to itself would wait for the garbage collector.
+    # Without a reference to the adaptor, whose cycle would wait for the garbage collector.
     return functools.partial(array_kinds.from_numpy, kind=kind, where="the TimeStep")
 
 

@@ -45,29 +45,29 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
     If environments fail, the answers of all others have been read; `reset` may work again.
 
     Args:
-      addresses: one address, or several, over which the environments are distributed in turn. One
-        may be a server to launch, as for `make`: alone, all environments are on it; in a list, each
-        is a server of its own.
+      addresses: one address, or several, over which the environments are distributed in turn. An
+        address may be a server to launch, as for `make`: a single one serves all environments; in
+        a list, each is a server of its own.
       num_envs: the number of environments, N; None for one at each address, or for all rows of
-        what is a batch there by itself, such as a vector environment.
-      create_world_settings: settings with which the world of each environment is created:
-        for all, one for each, or a function of an environment's index.
+        a served batch, such as a vector environment.
+      create_world_settings: settings for the creation of each environment's world: for all, one
+        for each, or a function of an environment's index.
       join_world_settings: the same for joining it.
-      copy: False to return the same arrays in every step, overwritten by each.
+      copy: False to return the same arrays in every step, which overwrites them.
       nested_tensors: False for flat dictionaries with the periods left in the names.
       unwrap_single: whether an action that is one array, not a mapping, in the environments at the
         server is one array [N, ...] here, too, and the same for observations; see `DmEnvAdaptor`.
-      num_batches: a server that makes batches has all environments in one world, which takes one
-        message a step; see the guide "Serve a batch". This is the number of these worlds at each
-        server; None for as few as it allows, 0 for a stream for each environment.
+      num_batches: the number of batches, each a world of several environments that takes one
+        message per step, at each server that makes batches; None for as few as the server allows,
+        0 for a stream for each environment. See the guide "Serve a batch".
       arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps; see `DmEnvAdaptor`.
       device: the device of these arrays; None for the library's default.
       **make_kwargs: for `make`, such as `request_timeout`, `requested_observations` or `restart`:
-        the row of an environment that was lost is LAST, with its last observation, and then FIRST.
+        the row of a lost environment is LAST, with its last observation, and then FIRST.
 
     Raises:
-      SpecError: an argument is of another type or out of range, and nothing was sent or started; or
-        the environments do not have the same specs.
+      SpecError: an argument has a wrong type or is out of range, and nothing was sent or started;
+        or the environments do not have the same specs.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
@@ -138,8 +138,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         """Begin a new sequence in every environment.
 
         Args:
-          settings: for the next sequences: for all, one for each, or a function of an
-            environment's index. They may change the specs, of all environments alike.
+          settings: settings of the next sequences: for all, one for each, or a function of an
+            environment's index. They may change the specs, if of all environments alike.
 
         Returns:
           A TimeStep whose rows are all FIRST.
@@ -178,12 +178,12 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         Args:
           action: arrays [M, ...] by name, a row for each of `env_ids`.
           env_ids: the indices of M environments without a pending step; None for all. The rows
-            of one batch step together, so these are all rows of some batches (see `num_batches`).
+            of a batch step together, so the indices must cover whole batches (see `num_batches`).
 
         Raises:
-          SpecError: an action does not conform, an environment has a pending step, or these are
-            only some rows of a batch; nothing was sent to any environment.
-          EnvironmentsFailedError: nothing can be sent to some.
+          SpecError: an action does not conform, an environment has a pending step, or the indices
+            cover only part of a batch; nothing was sent to any environment.
+          EnvironmentsFailedError: nothing can be sent to some environments.
         """
         ids = range(self.num_envs) if env_ids is None else env_ids
         self._worlds.send(self._actions(action), check_ids(ids, self.num_envs))
@@ -194,9 +194,9 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         """Wait for steps that `send` started.
 
         Args:
-          min_envs: how many environments to wait for.
-          max_envs: how many to return at most; None for all that have arrived by then. They
-            are in the order of arrival.
+          min_envs: the number of environments to wait for.
+          max_envs: the maximum number to return, in the order of arrival; None for all that have
+            arrived by then.
 
         Returns:
           The TimeStep of M environments, every field [M, ...], and their indices, int64 [M].
@@ -232,7 +232,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         self._worlds.close()
 
     def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
-        """`step`, where rows that begin a sequence may have any action."""
+        """Take a step, with any action for the rows in `idle`, which begin a sequence."""
         worlds = self._worlds
         actions = self._actions(action)
         return worlds.exchange(self._timestep, worlds.step, actions, self._rows, idle)
@@ -256,7 +256,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         names = self._specs.actions.keys()
         if self._kind.library != "numpy":
             action = array_kinds.to_numpy(action, ACTION)
-        # The usual action: flat names already, and no copy of the mapping.
+        # The usual action has flat names already, and needs no copy of the mapping.
         if type(action) is dict and action.keys() <= names:
             return action
         if self._unwrap_single and names == {ACTION} and not isinstance(action, Mapping):
@@ -270,6 +270,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     def _timestep(self, ids: npt.NDArray[np.int64] | None = None) -> dm_env.TimeStep:
         rows = self._rows
+        # Without `copy`, the caller gets the arrays that the next step overwrites.
         fields = rows.step_type, rows.reward, rows.discount
         # Indexing with an array copies, so these rows are the caller's already.
         if ids is not None:
@@ -291,7 +292,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}
 
     def _shaped(self, flat: dict[str, Any], single: str) -> Any:
-        """Convert specs or values to the form that callers see; `single` names a bare array."""
+        """Return specs or values in the caller's form; `single` is the name of a bare array."""
         if self._unwrap_single and flat.keys() == {single}:
             return flat[single]
         return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Rejoin: TypeAlias = Callable[[], dm_env_rpc_pb2.ActionObservationSpecs]
-"""Leaves and joins a world again."""
+"""A function that leaves a world, joins it again and returns its specs."""
 
 
 class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
@@ -46,9 +46,9 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     Usually made by `make`, `join_world` or `create_and_join_world`.
 
     Observations and actions are dictionaries, nested if names contain periods. An action
-    may leave names out; the environment decides what it does without them. The
-    observations named `reward` and `discount` become those of the TimeStep; without
-    them the reward is 0.0 and the discount 1.0, or 0.0 if the sequence TERMINATED. A
+    may omit names; the environment decides what to do without them. The observations named
+    `reward` and `discount` become the reward and the discount of the TimeStep; without
+    them, the reward is 0.0 and the discount 1.0, or 0.0 if the sequence TERMINATED. A
     FIRST step has neither, even if the server sends them.
 
     Arrays in a TimeStep belong to the caller: they are writable, and later steps do not
@@ -65,9 +65,9 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
       rejoin: leaves and joins the world again and returns the specs, for servers that do
         not implement Reset.
       unwrap_single: whether an action that is one array, not a mapping, in the environment at the
-        server is one here, too, and the same for observations. A server of this package sends
-        such an array under the name `action` or `observation`, and no other beside it.
-      arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps. On a CPU torch's
+        server is one array here, too, and the same for observations. A server of this package
+        sends such an array under the name `action` or `observation`, and no other beside it.
+      arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps. On a CPU, torch's
         tensors share the received memory; rewards and discounts that the server does not send are
         floats. Actions of these libraries are accepted in any case.
       device: the device of these arrays, such as "cuda:1"; None for the library's default.
@@ -85,8 +85,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begin a new sequence.
 
-        If no sequence is running, that takes one step. If one is, it is ended with a
-        Reset, or, if the server refuses Reset, by leaving and joining the world again.
+        If no sequence is running, that takes one step. A running sequence is ended with a
+        Reset or, if the server refuses Reset, by leaving and joining the world again.
 
         Args:
           settings: agent-specific settings for the next sequence, nested or flat. They
@@ -111,7 +111,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           settings: as for `reset`.
 
         Returns:
-          What `_finish_reset` takes.
+          The argument of `_finish_reset`.
 
         Raises:
           As `reset`; nothing was sent.
@@ -131,7 +131,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
 
         Args:
           action: values by name, nested as in `action_spec` or by flat name; any of them
-            may be left out. If a sequence begins, they are checked and then ignored.
+            may be omitted. If a sequence begins, they are checked and then ignored.
 
         Returns:
           The TimeStep.
@@ -141,8 +141,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           DmEnvRpcError: the environment refused the step.
           ProtocolError: the server broke the protocol or its own specs.
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer was
-            received, and the connection is unusable. With `make(restart=...)` the step is LAST
-            instead, and this is raised when there are no more attempts.
+            received, and the connection is unusable. With `make(restart=...)`, the step is LAST
+            instead, and the error is raised after the last attempt.
         """
         return self._take_step(self._prepare_step(action))
 
@@ -150,12 +150,12 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         """Send a step and wait for its answer: `_start_step` and `_finish_step`.
 
         Args:
-          prepared: what `_prepare_step` returned.
+          prepared: the result of `_prepare_step`.
 
         Returns:
           The TimeStep. Raises as `step` does.
         """
-        # Without the property: this runs in each step.
+        # Without the property `connection`: this runs in each step.
         connection = self._connection or self._open_connection()
         pending = Pending(prepared, self._interpret_step, None, self._lifecycle)
         try:
@@ -166,21 +166,21 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return timestep
 
     def _instead(self, error: BaseException, connection: Connection) -> dm_env.TimeStep:
-        """Return the TimeStep in place of one that is lost, if the environment is restarted.
+        """Return the TimeStep in place of a lost one, if the environment is restarted.
 
         Args:
-          error: why there is none; raised if nothing restarts the environment.
-          connection: on which the step was sent.
+          error: the reason of the loss; raised if nothing restarts the environment.
+          connection: the connection of the step.
         """
         if not isinstance(error, DmEnvRpcClientError):
             raise error
         self._lose(error, connection)
         lost = self._lost_step()
-        # A sequence that has not begun is begun again.
+        # A lost step that would have begun a sequence begins it on the new server.
         return self.step({}) if lost is None else lost
 
     def _prepare_step(self, action: Any) -> EncodedRequest:
-        """Validate and pack an action, and send nothing.
+        """Validate and pack an action without sending it.
 
         `_prepare_step`, `_start_step` and `_finish_step` together are `step`, for stepping several
         environments from one thread: validate all actions, write to all, then read from all.
@@ -189,22 +189,22 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           action: as for `step`.
 
         Returns:
-          What `_start_step` takes.
+          The argument of `_start_step`.
 
         Raises:
           SpecError: the action does not conform to its spec.
         """
         if self._supervision is not None and self._is_lost:
             self._restart()
-        # The look at the type saves 0.5 us, and a call.
+        # Testing the type saves 0.5 us, and a call.
         return self._codec.encode(action) if type(action) is dict else self._request(action)
 
     @property
     def _leaves_unread(self) -> bool:
-        """Whether `_start_step` may be given `is_for_rows`.
+        """Whether callers may pass `is_for_rows` to `_start_step`.
 
         Not if a subclass has steps, rewards or discounts of its own, or if the last TimeStep is
-        kept for the case that the next is lost.
+        kept in case the next one is lost.
         """
         kind = type(self)
         # A subclass that overrides one of these expects complete steps.
@@ -217,12 +217,12 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         """Send a step without waiting for its answer.
 
         Args:
-          prepared: what `_prepare_step` returned.
+          prepared: the result of `_prepare_step`.
           is_for_rows: whether `_finish_step` may return an `UnreadStep` instead of a MID TimeStep,
-            for a caller that reads those of many environments together. See `_leaves_unread`.
+            for a caller that reads the steps of many environments together; see `_leaves_unread`.
 
         Returns:
-          The pending step: `connection.poll` says whether its answer has arrived.
+          The pending step; `connection.poll` tells whether its answer has arrived.
 
         Raises:
           ConnectionLostError, ConnectionClosedError: the connection is unusable.
@@ -240,10 +240,10 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             return Pending.failed(prepared, error)
 
     def _finish_step(self, pending: Pending) -> Any:
-        """Wait for the answer to a step that was sent.
+        """Wait for the answer to a step in flight.
 
         Args:
-          pending: what `_start_step` returned.
+          pending: the result of `_start_step`.
 
         Returns:
           The TimeStep, or an `UnreadStep` if `_start_step` allowed it. Raises as `step` does.
@@ -255,12 +255,12 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             return self._instead(error, connection)
 
     def _interrupted(self, error: BaseException) -> None:
-        """Make the connection unusable if a signal's handler has interrupted a caller of `step`.
+        """Make the connection unusable if a signal handler has interrupted a caller of `step`.
 
-        For adaptors of this one: the TimeStep that they were to return is lost.
+        For adaptors around this one, which have lost the TimeStep.
 
         Args:
-          error: the error; an Exception is about the TimeStep, and reaches the caller.
+          error: the error; an Exception concerns the TimeStep, and reaches the caller.
         """
         # An Exception comes from the user's code between answers; an interrupt may come between an
         # answer and its use.
@@ -268,12 +268,12 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             self._connection.interrupted(error)
 
     def _interrupted_sending(self, error: BaseException) -> None:
-        """Make the connection unusable if a signal's handler has interrupted a send.
+        """Make the connection unusable if a signal handler has interrupted a send.
 
-        What was sent may be in no list of the caller yet, who could not wait for its answer.
+        The caller may not have the request in a list yet, and could not wait for its answer.
 
         Args:
-          error: the error; one of this package is no interrupt.
+          error: the error; errors of this package are no interrupts.
         """
         # It is unknown whether the request was sent, so no later answer can be matched.
         if not isinstance(error, DmEnvRpcClientError) and self._connection is not None:
@@ -298,7 +298,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
         """Take a step for each of `actions`, sending steps before earlier ones are answered.
 
-        For open-loop policies, such as random or recorded ones, at several times the rate of
+        For open-loop policies, such as random or recorded actions, at several times the rate of
         `step`. Actions are taken from the iterable only when they can be sent, so it may be
         infinite, and each is validated before it is sent. Sequences end and begin as with
         `step`: the environment ignores the action of a FIRST step.
@@ -339,13 +339,14 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         try:
             while True:
                 if self._connection is not connection or self._is_lost:
-                    # Those after a lost step are taken in the sequence after it.
+                    # The steps after a lost one are taken in the next sequence.
                     connection = self._ready()
-                    # Says, if an interrupt comes, that a send may be incomplete.
+                    # Read after an interrupt: a send may be incomplete.
                     is_starting = True
                     in_flight = collections.deque(self._start_all(connection, requests, interpret))
                     is_starting = False
-                # Several requests together take one system call, here and at the server.
+                # Refilled at half: several requests together take one system call, here and at the
+                # server.
                 if bad is None and len(in_flight) <= most // 2:
                     more, bad = take(prepared, most - len(in_flight))
                     is_starting = True
@@ -359,21 +360,21 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
                     return
                 if requests:
                     requests.popleft()
-                # In this order: an interrupt may come when the call has returned.
+                # Assigned before it is removed: an interrupt in between must not lose it.
                 awaited = in_flight[0]
                 in_flight.popleft()
                 timestep = self._finish_step(awaited)
                 awaited = None
                 yield timestep
         except GeneratorExit:
-            raise  # The caller wants no more of them.
+            raise  # The caller has closed the generator, and the connection stays usable.
         except BaseException as error:
             if is_starting:
                 self._interrupted_sending(error)
             # Interrupted between two steps: the answers in flight are lost with the generator.
             elif awaited is None:
                 connection.interrupted(error, in_flight)
-            # Its own error is an answer. Any other one has interrupted the wait for it.
+            # The step's own error is an answer. Any other error has interrupted the wait for it.
             elif awaited.error is not error:
                 connection.interrupted(error, (awaited,))
             raise
@@ -433,18 +434,18 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             raise
 
     def _restart(self) -> None:
-        """Start the environment again if its server or connection is lost; otherwise nothing.
+        """Restart the environment if its server or connection is lost.
 
         `step` and `reset` do that themselves.
 
         Raises:
           SpecError: it has other specs now.
-          DmEnvRpcClientError: all attempts have failed; what the last one failed with.
+          DmEnvRpcClientError: the error of the last attempt, after all have failed.
         """
         drive(self._restarting())
 
     def _ready(self) -> Connection:
-        """Return the connection; a lost environment is started again first."""
+        """Return the connection, after a restart if the environment is lost."""
         if self._supervision is not None and self._is_lost:
             self._restart()
         if self._connection is None:
@@ -452,11 +453,11 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return self._connection
 
     def on_restart(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` when the environment was started again, before its specs are compared.
+        """Call `callback` after each restart, before the specs are compared.
 
         Args:
-          callback: called with the environment, for what has to be asked of it again. What it
-            raises makes the attempt fail.
+          callback: called with the environment, to repeat requests that set it up. An exception
+            makes the attempt fail.
         """
         self._on_restart.append(callback)
 
@@ -467,7 +468,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         callback may stop the server.
 
         Args:
-          callback: called without arguments, whatever `close` meets.
+          callback: called without arguments, even if `close` meets errors.
         """
         self._on_close.callback(callback)
 

@@ -1,14 +1,14 @@
 """Exchanges: sequences of requests, written once for threads and for asyncio.
 
-An exchange is a generator. It yields each call that has to be waited for, and a driver makes the
-call: `drive` waits for it, `adrive` awaits it. The driver sends the result to the generator, or
-throws what has ended the wait. Steps are no exchanges: they are sent too often.
+An exchange is a generator. It yields each blocking call, and a driver makes the call: `drive` waits
+for it, `adrive` awaits it. The driver sends the result to the generator, or throws the exception
+that ended the wait. Steps are no exchanges: they are too frequent.
 
-What ends a wait decides what may follow. After an `Exception` an exchange may yield requests that
+The exception decides what may follow. After an `Exception`, an exchange may yield requests that
 clean up, each with a timeout, and none over a connection that the error has made unusable. Anything
 else is an interrupt: KeyboardInterrupt, CancelledError, or GeneratorExit, which is raised in the
-generator if the interrupt came between two waits. Then nobody waits any more: the exchange makes
-the connection unusable, releases everything by plain calls, which do not block, and yields nothing.
+generator if the interrupt came between two waits. After it, nothing is awaited: the exchange makes
+the connection unusable, releases everything by plain non-blocking calls, and yields nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ AnyConnection: TypeAlias = "Connection | AsyncConnection"
 
 
 class Call:
-    """A call of a function, whose result asyncio awaits if it can be awaited.
+    """A call of a function, whose result asyncio awaits if it is awaitable.
 
-    So it may be a method that both kinds of connections have, or a function of the user.
+    The function may thus be a method of both kinds of connections, or a user's function.
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any):
@@ -52,7 +52,7 @@ class Call:
 
 
 class Blocking(Call):
-    """A call of a function that blocks, which asyncio makes in a thread."""
+    """A call of a blocking function, which asyncio makes in a thread."""
 
     async def awaited(self) -> Any:
         """Make the call in a thread."""
@@ -132,12 +132,12 @@ def request(
 ) -> Exchange[Any]:
     """Send a request and wait for its answer.
 
-    Not by `send`, which a program may have replaced.
+    Without `send`, which a program may have replaced.
 
     Args:
       connection: the connection.
       message: the request.
-      timeout: seconds that the answer may take; None for those of the connection.
+      timeout: the time limit for the answer in seconds; None for the connection's.
 
     Returns:
       The answer. Errors are those of `Connection.send`.
@@ -147,7 +147,7 @@ def request(
 
 
 def answer(connection: AnyConnection, pending: Any) -> Exchange[Any]:
-    """Wait for the answer to a request that was started."""
+    """Wait for the answer to a pending request."""
     return (yield Call(connection.wait, pending))
 
 
@@ -159,7 +159,7 @@ def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> 
         yield Call(connection.close)
         raise
     except BaseException as interrupt:
-        # A plain call: after an interrupt nothing may be awaited any more.
+        # A plain call: after an interrupt, nothing may be awaited any more.
         connection.release(interrupt)
         raise
 

@@ -1,7 +1,7 @@
 """Errors of a dm_env environment for code that expects a Gymnasium one.
 
-The names of Gymnasium are attributes that raise AttributeError, so that `hasattr` says they are not
-there. A `__getattr__` would make every other attribute slower.
+The names of Gymnasium are attributes that raise AttributeError, so that `hasattr` is False. A
+`__getattr__` would make every other attribute slower.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ _MEANT = {
 
 
 class DmEnvNames:
-    """The base of dm_env environments, whose errors for Gymnasium's names say what to do."""
+    """The base of dm_env environments, with helpful errors for Gymnasium's names."""
 
     _gymnasium_call = 'gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)'
-    """Makes the same with the interface of Gymnasium."""
+    """The call that makes the same environment with the interface of Gymnasium."""
 
     def __dir__(self) -> Iterable[str]:
+        # Without Gymnasium's names: reading them raises AttributeError.
         own = vars(self)
         return [name for name in super().__dir__() if name in own or not _is_missing(self, name)]
 
 
 class _Missing:
-    """An attribute that there is not. One that an object has of its own takes its place."""
+    """A missing attribute; an object's own attribute of the same name replaces it."""
 
     def __init__(self, name: str, meant: str):
         self._name = name
@@ -64,15 +65,15 @@ def _is_missing(environment: DmEnvNames, name: str) -> bool:
     return isinstance(inspect.getattr_static(type(environment), name, None), _Missing)
 
 
-# Not in the class, where type checkers would take them for attributes that there are.
+# Not in the class, where type checkers would take them for existing attributes.
 for _name, _there in _MEANT.items():
     setattr(DmEnvNames, _name, _Missing(_name, _there))
 
 
 def takes_settings(reset: _Reset) -> _Reset:
-    """Return a `reset` whose errors for unknown keyword arguments say what to do.
+    """Return a `reset` with helpful errors for unknown keyword arguments.
 
-    They are not in its own signature, where subclasses would have to take them, too.
+    Its own signature does not have them, as subclasses would have to take them, too.
     """
 
     @functools.wraps(reset)

@@ -1,6 +1,6 @@
 """The life of a joined connection: it begins joined, may be replaced by another, and is closed.
 
-For threads and for asyncio: what waits is an exchange, which the adaptors drive.
+For threads and for asyncio: blocking methods are exchanges, which the adaptors drive.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ Rejoin = TypeVar("Rejoin", bound=Callable[[], Any])
 
 
 class Joined(NamedTuple):
-    """A connection that has joined a world, for an adaptor."""
+    """A connection joined to a world, for an adaptor."""
 
     connection: Any
     specs: dm_env_rpc_pb2.ActionObservationSpecs
     world_name: str
     rejoin: Any
-    """Leaves and joins the world again; asyncio awaits it."""
+    """A function that leaves and joins the world again; asyncio awaits it."""
 
 
 JoinAgain: TypeAlias = Callable[[], Exchange[Joined]]
-"""Gives up the former connection and joins a world over another."""
+"""A function that gives up the former connection and joins a world over a new one."""
 
 
 class StartedReset(NamedTuple):
-    """A reset whose answer was not read yet."""
+    """A reset whose answer is unread."""
 
     pending: Pending | None
     settings: Mapping[str, Any]
 
 
 class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
-    """The part of the adaptors that takes no steps; for its arguments see `DmEnvAdaptor`."""
+    """The part of the adaptors without steps; for its arguments see `DmEnvAdaptor`."""
 
     _connection: Kind | None
     _assigned: Kind | None = None
@@ -97,8 +97,8 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
     def connection(self) -> Kind:
         """The connection, for extensions and for waiting; ConnectionClosedError after `close`.
 
-        A subclass may assign the attribute, which is its own then; steps go over the connection of
-        the constructor.
+        A subclass may assign an attribute of its own to this name; steps still use the connection
+        of the constructor.
         """
         return self._open_connection() if self._assigned is None else self._assigned
 
@@ -112,28 +112,26 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         return self._connection
 
     def _ready(self) -> Any:
-        """Return the connection; a lost environment is started again first. asyncio awaits it."""
+        """Return the connection, after a restart if the environment is lost; asyncio awaits it."""
         raise NotImplementedError
 
     def _supervise(self, restart: Restart, join_again: JoinAgain) -> None:
-        """Enable restarts after the loss of the server or the connection; see `Restart`.
-
-        `make` calls it.
+        """Enable restarts after the loss of the server or the connection; called by `make`.
 
         Args:
-          restart: how often.
-          join_again: joins a world over another connection.
+          restart: the number of attempts and their pauses.
+          join_again: joins a world over a new connection.
         """
         self._supervision = Supervision(restart)
         self._after_step()
         self._join_again = join_again
 
     def _restarting(self) -> Exchange[None]:
-        """Start the environment again if its server or connection is lost; otherwise nothing.
+        """Restart the environment if its server or connection is lost.
 
         Raises:
           SpecError: it has other specs now.
-          DmEnvRpcClientError: all attempts have failed; what the last one failed with.
+          DmEnvRpcClientError: the error of the last attempt, after all have failed.
         """
         supervision = self._supervision
         while supervision is not None and supervision.due is not None:
@@ -142,7 +140,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
             yield Sleep(supervision.next_pause())
             try:
                 yield from self._moving()
-            # Another attempt would end the same way.
+            # Another attempt would fail in the same way.
             except (SpecError, ConnectionClosedError):
                 raise
             except DmEnvRpcClientError as error:
@@ -175,7 +173,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         """End the running sequence, if there is one, without waiting for the answer."""
         connection = yield Call(self._ready)
         packed = pack_settings({} if settings is None else settings)
-        # With pending steps the state is unknown; a superfluous Reset has no effect.
+        # With pending steps, the state is unknown; a superfluous Reset has no effect.
         if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
             message = dm_env_rpc_pb2.ResetRequest(settings=packed)
             try:
@@ -194,7 +192,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         try:
             yield Call(connection.wait, started.pending)
         except DmEnvRpcError as refusal:
-            # Joining again would lose the settings, so the refusal is the answer.
+            # Joining again would lose the settings, so the refusal is raised.
             if started.settings or self._rejoin is None:
                 raise
             try:
@@ -203,10 +201,10 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
                 self._lose(error, connection)
         except DmEnvRpcClientError as error:
             self._lose(error, connection)
-            # On the new server: a reset during which the server is lost is carried out there.
+            # A reset during which the server is lost is carried out on the new one.
             yield from self._resetting(started.settings)
         except BaseException as error:
-            # The answer will still come, and would be taken for the next one.
+            # The answer will still arrive, and would be mistaken for the next one.
             connection.interrupted(error, (started.pending,))
             raise
         if self._supervision is not None:

@@ -1,11 +1,11 @@
-"""Copies and pickles of environments: a new one, made with the same arguments.
+"""Copies and pickles of environments: new environments, made with the same arguments.
 
 A connection and a world cannot be copied. So `copy.deepcopy`, `pickle` and cloudpickle make a new
 connection and a new world, as Gymnasium's EzPickle does, in the process that copies or loads; the
-copy begins with a reset. A server that was launched is launched again.
+copy begins with a reset. A launched server is launched again.
 
-No pickle holds a secret: it may be sent or stored. Tokens and metadata are kept by copies, which
-stay in the process, and are an error for pickles.
+No pickle holds a secret, because pickles are sent and stored. Copies, which stay in the process,
+keep tokens and metadata; pickling them is an error.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Making(NamedTuple):
 
     @classmethod
     def of(cls, make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Making:
-        """Return a function that recreates an environment with the settings of now.
+        """Return a function that recreates an environment with its present settings.
 
         Raises:
-          SpecError: an argument contains itself, or is nested deeper than any settings are.
+          SpecError: an argument contains itself, or is nested deeper than settings can be.
         """
         try:
             return cls(make, _snapshot(arguments), _snapshot(keywords))
         except _TooDeepError:
-            pass  # Which argument it is follows.
+            pass  # The code below finds the argument for the error.
         for name, value in (*enumerate(arguments, 1), *keywords.items()):
             try:
                 _snapshot(value, _MOST_LEVELS - 1)
@@ -59,9 +59,9 @@ class Making(NamedTuple):
         return self.make(*_snapshot(self.arguments), **_snapshot(self.keywords))
 
     def check_picklable(self, what: str) -> None:
-        """Raise SpecError if there is something that no pickle should or can hold."""
+        """Raise SpecError if an argument must not be in a pickle."""
         for name in _SECRET:
-            # Also in Ray, which pickles what it sends to actors.
+            # Also in Ray, which pickles the arguments of actors.
             if self.keywords.get(name):
                 raise SpecError(
                     f"{what} cannot be pickled, because its {name} may be a secret, and pickles "
@@ -70,9 +70,9 @@ class Making(NamedTuple):
 
 
 class MadeAgain:
-    """A base of environments whose copies and pickles are made again.
+    """A base of environments that are copied and pickled by making them again.
 
-    It takes `_making`, which is None for what cannot be.
+    `_making` makes them; None for an environment that cannot be made again.
     """
 
     _making: Making | None = None
@@ -98,7 +98,7 @@ class MadeAgain:
 
 
 class MadeByArguments(MadeAgain):
-    """An object that its constructor, or a subclass's, recreates from the same arguments."""
+    """An object that its class recreates from the arguments of the constructor."""
 
     def __new__(cls: type[_Made], *args: Any, **kwargs: Any) -> _Made:  # noqa: PYI019  # Python 3.10 has no Self
         """Store the arguments."""
@@ -108,9 +108,9 @@ class MadeByArguments(MadeAgain):
 
 
 def is_made_again(environment: dm_env.Environment) -> bool:
-    """Whether a copy of an environment, or of one that it wraps, is made again.
+    """Whether a copy of an environment, or of the one in its wrapper, is made again.
 
-    Wrappers, of whatever library, have the environment that they wrap among their attributes.
+    Wrappers of any library have the wrapped environment among their attributes.
     """
     found, seen = [environment], set()
     while found:

@@ -1,7 +1,7 @@
 """Options for adapting and making an environment: as keyword arguments, and as one value each.
 
-Functions pass keyword arguments on as a TypedDict, so that a misspelt one is an error for type
-checkers, as it is a TypeError when it is called.
+Functions pass keyword arguments on as a TypedDict, so that type checkers report a misspelt one,
+which is a TypeError at run time.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class AsyncJoinKeywords(AsyncAdaptorKeywords, total=False):
 
 
 class MakeKeywords(ConnectKeywords, JoinKeywords, total=False):
-    """Keyword arguments of `make` except `restart` and `python`, which it spells out."""
+    """Keyword arguments of `make` except `restart` and `python`, which its signature names."""
 
 
 class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
-    """The same of `make_async`."""
+    """The same for `make_async`."""
 
 
 class PassedKeywords(ConnectKeywords, total=False):
@@ -113,11 +113,11 @@ class VectorKeywords(BatchKeywords, total=False):
 class AdaptOptions:
     """Options for adapting: the class and its arguments besides a connection and specs.
 
-    A subclass may take other arguments than `DmEnvAdaptor`, so these are kept as they were given.
+    A subclass may take other arguments than `DmEnvAdaptor`, so all are kept as passed.
 
     Raises:
-      SpecError: one is of another type.
-      TypeError: the class does not take one of them, with a hint.
+      SpecError: an argument has a wrong type.
+      TypeError: the class does not take an argument; with a hint.
     """
 
     adaptor_class: Callable[..., BaseAdaptor] = DmEnvAdaptor
@@ -145,7 +145,7 @@ class AdaptOptions:
 
     @property
     def is_for_batches(self) -> bool:
-        """Whether environments can be adapted so that they share a stream."""
+        """Whether environments with these options can share a stream."""
         # Extensions need a connection for each environment, and so does a custom rejoin.
         own = any(self.arguments.get(name) is not None for name in ("extensions", "rejoin"))
         return self.adaptor_class is DmEnvAdaptor and not own
@@ -156,7 +156,7 @@ class MakeOptions:
     """Options for making environments: the arguments of `make` except the address and the settings.
 
     Raises:
-      SpecError: one is of another type.
+      SpecError: an argument has a wrong type.
     """
 
     connect: ConnectOptions
@@ -175,8 +175,8 @@ class MakeOptions:
           make_kwargs: such as `MakeKeywords` or `BatchKeywords`, which type checkers have checked.
 
         Raises:
-          SpecError: one is of another type or out of range.
-          TypeError: one is none of `make` and of the adaptor.
+          SpecError: an argument has a wrong type or is out of range.
+          TypeError: neither `make` nor the adaptor has such an argument.
         """
         given: dict[str, Any] = dict(make_kwargs)
         connecting = {name: given.pop(name) for name in _CONNECT & given.keys()}
@@ -185,7 +185,7 @@ class MakeOptions:
         return cls(ConnectOptions(**connecting), adapt, restart, python)
 
     def flat(self, adaptor_class: Callable[..., BaseAdaptor] | None = None) -> MakeOptions:
-        """Return the same with flat actions and observations, and perhaps with another class."""
+        """Return these options with flat actions and observations, and perhaps another class."""
         adapt = self.adapt
         arguments = dict(nested_tensors=False, **adapt.arguments)
         return dataclasses.replace(

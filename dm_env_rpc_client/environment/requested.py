@@ -1,4 +1,4 @@
-"""Requests to adaptors: which observations, in which form, with which extensions."""
+"""The arguments of adaptors: the requested observations, their form, and extensions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 
 class AutoObservations(enum.Flag):
-    """Which observations to request if they are not listed by name.
+    """The observations to request if they are not listed by name.
 
-    The regular ones are always requested. `reward` and `discount` are requested for the fields
-    of the TimeStep; they are also observations only if selected here.
+    The regular observations are always requested. `reward` and `discount` are requested for the
+    fields of the TimeStep; they are also observations only if selected here.
     """
 
     REQUEST_REGULAR_OBSERVATIONS = 0
@@ -30,11 +30,10 @@ def check_adapting(given: Mapping[str, Any]) -> None:
     """Check the arguments of adaptors that depend on no specs.
 
     Args:
-      given: those that were given, by name; names of other arguments are ignored, since a subclass
-        may take more.
+      given: the passed arguments by name; other names are ignored, since a subclass may take more.
 
     Raises:
-      SpecError: one is of another type.
+      SpecError: an argument has a wrong type.
     """
     if "adaptor_class" in given:
         arguments.function("adaptor_class", given["adaptor_class"], expected="a class")
@@ -60,14 +59,14 @@ def check_adapting(given: Mapping[str, Any]) -> None:
 def visible_names(
     observations: SpecManager, requested: Sequence[str] | AutoObservations
 ) -> set[str]:
-    """Return the names of the observations that are in a TimeStep.
+    """Return the names of the observations in a TimeStep.
 
     Args:
-      observations: those that there are.
-      requested: names and patterns, or which of the usual ones.
+      observations: all observations of the environment.
+      requested: names and patterns, or a selection of the usual observations.
 
     Raises:
-      UnknownNameError: there is no observation of a name or pattern.
+      UnknownNameError: no observation has a requested name or matches a pattern.
     """
     names = observations.names()
     if isinstance(requested, AutoObservations):
@@ -79,6 +78,7 @@ def visible_names(
         return set(names) - hidden
     visible: set[str] = set()
     for pattern in requested:
+        # An exact name first: names may contain the characters of patterns.
         matches = {pattern} & names or set(fnmatch.filter(names, pattern))
         if not matches:
             observations.field(pattern)  # Raises an error that lists the names.

@@ -1,8 +1,8 @@
 """The state of an environment after the loss of its server or connection, without I/O.
 
-With a `Restart`, a step that is lost ends its sequence: the TimeStep is LAST, with discount 1, as
-after INTERRUPTED. The next call connects again, launches the server again if it was launched here,
-creates the world and joins it; its first TimeStep is FIRST.
+With a `Restart`, a lost step ends its sequence: the TimeStep is LAST, with discount 1, as after
+INTERRUPTED. The next call connects again, relaunches a server that was launched here, creates the
+world and joins it; its first TimeStep is FIRST.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Restart:
-    """Number of attempts, and the pauses between them, to restart a lost environment.
+    """The number of attempts to restart a lost environment, and the pauses between them.
 
-    The first attempt after a loss is made at once. Attempts are counted until the environment has
-    answered a step that is not the first of its sequence. So a server that ends again at once uses
-    them up, and one that ends once in a while has all of them each time.
+    The first attempt after a loss is made at once. The count starts over when the environment has
+    answered a step that is not the first of its sequence. So a server that always ends at once uses
+    up the attempts, and one that ends now and then has all of them each time.
 
     Args:
       attempts: maximum number of consecutive unsuccessful attempts.
@@ -39,7 +39,7 @@ class Restart:
       max_backoff: the longest pause in seconds.
 
     Raises:
-      SpecError: a number is of another type or not positive.
+      SpecError: a number has a wrong type or is not positive.
     """
 
     attempts: int = 5
@@ -72,7 +72,7 @@ def restart_of(restart: Restart | bool | None) -> Restart | None:
     """Return the `Restart` of the argument `restart`: True means `Restart()`, False means None.
 
     Raises:
-      SpecError: it is something else.
+      SpecError: it is anything else.
     """
     if isinstance(restart, bool):
         return Restart() if restart else None
@@ -81,18 +81,18 @@ def restart_of(restart: Restart | bool | None) -> Restart | None:
 
 
 class Supervision:
-    """Whether an environment is lost, and the attempts to start it again.
+    """The loss of an environment, and the attempts to restart it.
 
     Args:
-      restart: how often.
+      restart: the number of attempts and their pauses.
 
     Attributes:
-      count: how often it was started again.
-      due: why it is lost; None if it is not.
-      interruption: why the last step was lost; None if it was answered.
-      specs: the specs that were in force when it was lost, by kind.
-      is_joining: whether an attempt to restart is asking something of the environment.
-      on_loss: called when it is lost, before its connection is closed.
+      count: the number of restarts.
+      due: the error that lost the environment; None if it is not lost.
+      interruption: the error that lost the last step; None if the step was answered.
+      specs: the specs in force at the loss, by kind.
+      is_joining: whether callbacks of a restart are using the environment.
+      on_loss: called at the loss, before the connection is closed.
     """
 
     def __init__(self, restart: Restart):
@@ -122,7 +122,7 @@ class Supervision:
         if self.due is None:
             _log.warning("lost the environment at %s, which is restarted: %s", address, error)
             self.due = error
-            # The first loss counts: a restart that fails may have adopted other specs.
+            # Only at the first loss: a failed restart may have adopted other specs.
             self.specs = specs
             self._add(error)
             if self.on_loss is not None:
@@ -133,29 +133,29 @@ class Supervision:
         self._latest = None
 
     def lost_step(self, reward_spec: Any, discount_spec: Any) -> dm_env.TimeStep | None:
-        """Return the TimeStep of a step that was lost; None if no sequence was running.
+        """Return the TimeStep for a lost step; None if no sequence was running.
 
         Args:
           reward_spec: the server's spec of the reward; None if it has none.
           discount_spec: the same for the discount.
         """
-        # The step was to begin a sequence, so there is none to interrupt.
+        # The step would have begun a sequence, so there is none to interrupt.
         if self._latest is None or self._latest.last():
             return None
         reward = 0.0 if reward_spec is None else _filled(reward_spec, 0)
         discount = 1.0 if discount_spec is None else _filled(discount_spec, 1)
-        # The caller may have changed its TimeStep, and would change this one.
+        # Copied: the former TimeStep is the caller's, whose changes must not appear in this one.
         observation = copy.deepcopy(self._latest.observation)
         self._latest = dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
         self.interruption = self.due
         return self._latest
 
     def next_pause(self) -> float:
-        """Return the seconds to wait before the next attempt, which this counts.
+        """Count the next attempt, and return the seconds to wait before it.
 
         Raises:
-          DmEnvRpcClientError: there are no attempts left; what the last one failed with, caused by
-            what the ones before failed with.
+          DmEnvRpcClientError: the error of the last attempt, with earlier errors as its causes;
+            there are no attempts left.
         """
         if self._used >= self._restart.attempts:
             assert self._error is not None
@@ -179,8 +179,8 @@ class Supervision:
         # The next step begins a sequence.
         self._latest = None
         _log.info("restarted the environment at %s, attempt %d", address, self._used)
-        # At last: a filter may make an error of it. With the number, since Python shows equal
-        # texts once.
+        # Last, since a filter may turn it into an error. With the number, since Python shows equal
+        # texts only once.
         warnings.warn(
             f"the environment at {address} was lost and started again, for the {self.count}. time; "
             f"the sequence that was running has ended: {loss}",
@@ -205,7 +205,7 @@ class Supervision:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """Describe how specs differ: the specs, or the first difference in a mapping."""
+    """Describe the difference of specs: both specs, or the first difference in a mapping."""
     if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
         return f"{found} instead of {expected}"
     name = next(name for name in (*expected, *found) if expected.get(name) != found.get(name))
@@ -217,7 +217,7 @@ def _filled(spec: Any, value: int) -> Any:
 
 
 def _chain(error: BaseException, earlier: BaseException) -> None:
-    """Make an earlier error the cause of the first cause of another."""
+    """Append an earlier error to the causes of an error."""
     seen = {id(earlier)}
     # Servers repeat errors: a cycle of causes would hang tracebacks.
     while error.__cause__ is not None and id(error) not in seen:

@@ -1,4 +1,4 @@
-"""Where the server of an environment is: at an address, or launched for it, again if it ends."""
+"""The location of an environment's server: an address, or a launch, repeated if the server ends."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Target = TypeVar("Target")
 
 
 class Site(Generic[Target]):
-    """A server, launched here if it is not there yet.
+    """A server at an address, or launched here.
 
     A launched server ends with `close`, or when all environments that use it have been forgotten.
 
     Args:
-      given: the address of a server, what launches one as text, or a function that launches one.
-      target: makes what connections are opened with, from the address of the server.
-      options: how to connect, also to ask a launched server whether it answers.
+      given: the address of a server, a text or a function that launches one.
+      target: makes the target of connections from the address of the server.
+      options: how to connect, also to check whether a launched server answers.
       progress: called while an image is pulled.
-      python: the interpreter for `python:`; None for that of this process.
+      python: the interpreter for `python:`; None for the interpreter of this process.
 
     Attributes:
-      name: how errors name the server.
-      target: what connections are opened with now.
+      name: the name of the server in errors.
+      target: the present target of connections.
 
     Raises:
       LaunchError: the server was not started.
@@ -72,7 +72,7 @@ class Site(Generic[Target]):
 
     @property
     def launch(self) -> Launch | None:
-        """The server that was launched; None for one that was there."""
+        """The launched server; None for a server at an address."""
         return self._launch
 
     def renew(self, is_shared: bool) -> None:
@@ -92,10 +92,10 @@ class Site(Generic[Target]):
                 return
             if is_shared and self._launch.is_running:
                 with contextlib.suppress(LaunchError):
-                    # Limited, since a server that is frozen would be waited for without end.
+                    # With a limit, since a frozen server would never answer.
                     self._launch.wait_until_ready(self._timeout or START_SECONDS)
                     return
-            # A server that is frozen or gone cannot be asked to end; this kills it.
+            # A frozen server does not end on request; this kills it.
             self._launch.close()
             self._start(self._launcher)
 
@@ -127,7 +127,7 @@ class Site(Generic[Target]):
                 f"a function that launches a server returns a launch.Launch; {self.name} returned "
                 f"{type(launch).__name__}"
             )
-        # The site closes it, whatever becomes of the environment.
+        # No warning is due: the site closes it, even without the environment's `close`.
         launch.suppress_resource_warning()
         try:
             self.target = self._make_target(launch.address)
@@ -144,7 +144,7 @@ def launched(
     progress: Progress | None = None,
     **connecting: Unpack[LaunchedKeywords],
 ) -> Iterator[str]:
-    """A context with the address of a server, which is launched for it if need be.
+    """Return a context with the address of a server, which is launched if necessary.
 
     Args:
       given: as for `Site`.

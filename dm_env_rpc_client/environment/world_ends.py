@@ -1,10 +1,10 @@
 """Leaving and destroying worlds at the end, after any failure and without `close`.
 
-An environment may be freed in any thread, in the middle of any code, whatever locks that code
-holds. So a thread of its own talks to the server, and the exit of the interpreter waits for it.
+An environment may be freed in any thread, in the middle of any code that may hold any lock. So a
+thread of its own communicates with the server, and the exit of the interpreter waits for it.
 Environments that exist at the exit are ended there, one after the other.
 
-What an interrupt has left is ended by a thread, over a connection of its own; see `exchanges.py`.
+After an interrupt, a thread destroys the world over a connection of its own; see `exchanges.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EXIT_SECONDS = 1.0
 
 
 class _Exit:
-    """The exit of the interpreter, whose time all environments share."""
+    """The exit of the interpreter, with one time limit for all environments."""
 
     deadline: float | None = None
 
@@ -71,7 +71,8 @@ class _Exit:
 
 _is_first_at_exit = False
 
-# Locked until what runs in the background is done; with the process that it belongs to.
+# A lock for each background thread, held until the thread is done, with its process: a forked
+# child has none of the threads.
 _running: dict[threading.Lock, int] = {}
 
 
@@ -79,12 +80,12 @@ def in_background(action: Callable[[], None]) -> None:
     """Call a function in a thread of its own. Raises nothing.
 
     Args:
-      action: takes a limited time.
+      action: called without arguments; it takes a limited time.
     """
     global _is_first_at_exit
     if not _is_first_at_exit:
-        # Called before everything that was registered earlier, so before the finalizers of
-        # `weakref`, which end the connections that threads of ours use.
+        # Called before everything registered earlier, so before the finalizers of `weakref`, which
+        # end the connections that these threads use.
         _is_first_at_exit = True
         atexit.register(_wait_for_background)
     done = make_lock()
@@ -99,17 +100,17 @@ def in_background(action: Callable[[], None]) -> None:
             done.release()
 
     try:
-        # Not a `threading.Thread`: this may be the middle of code that holds a lock of that module.
+        # Not a `threading.Thread`: the code interrupted by this may hold a lock of that module.
         _thread.start_new_thread(run, ())
     except RuntimeError:
-        run()  # The interpreter exits and starts no more threads.
+        run()  # At exit, the interpreter starts no more threads.
 
 
 def at_exit(action: Callable[[], None]) -> None:
     """Call a function, unless others have used up the time at the exit. Raises nothing.
 
     Args:
-      action: takes a limited time.
+      action: called without arguments; it takes a limited time.
     """
     if _Exit.remaining() > 0:
         try:
@@ -143,7 +144,7 @@ CLEAN_UP_SECONDS = 1.0
 """Time limit, in seconds, for each request that leaves or destroys a world."""
 
 DESTROY_AGAIN_SECONDS = 0.02
-"""Pause, in seconds, between two attempts to destroy a world that its agent is still leaving."""
+"""Pause, in seconds, between attempts to destroy a world that its agent is still leaving."""
 
 
 def checked_name(world_name: str) -> str:
@@ -161,7 +162,7 @@ def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWor
 
 
 def may_reopen(cause: type[object]) -> bool:
-    """Whether a new connection can be expected to work, by why the former one is unusable."""
+    """Whether a new connection is likely to work, given the error that ended the former one."""
     return not issubclass(cause, ConnectionLostError | DeadlineExceededError)
 
 
@@ -174,7 +175,7 @@ def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
 
 
 def leave(connection: AnyConnection) -> Exchange[None]:
-    """Leave the world that a connection is joined to, if that is possible; errors are logged."""
+    """Leave the joined world of a connection, if possible; errors are logged."""
     if connection.is_usable:
         try:
             leaving = request(connection, dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
@@ -185,7 +186,7 @@ def leave(connection: AnyConnection) -> Exchange[None]:
 
 
 def leave_after(error: BaseException, connection: AnyConnection) -> Exchange[None]:
-    """`leave` because of an error; after an interrupt by a plain call."""
+    """Leave the world after an error; after an interrupt, by a plain call."""
     if isinstance(error, Exception):
         yield from leave(connection)
     else:
@@ -195,7 +196,7 @@ def leave_after(error: BaseException, connection: AnyConnection) -> Exchange[Non
 def destroyed_if_failing(
     connection: AnyConnection, world_name: str, exchange: Exchange[Result]
 ) -> Exchange[Result]:
-    """Run an exchange that uses a new world, and destroy the world if it fails."""
+    """Run an exchange with a new world, and destroy the world if the exchange fails."""
 
     def guarded() -> Exchange[Result]:
         try:
@@ -225,7 +226,7 @@ def end_world(connection: AnyConnection, world_name: str) -> Exchange[None]:
 def _destroyed_if_interrupted(
     connection: AnyConnection, world_name: str, exchange: Exchange[Result]
 ) -> Exchange[Result]:
-    """Run an exchange. An interrupt has a thread destroy the world, over a new connection."""
+    """Run an exchange; after an interrupt, a thread destroys the world over a new connection."""
     try:
         return (yield from exchange)
     except Exception:
@@ -254,13 +255,14 @@ def _leave_and_destroy(connection: AnyConnection, world_name: str) -> Exchange[N
 
 
 def _leave_and_destroy_at_once(connection: AnyConnection, world_name: str) -> Exchange[None]:
+    # Both are sent before the first answer is awaited: one round trip.
     leave = dm_env_rpc_pb2.LeaveWorldRequest()
     leaving = yield Call(connection.start, leave, None, CLEAN_UP_SECONDS)
     destroy = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
     destroying = yield Call(connection.start, destroy, None, CLEAN_UP_SECONDS)
     connection._finish()
     yield from undo("leave the world", answer(connection, leaving))
-    if connection.poisoned_by is None:  # Otherwise it was said why.
+    if connection.poisoned_by is None:  # Otherwise the reason has been logged already.
         yield from undo("destroy the world", answer(connection, destroying))
 
 
@@ -275,11 +277,11 @@ def destroy_anew(reopen: Callable[[float], Any], world_name: str) -> Exchange[No
     """Destroy a world over a new connection, as soon as the agent of the former one has left.
 
     Args:
-      reopen: opens the connection, in so many seconds at most.
-      world_name: the world.
+      reopen: opens the connection; called with the time limit in seconds.
+      world_name: the name of the world.
 
     Raises:
-      DmEnvRpcError: the server refuses, also after `CLEAN_UP_SECONDS`. Otherwise as `reopen` and
+      DmEnvRpcError: the server still refuses after `CLEAN_UP_SECONDS`. Otherwise as `reopen` and
         `Connection.send`.
     """
     deadline = time.monotonic() + CLEAN_UP_SECONDS
@@ -295,8 +297,8 @@ def _destroy_until(deadline: float, fresh: AnyConnection, world_name: str) -> Ex
         except DmEnvRpcError as error:
             if error.code == code_pb2.NOT_FOUND:
                 return
-            # The server may not have noticed yet that the other connection was closed and its agent
-            # has left.
+            # The server may not have noticed yet that the other connection is closed and its agent
+            # gone.
             if time.monotonic() > deadline:
                 raise
         yield Sleep(DESTROY_AGAIN_SECONDS)
@@ -318,7 +320,7 @@ class OwnWorld:
       site: the server.
       connection: the connection.
       name: the name of the world.
-      unclosed: has it ended if nobody does.
+      unclosed: arranges the end of the world if the environment is not closed.
     """
 
     def __init__(self, site: Site[Any], connection: AnyConnection, name: str, unclosed: Unclosed):
@@ -334,21 +336,21 @@ class OwnWorld:
         self._unclosed(connection, name)
 
     def end(self) -> Exchange[None]:
-        """Leave and destroy the world and close the connection; for the last time."""
+        """Leave and destroy the world and close the connection; no other world follows."""
         self._is_over = True
         yield from self.give_up()
 
     def check_not_over(self) -> Exchange[None]:
         """Release the world and raise ConnectionClosedError if the environment was closed.
 
-        Another thread or coroutine may do that while this one joins.
+        Another thread or coroutine may close it while this one joins.
         """
         if self._is_over:
             yield from self.give_up()
             raise ConnectionClosedError("the environment was closed while it was restarted")
 
     def give_up(self) -> Exchange[None]:
-        """Release a world that was lost or that a restart attempt had joined."""
+        """Release a world that was lost, or joined by a restart attempt."""
         connection, self._connection = self._connection, None
         if connection is not None:
             yield from end_world(connection, self._name)
@@ -367,7 +369,7 @@ def end_unclosed(
         try:
             if connection is None:
                 _destroy_forgotten(world_name, remains, reopen)
-            else:  # Nothing destroys the world if Ctrl-C ends this.
+            else:  # At exit: no thread could destroy the world after Ctrl-C.
                 drive(closing(connection, _leave_and_destroy(connection, world_name)))
         finally:
             site.forget()
@@ -396,7 +398,7 @@ def end_unclosed_async(
 
 def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> None:
     if remains.cause is None:
-        # The same stream, so that it is the same server, also behind a load balancer.
+        # Over the same stream, so that the same server receives it, also behind a load balancer.
         leave = dm_env_rpc_pb2.LeaveWorldRequest()
         destroy = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
         messages = [encode_request(request).message for request in (leave, destroy)]

@@ -1,7 +1,7 @@
 """Creating, joining, resetting, leaving and destroying worlds.
 
-Each is written once, as an exchange; the functions for threads drive them here, those for asyncio
-in `async_worlds.py`.
+Each is written once, as an exchange; functions for threads drive the exchanges here, functions for
+asyncio in `async_worlds.py`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def reset_world(
 ) -> None:
     """Begin a new sequence for every agent of a world.
 
-    Blocks until every other agent has taken a step, whose answer says that its sequence ended.
+    Blocks until every other agent has taken a step that reports the end of its sequence.
 
     Args:
       connection: a connection to the server, joined to the world or not.
@@ -165,7 +165,7 @@ def leave_world(connection: Connection) -> None:
 
 
 def destroy_world(connection: Connection, world_name: str) -> None:
-    """Destroy a world, which the connection is not joined to.
+    """Destroy a world that the connection is not joined to.
 
     Raises:
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
@@ -196,29 +196,30 @@ def make(
       insecure: allow plaintext to an address other than loopback.
       metadata: sent with the call.
       token: sent with the call, for a server that requires one.
-      transport: which transport carries the stream.
+      transport: the transport of the stream.
       timeout: seconds to connect, or for a launched server to answer (default: 60); None for no
         limit.
-      request_timeout: seconds that each answer may take; None for no limit.
-      limits: what an answer may contain; None for the defaults of `Limits`.
+      request_timeout: the time limit for each answer in seconds; None for no limit.
+      limits: the limits of an answer; None for the defaults of `Limits`.
       record: a file to which all requests and answers are recorded; None for none.
-      restart: how often the environment is started again, with the same settings, if its server or
-        its connection is lost; None or False for never, True for `Restart()`. See `Restart`.
+      restart: whether and how often to restart the environment, with the same settings, after the
+        loss of its server or connection: a `Restart`, True for `Restart()`, None or False for
+        never.
       python: for `python:MODULE:NAME`, the interpreter that makes the environment, from Python 3.6
-        on; see `launch.from_python`. None for that of this process.
+        on; see `launch.from_python`. None for the interpreter of this process.
       **make_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
     Returns:
       The environment. Its `close` leaves and destroys the world and closes the
-      connection. If nobody calls it, that happens when the environment is garbage-collected or
+      connection. Without `close`, that happens when the environment is garbage-collected or
       the interpreter exits.
 
     Raises:
-      As `connect`, `create_world` and `join_world`. No world is left on the server then. An
-        argument of another type or out of range is a SpecError, before anything is sent or started.
+      As `connect`, `create_world` and `join_world`; no world is left on the server. An argument
+        with a wrong type or out of range is a SpecError, before anything is sent or started.
       LaunchError: the server was not started.
-      TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
+      TypeError: neither `make` nor the adaptor has such a keyword; it may be a setting.
     """
     options = MakeOptions.of({**make_kwargs, "restart": restart, "python": python})
     settings = (
@@ -238,7 +239,7 @@ def make(
         # A server launched here has no other owner.
         site.close()
         raise
-    # After the world is destroyed: the server ends last.
+    # Called after the world is destroyed: the server ends last.
     env.on_close(site.close)
     given = (address, dict(create_world_settings), dict(join_world_settings))
     env._making = Making.of(make, *given, **options.keywords)
@@ -247,7 +248,7 @@ def make(
 
 Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], Any]
 """A function that opens a connection with a first request. It returns the connection, and the
-argument for the connection's `wait`, or None if the request was not sent yet."""
+argument for the connection's `wait`, or None if the request has not been sent yet."""
 
 
 def make_on(
@@ -258,14 +259,14 @@ def make_on(
     options: MakeOptions,
     is_shared: bool = False,
 ) -> DmEnvAdaptor:
-    """`make` on a connection that `connect` opens, after the settings have been checked.
+    """Make an environment over a connection that `connect` opens, with checked settings.
 
     Args:
-      site: the server, which stays as long as the environment; `close` does not end it.
+      site: the server, which lives as long as the environment; `close` does not end it.
       connect: opens a connection to it with a first request.
       create_world_settings: as for `make`.
       join_world_settings: the same.
-      options: how to adapt, and whether to start it again.
+      options: how to adapt the environment, and whether to restart it.
       is_shared: whether other environments use the server.
     """
 
@@ -301,12 +302,12 @@ def joining(
     """Join a world; see `join_world`.
 
     Args:
-      run: what drives it, and what drives joining it again.
+      run: the driver, also for joining again.
       connection: the connection.
       world_name: the name of the world.
-      settings: of the JoinWorld.
-      adaptor_class: what adapts the connection.
-      adaptor_kwargs: what that takes.
+      settings: the settings of the JoinWorld.
+      adaptor_class: makes the environment from the connection.
+      adaptor_kwargs: its keyword arguments.
     """
     # Before the request, so that a bad argument leaves no joined connection.
     check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
@@ -350,7 +351,7 @@ def creating_and_joining(
 ) -> Exchange[tuple[Any, str]]:
     """Create a world and join it; see `create_and_join_world`."""
     check_adapting(join_kwargs)
-    # Before the world is created, which would otherwise have to be destroyed again.
+    # Packed before the world is created: an invalid setting leaves none to destroy.
     join_settings = pack_settings(join_settings, "join_world_settings")
     world_name = yield from creating(connection, create_settings)
     adapting = dict(join_kwargs)
@@ -382,23 +383,23 @@ def making(
     """Create an environment that is restarted if lost; see `make_on`.
 
     Args:
-      run: what drives it, and what drives the environment.
+      run: the driver, also for the environment.
       site: the server.
       connect: opens a connection to it.
       create_settings: as for `make`.
       join_settings: the same.
-      options: how to adapt, and whether to start it again.
-      if_not_closed: has the world of a connection ended if nobody closes the environment.
+      options: how to adapt the environment, and whether to restart it.
+      if_not_closed: arranges the end of a connection's world if the environment is not closed.
       is_shared: whether other environments use the server.
     """
     join_settings = pack_settings(join_settings)
-    # Kept for restarts: a new world gets the settings of the first one, whatever became of the
-    # mapping.
+    # Kept for restarts: a new world gets the settings of the first one, even if the mapping has
+    # changed since.
     message = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_settings))
     adapting = dict(options.adapt.arguments)
     connection, name = yield from _create(connect, message)
     joins = joining(run, connection, name, join_settings, options.adapt.adaptor_class, adapting)
-    # Clean-up is nested as the resources are: the world first, then its connection.
+    # Clean-up is nested like the resources: the world first, then its connection.
     joins = destroyed_if_failing(connection, name, joins)
     env = yield from closed_if_failing(connection, joins)
     world = OwnWorld(site, connection, name, if_not_closed)
@@ -406,14 +407,14 @@ def making(
     env._end_world = world.end
 
     def join_again() -> Exchange[Joined]:
-        # The former connection is unusable; its resources go before new ones are opened.
+        # The former connection is unusable; its resources are released before new ones are opened.
         yield from world.give_up()
         # Starts a process, which may take seconds: an event loop does it in a thread.
         yield Blocking(site.renew, is_shared)
         connection, name = yield from _create(connect, message)
         world.begin(connection, name)
         joined = yield from _join(run, connection, name, join_settings)
-        # `close` may have come while this was waiting; nobody would end the new world.
+        # `close` may have come during the wait; nothing would end the new world.
         yield from world.check_not_over()
         return joined
 
