@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
-    """Whether an observation of a batch has a value for each row, and is one of the rows."""
+    """Whether an observation belongs to the rows of a batch, and has a value for each."""
     return name not in batches.OF_BATCH and len(spec.shape) > 0
 
 
@@ -39,7 +39,7 @@ def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
 class BatchAdaptor(DmEnvAdaptor):
     """All rows of a batched world, stepped together; for the arguments see `DmEnvAdaptor`.
 
-    What it requests includes the type of each row's step, and what rows have raised.
+    It also requests the step types and the errors of the rows.
 
     Attributes:
       count: the number of rows.
@@ -60,8 +60,7 @@ class BatchAdaptor(DmEnvAdaptor):
         rejoin: Rejoin | None = None,
         unwrap_single: bool = False,
     ):
-        # Step types, masks and row errors belong to every batch, also if the user requests two
-        # observations.
+        # Step types, row errors and infos belong to every batch, whatever the user requests.
         if not isinstance(requested_observations, AutoObservations | str | None):
             offered = {spec.name for spec in specs.observations.values()}
             requested_observations = [
@@ -86,7 +85,7 @@ class BatchAdaptor(DmEnvAdaptor):
 
     @property
     def has_row_errors(self) -> bool:
-        """Whether rows are separate environments that fail alone, not a vector environment's."""
+        """Whether rows are separate environments that fail alone, unlike a vector environment's."""
         return batches.ROW_ERRORS in self._observation_specs
 
     def row_specs(self) -> RowSpecs:
@@ -101,7 +100,7 @@ class BatchAdaptor(DmEnvAdaptor):
 
         Args:
           action: arrays [N, ...] by flat name.
-          place: the row.
+          place: the index of the row.
         """
         rows = {
             self._actions.name_to_uid(name): row_tensor_spec(
@@ -109,7 +108,7 @@ class BatchAdaptor(DmEnvAdaptor):
             )
             for name in self.action_rows
         }
-        # Only for the error message: which row, named as for an environment of its own.
+        # Only for the error of an invalid action, which is that of an environment of its own.
         codec = StepCodec(
             SpecManager(rows, "action", self._limits),
             SpecManager({}, "observation", self._limits),

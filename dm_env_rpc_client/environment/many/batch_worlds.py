@@ -1,6 +1,6 @@
 """Remote environments in batched worlds: one message for all rows of a world.
 
-What their names mean at the server is in `protocol/batches.py`.
+`protocol/batches.py` explains their names at the server.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class _World:
       count: the number of all environments.
 
     Attributes:
-      rows: the same.
-      at: selects them among all environments; None for all of these.
-      under_way: the rows that get the next TimeStep of the world.
-      is_running: the rows in which a sequence runs, bool [n].
-      has_begun: whether the world has answered a step since it was made.
-      unseen: the rows that have begun beside others, and whose first TimeStep nobody has got.
+      rows: as the argument.
+      at: an index of the rows among all environments; None if they are all.
+      under_way: the rows that receive the next TimeStep of the world.
+      is_running: the rows with a running sequence, bool [n].
+      has_begun: whether the world has answered a step since its creation.
+      unseen: rows that began together with others, and whose first TimeStep was not returned.
     """
 
     def __init__(self, rows: Sequence[int], count: int):
@@ -68,11 +68,11 @@ class _World:
         self.unseen: set[int] = set()
 
     def places(self, rows: Iterable[int]) -> list[int]:
-        """Return the places that rows have in this world."""
+        """Return the places of rows in this world."""
         return [self._place[row] for row in rows]
 
     def mask(self, rows: Iterable[int]) -> npt.NDArray[np.bool_]:
-        """Return which rows of the world are some rows, bool [n]."""
+        """Return the mask of some rows in the world, bool [n]."""
         return np.isin(np.arange(len(self.rows)), self.places(rows))
 
 
@@ -84,10 +84,10 @@ class _Answers(NamedTuple):
 
 
 class BatchWorlds(RowWorlds):
-    """N environments, whose rows are in some batched worlds.
+    """N environments as rows of one or more batched worlds.
 
     Args:
-      pool: has one environment for each world, a `BatchAdaptor`; closed with this one.
+      pool: one environment for each world, a `BatchAdaptor`; closed with this one.
       groups: the rows of each world, by their indices.
     """
 
@@ -97,10 +97,10 @@ class BatchWorlds(RowWorlds):
         super().__init__(pool, groups)
         self._worlds = [_World(group, self.num_envs) for group in groups]
         self._of = {row: number for number, group in enumerate(groups) for row in group}
-        # The rows that were received and nobody has asked for yet, in the order of their arrival.
+        # The received rows not returned to a caller yet, in the order of their arrival.
         self._arrived: dict[int, None] = {}
         self._failures: dict[int, Exception] = {}
-        # The rows that the current call gives to its caller.
+        # The rows that the current call returns.
         self._delivered: Sequence[int] = ()
 
     @property
@@ -117,8 +117,8 @@ class BatchWorlds(RowWorlds):
 
         Args:
           actions: arrays [N, ...] by flat name.
-          rows: take the TimeSteps.
-          idle: rows that begin a sequence, whose actions may be anything.
+          rows: the consumer of the TimeSteps.
+          idle: rows that begin a sequence, with any actions.
 
         Raises:
           SpecError: an action does not conform, or a step is pending; nothing was sent.
@@ -126,7 +126,7 @@ class BatchWorlds(RowWorlds):
         """
         self.pool.taken, self._delivered = [], ()
         everything = range(self.num_envs)
-        # The usual step of all rows needs no look at each row.
+        # The usual step of all rows needs no check of each row.
         if not self._is_idle():
             self.check_idle(everything)
         batch = self._batch(actions, everything, idle)
@@ -140,7 +140,7 @@ class BatchWorlds(RowWorlds):
         for world in self._worlds:
             world.under_way = world.rows
         answers = self._answers(rows)
-        try:  # `_failing`, without a context in each step.
+        try:  # `_failing`, inlined: no context manager in each step.
             self.pool.step(sent, answers)
         except BaseException as error:
             if not self._is_of_rows(error, sent):
@@ -156,19 +156,19 @@ class BatchWorlds(RowWorlds):
         Args:
           actions: arrays [M, ...] by flat name.
           ids: the M rows.
-          idle: those of them that begin a sequence, whose actions may be anything.
+          idle: the rows among them that begin a sequence, with any actions.
 
         Raises:
-          SpecError: an action does not conform, a step is pending, or these are only some of the
-            rows of a world, which steps all together. Nothing was sent.
-          EnvironmentsFailedError: nothing can be sent to some.
+          SpecError: an action does not conform, a step is pending, or rows of a world are missing,
+            which steps all of them together. Nothing was sent.
+          EnvironmentsFailedError: nothing can be sent to some rows.
         """
         self.check_idle(ids)
         positions = {row: position for position, row in enumerate(ids)}
         numbers = dict.fromkeys(self._of[row] for row in ids)
         for number in numbers:
             rows = self._worlds[number].rows
-            # A batch steps all of its rows: the others would step with actions nobody chose.
+            # A batch steps all of its rows: missing ones would step with actions nobody chose.
             if not positions.keys() >= set(rows):
                 raise SpecError(
                     f"environments {[row for row in rows if row in positions]} are rows of one "
@@ -179,7 +179,7 @@ class BatchWorlds(RowWorlds):
         sent: dict[int, Actions] = {}
         for number in numbers:
             world = self._worlds[number]
-            # The caller may name rows in any order; a world has its own.
+            # The caller may pass rows in any order; a world has its own.
             order = [positions[row] for row in world.rows]
             sent[number] = {name: values[order] for name, values in batch.items()}
             world.under_way = world.rows
@@ -196,7 +196,7 @@ class BatchWorlds(RowWorlds):
             with self._failing():
                 self.pool.receive(1, None, answers)
             self._raise()
-        # Noted before they leave `_arrived`: an interrupt here loses them; see `_interrupted`.
+        # Recorded before they leave `_arrived`: an interrupt here loses them; see `_interrupted`.
         self._delivered = delivered = list(self._arrived)[:maximum]
         for row in delivered:
             del self._arrived[row]
@@ -223,7 +223,7 @@ class BatchWorlds(RowWorlds):
             of_places = dict(zip(world.places(of_rows), of_rows.values(), strict=True))
             requests[number] = reset_settings(of_places, len(world.rows))
         answers = self._answers(rows)
-        # Pending steps are answered first; what other rows of these worlds have answered stays.
+        # Pending steps are answered first; the answers of other rows in these worlds are kept.
         with self._failing():
             self.pool.finish(by_world, answers)
         with self._failing():
@@ -275,7 +275,7 @@ class BatchWorlds(RowWorlds):
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
     ) -> dict[str, npt.NDArray[Any]]:
         batch = batch_of_actions(actions, self.adaptors[0].action_rows, len(ids))
-        # The actions of a vector environment are its own business, also after an episode.
+        # A vector environment receives its actions unchanged, also after an episode.
         if idle and self.adaptors[0].has_row_errors:
             places = [place for place, row in enumerate(ids) if row in idle]
             for name, values in batch.items():
@@ -297,8 +297,8 @@ class BatchWorlds(RowWorlds):
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
         """Record the rows of worlds that fail in this context.
 
-        Of a world whose step was not sent, or whose answer was lost by an interrupt, no row
-        has a pending step then. A SpecError is about the first row whose action does not conform.
+        Afterwards, no row has a pending step in a world whose step was not sent or whose answer
+        was lost by an interrupt. A SpecError names the first row whose action does not conform.
 
         Args:
           sent: the actions of worlds.
@@ -310,10 +310,10 @@ class BatchWorlds(RowWorlds):
                 raise
 
     def _is_of_rows(self, error: BaseException, sent: Mapping[int, Actions]) -> bool:
-        """Whether an error says which worlds have failed; their rows are noted."""
+        """Record the rows of failed worlds; return whether the error names those worlds."""
         failures = error.failures if isinstance(error, EnvironmentsFailedError) else {}
         for number, failure in failures.items():
-            # A world fails as a whole; callers know rows only.
+            # A world fails as a whole; callers know only rows.
             self._failures.update(dict.fromkeys(self._worlds[number].under_way, failure))
         for number, world in enumerate(self._worlds):
             if number not in self.pool.in_turn:
@@ -330,7 +330,7 @@ class BatchWorlds(RowWorlds):
 
     def _answers(self, rows: Rows) -> _Answers:
         """Return a consumer of the answers of worlds that passes their rows to `rows`."""
-        # A `BatchAdaptor` reads all of its steps, so that no MID steps come.
+        # A `BatchAdaptor` reads all of its steps, so no unread MID steps arrive.
         return _Answers(functools.partial(self._put, rows), rows.put_mid_steps)
 
     def _put(self, all_rows: Rows, number: int, timestep: dm_env.TimeStep) -> bool:
@@ -339,7 +339,7 @@ class BatchWorlds(RowWorlds):
         if self.pool.environments[number].interruption is not None:
             return self._put_lost(all_rows, world, timestep)
         rows, world.under_way = world.under_way, []
-        # Of sequences that have begun beside others nobody gets a TimeStep: they are ended.
+        # Unseen sequences are ended: the caller must receive a FIRST step of its own.
         begins = [row for row in rows if row in world.unseen] if world.unseen else []
         try:
             failed = self._take(world, rows, timestep)
@@ -362,7 +362,7 @@ class BatchWorlds(RowWorlds):
         return bool(begins) and self._begin(number, begins)
 
     def _begin(self, number: int, rows: list[int]) -> bool:
-        """End the sequences of rows, whose next ones begin with the next step of the world."""
+        """End the sequences of rows; the next step of the world begins their next ones."""
         world, adaptor = self._worlds[number], self.adaptors[number]
         world.under_way = rows
         mask = {batches.RESET_MASK: world.mask(rows)} if len(rows) < len(world.rows) else {}
@@ -373,14 +373,14 @@ class BatchWorlds(RowWorlds):
     def _take(
         self, world: _World, rows: list[int], timestep: dm_env.TimeStep
     ) -> dict[int, Exception]:
-        """Record the state of rows; return the errors they raised."""
+        """Record the state of rows; return their errors."""
         kinds = timestep.observation[batches.STEP_TYPE]
         if kinds.shape != world.is_running.shape:
             raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
         if not world.has_begun:
             world.has_begun = True
             world.unseen = {*world.rows} - {*rows}
-        # Mostly there is none, and then an array need not be computed.
+        # Most steps have no LAST row, and need no new array.
         if _LAST in kinds.tobytes() and not self.follows_at_once:
             world.is_running = kinds != _LAST
         else:
@@ -388,15 +388,15 @@ class BatchWorlds(RowWorlds):
         if world.unseen:
             world.is_running[world.places(world.unseen)] = False
         text = timestep.observation.get(batches.ROW_ERRORS, "")
-        # The adaptor has checked it.
+        # Without a further check: the adaptor has made it.
         failed = batches.row_errors(text, len(kinds)) if text else {}
         return {world.rows[place]: _row_error(error) for place, error in failed.items()}
 
     def _put_lost(self, all_rows: Rows, world: _World, timestep: dm_env.TimeStep) -> bool:
         """Store the TimeStep of a lost world; return whether rows restart immediately.
 
-        The sequences that were running end. Rows whose sequence had ended before begin the next one
-        with this step.
+        Running sequences end. Rows whose sequence had ended before begin the next one with this
+        step.
         """
         lost = [row for row, runs in zip(world.rows, world.is_running, strict=True) if runs]
         world.has_begun = False
@@ -434,6 +434,6 @@ def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
 
 
 def _row_error(text: str) -> DmEnvRpcError:
-    """Return the error of a row, as an environment of its own would have it."""
+    """Return the error of a row, the same as for an environment of its own."""
     message = f"the environment failed in a step request: {text}"
     return DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))

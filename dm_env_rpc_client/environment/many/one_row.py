@@ -1,4 +1,4 @@
-"""One row of a batched world as an environment, to look at it or to play it."""
+"""One row of a batched world as an environment, for display and manual play."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec, tensor_s
 
 
 def num_envs_of(env: dm_env.Environment) -> int | None:
-    """Return how many rows a batched world has that `make` has joined; None for all others."""
+    """Return the number of rows of a batched world joined by `make`; None for other worlds."""
     if not isinstance(env, DmEnvAdaptor):
         return None
     # Rows cannot be shown without the types of their steps.
@@ -30,11 +30,11 @@ class OneRow(dm_env.Environment):
     """One row of a batched world as an environment; all rows take the same actions.
 
     Args:
-      env: the world, as `make` returns it; it is not closed with this.
+      env: the world, as returned by `make`; it is not closed with this environment.
       row: the number of the row, from 0.
 
     Attributes:
-      num_envs: how many rows there are.
+      num_envs: the number of rows.
 
     Raises:
       SpecError: the world is not batched, or has no such row.
@@ -51,7 +51,7 @@ class OneRow(dm_env.Environment):
 
     @property
     def row(self) -> int:
-        """The number of the row that is shown; SpecError if there is no such row."""
+        """The number of the shown row; setting an invalid one raises SpecError."""
         return self._row
 
     @row.setter
@@ -68,7 +68,7 @@ class OneRow(dm_env.Environment):
         """Begin a sequence in the row, or in all rows if a row cannot begin by itself.
 
         Args:
-          settings: of the Reset. They are for all rows.
+          settings: the settings of the Reset, for all rows.
 
         Returns:
           The TimeStep of the row. Errors are those of `DmEnvAdaptor.reset`.
@@ -119,7 +119,7 @@ class OneRow(dm_env.Environment):
         return self._row_spec(self._env.discount_spec())
 
     def _row_specs(self, structure: Mapping[str, Any]) -> dict[str, Any]:
-        # Those without rows, such as infos, are of no row.
+        # Without observations of the whole batch, such as infos.
         return {
             name: self._row_specs(part) if isinstance(part, Mapping) else self._row_spec(part)
             for name, part in structure.items()

@@ -1,4 +1,4 @@
-"""The worlds of N environments: batched where the servers make batches, otherwise one each."""
+"""The worlds of N environments: batched where servers make batches, otherwise one for each."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ AnyWorlds: TypeAlias = StreamWorlds | BatchWorlds
 _log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 5.0
-"""Time limit, in seconds, for a server to say whether it makes batches; some never answer an
-extension."""
+"""Time limit, in seconds, for the reply to whether a server makes batches; some servers never
+answer an extension."""
 
 
 def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> str:
-    """Return the `repr` of N environments: their number, their address, actions and observations.
+    """Return the `repr` of N environments: their number, addresses, actions and observations.
 
     Args:
-      name: of the class.
+      name: the name of the class.
       worlds: the environments.
       action: the specs, or spaces, of one environment's actions.
       observation: the same of its observations.
@@ -75,7 +75,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
 
 
 def checked_batches(num_batches: int | None) -> int | None:
-    """Return in how many batches environments are; SpecError if it is not an integer from 0 on."""
+    """Return the argument `num_batches`; SpecError if it is not an integer from 0 on."""
     none = "None for as few as the server allows"
     return arguments.count("num_batches", num_batches, least=0, none=none)
 
@@ -95,13 +95,13 @@ def open_worlds(
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An
         address may be a server to launch, as for `make`; each in a list is a server of its own.
-      num_envs: the number of environments, N; None for one at each address, or for the number of
-        world has rows that a server makes of what is a batch by itself.
+      num_envs: the number of environments, N; None for one at each address, or for all rows of a
+        served batch.
       create_world_settings: see `Settings`.
       join_world_settings: the same.
-      num_batches: in how many batches the environments at each server are, if it makes batches; 0
-        for a stream for each environment; None for as few as the server allows.
-      world_settings: further settings for batched worlds alone.
+      num_batches: the number of batches at each server that makes batches; 0 for a stream for each
+        environment; None for as few as the server allows.
+      world_settings: further settings, only for batched worlds.
       **make_kwargs: for `make`.
 
     Raises:
@@ -120,12 +120,12 @@ def open_worlds(
         return StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
     try:
         batched: AnyWorlds | None = None
-        # The world may be a batch by itself: a vector environment has as many rows as it likes.
+        # The served environment may be a batch itself, such as a vector environment.
         if num_envs is None or count == 1:
             batched = _open_found(sites, creating, joining, options)
             if isinstance(batched, StreamWorlds) or num_envs in (None, batched.num_envs):
                 return batched
-            # It may be the number of rows by default, and be a setting.
+            # That may be its default number of rows, which a setting can change.
             batched.pool.close(keeps_sites=True)
         batched = _open_batches(sites, creating, joining, num_batches, world_settings, options)
         if batched is None and num_envs == 1 == count:
@@ -142,12 +142,12 @@ def _open_found(
     joining: Sequence[Mapping[str, Any]],
     options: MakeOptions,
 ) -> AnyWorlds:
-    """Open a world at each address, which may be a batch of as many rows as the server likes."""
+    """Open a world at each address, which may be a batch of any number of rows."""
     pool = EnvironmentPool(sites, creating, joining, options.flat(_adaptor), keeps_sites=True)
     groups: list[range] = []
     for environment in pool.environments:
         if not isinstance(environment, BatchAdaptor):
-            # The specs of all are alike.
+            # The pool has checked that all have the same specs.
             return StreamWorlds(pool)
         start = groups[-1].stop if groups else 0
         groups.append(range(start, start + environment.count))
@@ -169,7 +169,7 @@ def _open_batches(
     world_settings: Mapping[str, Any],
     options: MakeOptions,
 ) -> BatchWorlds | None:
-    """Open batched worlds; return None if a stream for each environment has to be opened."""
+    """Open batched worlds; return None if each environment needs a stream of its own."""
     # A batch is joined once, with one set of join settings.
     if any(own != joining[0] for own in joining):
         return None
@@ -185,7 +185,7 @@ def _open_batches(
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
         return None
-    # The factory of a vector environment perhaps takes nothing of a batch but the number of rows.
+    # The factory of a vector environment may take no setting of a batch but the number of rows.
     for extra in [world_settings, {}] if world_settings else [{}]:
         of_worlds = [
             {**(own or {}), **extra, batches.NUM_ENVS: len(rows)}
@@ -204,7 +204,8 @@ def _open_batches(
         try:
             opened = pool()
         except EnvironmentsFailedError as error:
-            # Some refuse batches, as of games, or settings, as a world of its own will, too.
+            # Servers refuse batches, such as of games, or settings, which a single world refuses,
+            # too. Only OUT_OF_RANGE forbids a world for each environment.
             refused = error.failures.values()
             if not all(isinstance(each, _REFUSED) for each in refused) or any(
                 isinstance(each, DmEnvRpcError) and each.code == code_pb2.OUT_OF_RANGE
@@ -235,7 +236,7 @@ def _label(rows: Sequence[int], address: str) -> str:
 
 
 def _ask(sites: PoolSites, index: int) -> int:
-    """Ask a server how many rows a batch may have; return 0 if it makes none."""
+    """Request the maximum number of rows in a batch; return 0 if a server makes no batches."""
     group = sites.of[index].target
     try:
         connection, pending = group.open_with(_question(), _ASK_SECONDS)
@@ -246,7 +247,7 @@ def _ask(sites: PoolSites, index: int) -> int:
     except BaseException:
         connection.close()
         raise
-    # The first world is created over it: one connection less.
+    # Reused for the first world: one connection fewer.
     group.give_back(connection)
     return most
 
@@ -260,14 +261,14 @@ def _question() -> any_pb2.Any:
 
 
 def _number(connection: Connection, pending: Any) -> int:
-    """Return the number that a server answers; 0 for any other answer, or none."""
+    """Return the number in a server's answer; 0 for any other answer, or none."""
     response = properties_pb2.PropertyResponse()
     try:
         answer = connection.wait(pending)
         if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
             return 0
         found = np.asarray(unpack_tensor(response.read_property.value))
-        # Not believed further than its type: the server may be anything.
+        # Only an integer is accepted: any kind of server may have answered.
         return max(0, int(found)) if found.dtype.kind in "iu" and found.shape == () else 0
     # A server without this extension answers with an error, with nothing, or ends the stream.
     except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:

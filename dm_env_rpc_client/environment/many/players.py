@@ -1,8 +1,8 @@
-"""Several agents of one world, which one thread steps together, each on a stream of its own.
+"""Several agents of one world, stepped by one thread, each on a stream of its own.
 
 All Steps are sent before any answer is read, since the server may answer none before it has the
 Steps of all agents (lock-step). If one agent fails, the others would wait for it: all streams are
-ended, and `AgentsFailedError` says which agents failed and why.
+ended, and `AgentsFailedError` names the failed agents and their errors.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Players:
     Args:
       address: the address of the server, or a server to launch, as for `make`.
       world_name: the world to join; None to create one, which `close` destroys.
-      create_world_settings: settings with which it is created.
+      create_world_settings: the settings of its creation.
       **make_kwargs: for `make`.
 
     Attributes:
-      environments: what has joined, by agent.
+      environments: the joined environments, by agent.
 
     Raises:
       As `make`.
@@ -81,7 +81,7 @@ class Players:
         self._numbers: dict[AgentId, int] = {}
         self._pending: dict[AgentId, Pending] = {}
         self._is_closed = False
-        # Whether some agents have not left the world by a request, but vanish from it.
+        # Whether agents have left by losing their connection, which the server may notice late.
         self._has_lost = False
         self._is_own = world_name is None
         with contextlib.ExitStack() as undone:
@@ -109,11 +109,11 @@ class Players:
 
     @property
     def pending(self) -> Collection[AgentId]:
-        """The agents that have sent a Step whose answer was not read yet."""
+        """The agents whose sent Step has an unread answer."""
         return self._pending.keys()
 
     def check_open(self) -> None:
-        """Raise ConnectionClosedError after `close`, which a failure calls, too."""
+        """Raise ConnectionClosedError after `close`, which a failure also calls."""
         if self._is_closed:
             raise ConnectionClosedError("the agents have left the world")
 
@@ -140,7 +140,7 @@ class Players:
         """End the sequence of all agents, if one is running; the next Steps begin another.
 
         Args:
-          settings: of the ResetWorld.
+          settings: the settings of the ResetWorld.
 
         Raises:
           AgentsFailedError: some failed, and everything is closed.
@@ -164,7 +164,7 @@ class Players:
         with self._group.together():
             failures = failures_of(running, start)
         self._check(failures)
-        # After this, no agent needs a step to learn that the world was reset.
+        # Once these are answered, a ResetWorld needs no step to inform the agents.
         self._check(failures_of(running, finish))
         # ResetWorld carries the settings, which a Reset of one agent cannot apply for all.
         if running or settings:
@@ -188,7 +188,7 @@ class Players:
         prepared = {}
         for agent, action in actions.items():
             try:
-                # Every action is validated before any is sent: in lock-step a missing one would
+                # Every action is validated before any is sent: in lock-step, a missing one would
                 # stall the others.
                 prepared[agent] = self.environments[agent]._prepare_step(action)
             except SpecError as error:
@@ -202,20 +202,20 @@ class Players:
         self._check(failures)
 
     def any_answered(self) -> AgentId:
-        """Wait until one of the pending Steps has an answer, or fails; returns its agent."""
+        """Wait until one of the pending Steps has an answer, or fails; return its agent."""
         return self._answered(None)[0]
 
     def finish(self, agents: Iterable[AgentId]) -> dict[AgentId, dm_env.TimeStep]:
         """Wait for the answers to pending Steps.
 
         Args:
-          agents: whose Steps.
+          agents: the agents of these Steps.
 
         Returns:
           The TimeSteps by agent.
 
         Raises:
-          DmEnvRpcError: the server refuses the step of all of them. They may step again.
+          DmEnvRpcError: the server refuses the steps of all of them. They may step again.
           AgentsFailedError: some failed, and everything is closed.
         """
         waiting = list(agents)
@@ -234,7 +234,7 @@ class Players:
         """Make all connections unusable after an error has interrupted a turn and lost its answers.
 
         Args:
-          error: the error; one of this package is no interrupt.
+          error: the error; errors of this package are no interrupts.
         """
         # Errors of this package leave every connection in a known state; an interrupt does not.
         if not isinstance(error, DmEnvRpcClientError):
@@ -251,7 +251,7 @@ class Players:
             return
         self._is_closed = True
         self._selector.close()
-        # Found out before the connections are closed.
+        # Determined before the connections are closed, which would make all of them unusable.
         self._has_lost = bool(self._pending) or not all(
             env.connection.is_usable for env in self.environments.values()
         )
@@ -259,13 +259,13 @@ class Players:
             # In reverse: agents leave, then the world ends, then the server.
             stack.callback(self._site.close)
             stack.callback(self._close_world)
-            # The server would answer a LeaveWorld after the Step that it has not answered.
+            # Closed without LeaveWorld, which the server would answer only after the pending Step.
             for agent in self._pending:
                 self.environments[agent].connection.close()
             close_all(self.environments.values())
 
     def _close_world(self) -> None:
-        # The world was there before, and stays for others.
+        # A world that existed before stays for others.
         if not self._is_own:
             self._control.close()
         elif self._has_lost and self._control.is_usable:
@@ -277,9 +277,9 @@ class Players:
             drive(closing(self._control, destroy(self._control, self.world_name)))
 
     def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
-        """Prepare the Steps of agents that wait to take part, and wait no longer.
+        """Prepare new Steps for agents whose wait to take part was refused; return these agents.
 
-        A server may limit how long a Step waits for the others, who may act seldom.
+        A server may limit how long a Step waits for the others, which may act rarely.
         """
         refused = []
         for agent, pending in self._pending.items():
@@ -287,7 +287,7 @@ class Players:
                 try:
                     pending.result()
                 except DmEnvRpcError:
-                    # The server refused to let it wait longer; this step lets it take part.
+                    # The server refused a longer wait; this step lets the agent take part.
                     prepared[agent] = self.environments[agent]._prepare_step(NO_ACTION)
                     refused.append(agent)
         return refused
@@ -336,8 +336,8 @@ class Players:
         failures: dict[AgentId, Exception],
     ) -> NoReturn:
         """Read the answers that arrive soon, and raise the error of all or some agents."""
-        # What is refused for all has been answered to all. What has failed for one of them may keep
-        # the others waiting forever.
+        # With a limit: a refusal of all steps has reached all agents, but a failure of one agent
+        # may keep the others waiting forever.
         deadline = time.monotonic() + CLEAN_UP_SECONDS
         while self._pending:
             answered = self._answered(max(0.0, deadline - time.monotonic()))

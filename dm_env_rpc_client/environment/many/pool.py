@@ -1,11 +1,11 @@
-"""Remote environments that one thread steps together.
+"""Remote environments, stepped together by one thread.
 
 All Steps are written before any answer is read, so that the environments work at the same
-time, on one server or on several. A `Consumer` gets every TimeStep and decides what it means; those
-in the middle of sequences it gets together.
+time, on one server or on several. A `Consumer` receives every TimeStep and decides what it means;
+MID steps of several environments are passed to it together.
 
 A failure affects only its own environment: the answers of all others are read, then
-`EnvironmentsFailedError` says which environments failed and why.
+`EnvironmentsFailedError` names the failed environments and their errors.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ NO_ACTION: Mapping[str, Any] = MappingProxyType({})
 
 
 class EnvironmentPool:
-    """N connections, each joined to a world of its own. Those to one server share sockets.
+    """N connections, each joined to a world of its own. Connections to one server share sockets.
 
     Actions and observations are flat, by name. All environments have the same specs.
 
     Args:
       sites: the server of each environment; closed with the pool.
-      creating: the settings with which the world of each is created.
+      creating: the settings of the creation of each world.
       joining: the same for joining it.
-      options: how to adapt, and whether to start environments again.
-      labels: how error messages name each; None for "environment" and its index.
-      keeps_sites: whether the servers are not closed if something could not be opened.
+      options: how to adapt environments, and whether to restart them.
+      labels: the name of each environment in errors; None for "environment" and its index.
+      keeps_sites: whether the servers stay open if an environment could not be opened.
 
     Attributes:
       environments: the environments.
-      addresses: where the server of each is.
+      addresses: the address of each environment's server.
       taken: the environments whose answers the current call has read; see `interrupted`.
 
     Raises:
@@ -97,8 +97,7 @@ class EnvironmentPool:
                 ),
             )
         except BaseException:
-            # The caller goes on with these servers, and opens a stream for each environment
-            # instead.
+            # A caller that keeps the servers opens a stream for each environment there instead.
             if not keeps_sites:
                 sites.close()
             raise
@@ -112,13 +111,12 @@ class EnvironmentPool:
         self._is_closed = False
         for index, environment in enumerate(self.environments):
             if environment._supervision is not None:
-                # Its socket is replaced by a restart; the selector must not watch a closed
-                # descriptor.
+                # A restart replaces the socket; the selector must not watch a closed descriptor.
                 environment._supervision.on_loss = functools.partial(self._selector.forget, index)
         try:
             self.check_specs()
         except BaseException:
-            # Nobody gets the pool, so nobody else closes it.
+            # No caller has the pool, so nothing else closes it.
             self.close()
             raise
 
@@ -131,12 +129,12 @@ class EnvironmentPool:
         return sum(environment.restarts for environment in self.environments)
 
     def label(self, index: int) -> str:
-        """The name of an environment in error messages."""
+        """Return the name of an environment in error messages."""
         return self._labels[index]
 
     @property
     def in_turn(self) -> set[int]:
-        """The environments with pending steps: sent and not received yet."""
+        """The environments with pending steps, sent and not received yet."""
         return {*self._in_flight, *self._arrived}
 
     def check_idle(self, indices: Iterable[int]) -> None:
@@ -165,10 +163,10 @@ class EnvironmentPool:
         Raises:
           SpecError: an action does not conform, or an environment has a pending step.
             Nothing was sent.
-          EnvironmentsFailedError: nothing can be sent to some; the others were sent their steps.
+          EnvironmentsFailedError: nothing can be sent to some; the steps of the others were sent.
         """
         self.check_idle(actions)
-        # Lost environments restart together: one after the other, each would take its pause.
+        # Lost environments restart together; otherwise, their pauses would add up.
         failures = self._restart(actions)
         # All actions are checked before any is sent: a SpecError leaves every environment
         # untouched.
@@ -186,21 +184,22 @@ class EnvironmentPool:
         """Wait for environments with pending steps, in the order of their answers.
 
         Args:
-          minimum: how many to wait for.
-          maximum: how many to return at most; None for all that have arrived by then.
-          consume: gets their TimeSteps.
+          minimum: the number of environments to wait for.
+          maximum: the maximum number to return; None for all that have arrived by then.
+          consume: the consumer of their TimeSteps.
 
         Returns:
           The indices of the environments.
 
         Raises:
           SpecError: fewer than `minimum` have pending steps.
-          EnvironmentsFailedError: some failed. Those that did not can be received.
+          EnvironmentsFailedError: some failed. The others can still be received.
         """
         check_count(minimum, maximum, len(self.in_turn))
         while True:
             ready = self._ready(waits=len(self._arrived) < minimum)
-            # Only environments with an answer are read, so a slow one holds up nobody.
+            # Only environments with an answer are read, so that slow ones do not hold up the
+            # others.
             failures = self._finish(filter(self._poll, ready), consume)
             if failures:
                 self._raise(failures)
@@ -231,13 +230,13 @@ class EnvironmentPool:
         return self.finish(actions, consume, failures)
 
     def _step_alone(self, action: Mapping[str, Any], consume: Consumer) -> None:
-        """Step the only environment without the work for several: 0.88 of the time (CartPole)."""
+        """Step the only environment without the overhead for several (0.88x the time, CartPole)."""
         environment = self.environments[0]
         try:
             prepared = environment._prepare_step(action)
         except SpecError as error:
             raise SpecError(f"{self.label(0)}: {error}") from error
-        # Before the step is sent: an interrupt from here on loses its answer.
+        # Recorded before the step is sent: an interrupt from here on loses its answer.
         self.taken = [0]
         while True:
             try:
@@ -259,20 +258,20 @@ class EnvironmentPool:
         Answers to earlier steps are waited for and dropped.
 
         Args:
-          settings: of the next sequence, by index.
-          consume: gets a FIRST TimeStep of each.
-          adopt: called before that, with whether the resets may have changed the specs. What it
-            raises leaves the environments between two sequences.
+          settings: the settings of the next sequence, by index.
+          consume: the consumer of the FIRST TimeStep of each.
+          adopt: called before that, with whether the resets may have changed the specs. An
+            exception leaves the environments between two sequences.
 
         Raises:
           SpecError: a setting cannot be sent, and nothing was sent; or the specs of the
             environments differ now.
           EnvironmentsFailedError: some failed. All others were consumed, unless there were
-            settings that are not in force everywhere now.
+            settings, which are then not in force everywhere.
         """
         for index, own in settings.items():
             try:
-                # Before anything is sent or restarted.
+                # Checked before anything is sent or restarted.
                 pack_settings(own)
             except SpecError as error:
                 raise SpecError(f"{self.label(index)}: {error}") from error
@@ -290,13 +289,13 @@ class EnvironmentPool:
         failures |= failures_of([index for index in settings if index not in failures], start)
         failures |= failures_of(started, finish)
         has_settings = any(settings.values())
-        # With settings, a partial failure leaves environments with different specs: no sequence
+        # With settings, a partial failure may leave environments with different specs: no sequence
         # begins.
         if has_settings:
             if failures:
                 self._raise(failures)
             self.check_specs()
-        # Before the first TimeStep is consumed: its arrays depend on the specs.
+        # Called before the first TimeStep is consumed, whose arrays depend on the specs.
         adopt(has_settings)
         ready = [index for index in started if index not in failures]
         failures |= self._begin(ready)
@@ -305,14 +304,14 @@ class EnvironmentPool:
     def interrupted(self, error: BaseException, lost: Collection[int] = ()) -> None:
         """Make environments unusable if an interrupted call has lost their answers.
 
-        It has read them, and its caller does not get them. Answers that it has not read yet, and
-        those of environments that have arrived, can still be received.
+        Lost answers were read, and not returned to the caller. Unread answers, and the answers of
+        arrived environments, can still be received.
 
         Args:
-          error: the error that interrupted the call; one of this package is no interrupt.
+          error: the error that interrupted the call; errors of this package are no interrupts.
           lost: environments whose answers are known to be lost.
         """
-        # Raised in order, by a call that has put everything in its place.
+        # Raised by a call that has stored all of its answers.
         if isinstance(error, DmEnvRpcClientError):
             return
         for index in {*lost, *{*self.taken}.difference(self.in_turn)}:
@@ -321,7 +320,7 @@ class EnvironmentPool:
                 connection.interrupted(error)
 
     def close(self, keeps_sites: bool = False) -> None:
-        """Leave and destroy all worlds and close the connections; never raise."""
+        """Leave and destroy all worlds and close the connections. Raises nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._selector.close()
@@ -370,7 +369,7 @@ class EnvironmentPool:
                         else environment._start_step(step)
                     )
                 except BaseException as error:
-                    # It is unknown whether the step was sent; a later answer would belong to the
+                    # The step may or may not have been sent; a later answer would belong to the
                     # wrong step.
                     environment._interrupted_sending(error)
                     if not isinstance(error, Exception):
@@ -387,7 +386,7 @@ class EnvironmentPool:
             self._selector.watch(index, environment.connection)
 
     def _finish(self, indices: Iterable[int], consume: Consumer) -> dict[int, Exception]:
-        """Wait for answers; the environments have arrived then, unless they begin again."""
+        """Wait for answers; the environments then count as arrived, unless they begin again."""
         failures: dict[int, Exception] = {}
         arrived: list[int] = []
         unread = Unread(consume, failures)
@@ -400,7 +399,7 @@ class EnvironmentPool:
                     step = self.environments[index]._finish_step(pending)
                     if type(step) is UnreadStep:
                         unread.add(index, step)
-                        # MID steps stay unread, to be copied together; they end no sequence.
+                        # MID steps end no sequence, and stay unread to be copied together.
                         begins_again = False
                     else:
                         begins_again = consume.put(index, step)
@@ -413,7 +412,7 @@ class EnvironmentPool:
                     failures |= self._begin([index])
                 else:
                     arrived.append(index)
-        finally:  # Also of those before one at which the wait was interrupted.
+        finally:  # Also after an interrupt, for the environments before it.
             try:
                 unread.consume()
             finally:
@@ -430,8 +429,8 @@ class EnvironmentPool:
 
         Args:
           indices: the environments, with or without a pending step.
-          consume: gets their TimeSteps.
-          failures: what has failed before.
+          consume: the consumer of their TimeSteps.
+          failures: earlier failures, by index.
 
         Raises:
           EnvironmentsFailedError: some failed; all others were consumed.
@@ -460,7 +459,7 @@ class EnvironmentPool:
         return self.environments[index].connection.poll(self._in_flight[index])
 
     def _ready(self, waits: bool) -> list[int]:
-        """Return those whose pending steps may have an answer, to poll.
+        """Return the environments to poll, whose pending steps may have an answer.
 
         Args:
           waits: whether to wait until there is one.
@@ -469,7 +468,7 @@ class EnvironmentPool:
         now = time.monotonic()
         if ready and now < self._look_at:
             return ready
-        # Seldom, since this looks at all: those that have failed, or are late.
+        # Done rarely, since it checks all environments for failed and late steps.
         self._look_at = now + LOOK_SECONDS
         for index, pending in self._in_flight.items():
             if pending.outcome is not None or (
@@ -511,7 +510,7 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
         raise
     else:
         return [opened[index] for index in range(len(addresses))]
-    failed, failure = next(iter(failures.items()))  # Others may have failed after the first.
+    failed, failure = next(iter(failures.items()))  # The first one; others may have failed since.
     raise EnvironmentsFailedError({failed: failure}, {failed: addresses[failed]})
 
 

@@ -1,4 +1,4 @@
-"""The servers of environments that one thread steps together, and waiting for several of them."""
+"""The servers of environments stepped by one thread, and the wait for several connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dm_env_rpc_client.system.waiting import at_once
 from dm_env_rpc_client.transports.streams import SharedSocket
 
 LOOK_SECONDS = 1.0
-"""After so long without an answer every connection is returned, to be polled."""
+"""Time, in seconds, without an answer after which every connection is returned, to be polled."""
 
 
 class _Watched(NamedTuple):
@@ -31,15 +31,15 @@ class _Watched(NamedTuple):
     descriptor: int
     """-1 if the connection is closed."""
     shared: tuple[SharedSocket, int] | None
-    """The socket that it shares, and its number there."""
+    """The shared socket, and the connection's number on it; None for a socket of its own."""
 
 
 class ConnectionSelector:
     """A wait for the first of several connections with a possible answer.
 
     The caller numbers the connections. Each stays registered with the operating system, so that
-    waiting again needs no registration. Those that share a socket cost nothing while they have no
-    answer, so that a thousand can be waited for.
+    waiting again needs no registration. Connections on a shared socket cost nothing while they
+    have no answer, so that a thousand can be awaited.
 
     Attributes:
       watched: the connections, by number.
@@ -48,10 +48,10 @@ class ConnectionSelector:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self.watched: dict[int, _Watched] = {}
-        # The numbers of the connections that share a descriptor.
+        # The numbers of connections by descriptor.
         self._sharing: dict[int, set[int]] = {}
-        # Connections with a socket of their own; and the numbers of those that share one, by their
-        # number on it.
+        # Connections with a socket of their own, by number; and, by shared socket, the numbers of
+        # its connections by their number there.
         self._alone: dict[int, _Watched] = {}
         self._shared: dict[SharedSocket, dict[int, int]] = {}
 
@@ -59,8 +59,8 @@ class ConnectionSelector:
         """Add a connection; do nothing if its number is watched already.
 
         Args:
-          number: what `wait` returns.
-          connection: `forget` it before another connection gets its number.
+          number: the number that `wait` returns.
+          connection: `forget` it before its number is used for another connection.
         """
         if number in self.watched:
             return
@@ -83,21 +83,21 @@ class ConnectionSelector:
         """Wait until one of the connections may have something to read.
 
         Args:
-          wanted: the numbers of those to wait for, which are watched.
-          timeout: seconds; None for any time, 0 for a look.
+          wanted: the numbers of watched connections to wait for.
+          timeout: seconds; None for no limit, 0 to return at once.
 
         Returns:
-          The numbers of the connections to `poll`, which has to be done: one that shares a socket
-          is returned once for an answer. Empty after the timeout.
+          The numbers of connections. The caller must `poll` each: a connection on a shared socket
+          is returned only once for an answer. Empty after the timeout.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        # A socket is not readable if its bytes were read already.
+        # Checked before `select`: a socket whose bytes have been read is not readable.
         ready = self._look(wanted)
         while not ready:
             left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
             readable = self._selector.select(min(left, LOOK_SECONDS))
             if not readable:
-                # Polling a connection is also what detects a frozen server.
+                # All are returned, since only polling detects a frozen server.
                 return list(wanted) if left > LOOK_SECONDS else []
             ready = self._look(wanted)
             if not ready:
@@ -105,7 +105,7 @@ class ConnectionSelector:
         return ready
 
     def _look(self, wanted: Collection[int]) -> list[int]:
-        """Return the numbers of those with something to read."""
+        """Return the numbers of the connections with something to read."""
         ready = []
         for socket, numbers in self._shared.items():
             for own in socket.take_unread():
@@ -118,21 +118,22 @@ class ConnectionSelector:
         return ready
 
     def _one_of(self, descriptor: int, wanted: Collection[int]) -> list[int]:
-        """Return one of those with a descriptor that is readable, although none has an answer.
+        """Return one connection of a readable descriptor, although none has an answer.
 
-        To poll it reads what there is, such as a part of an answer.
+        Polling it reads the available bytes, such as a part of an answer.
         """
         sharing = self._sharing[descriptor]
         for number in sharing:
             if number in wanted:
                 return [number]
-        # It stays readable until it is read: it has ended, or sent an unexpected answer.
+        # Forgotten, since an unread descriptor stays readable: its stream has ended, or sent an
+        # unexpected answer.
         for number in tuple(sharing):
             self.forget(number)
         return []
 
     def forget(self, number: int) -> None:
-        """Watch a connection no longer; nothing happens if it is not watched."""
+        """Stop watching a connection; do nothing if it is not watched."""
         watched = self.watched.pop(number, None)
         if watched is None:
             return
@@ -174,7 +175,7 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
     """Return the place of each environment: a number of the server, and its address.
 
     Args:
-      addresses: equal addresses are one server, and each server to launch is one of its own.
+      addresses: equal addresses mean one server; every server to launch is one of its own.
       num_envs: the number of environments; None for one at each address.
 
     Raises:
@@ -200,14 +201,14 @@ class PoolSites:
     """The servers of some environments; the missing ones are launched together.
 
     Args:
-      places: what `spread` returned.
-      options: how to connect, and what to launch.
+      places: the result of `spread`.
+      options: how to connect, and the interpreter of launched servers.
 
     Attributes:
       of: the server of each environment.
 
     Raises:
-      As `Site`; nothing stays that was launched.
+      As `Site`; launched servers have been ended.
     """
 
     def __init__(self, places: Sequence[_Place], options: MakeOptions):
@@ -228,7 +229,7 @@ class PoolSites:
             self._sites[number] = open_site(launches[number], options)
 
         try:
-            # Servers take seconds to start: together instead of one after the other.
+            # All at the same time, since servers take seconds to start.
             at_once(launches, launch)
         except BaseException:
             self.close()
@@ -259,7 +260,7 @@ class PoolSites:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """A context in which one thread sends on several connections: all is sent at its end."""
+        """Return a context that delays the requests of one thread, and sends all at its end."""
         groups = [site.target for site in self._sites.values()]
         try:
             for group in groups:
@@ -270,18 +271,18 @@ class PoolSites:
                 group.uncork()
 
     def close(self) -> None:
-        """End the servers that were launched, and connections that were not used in the end."""
+        """End the launched servers, and close unused connections."""
         for site in self._sites.values():
             site.target.close()
         at_once([site for site in self._sites.values() if site.launch is not None], Site.close)
 
 
 def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
-    """Return a server, launched if need be, with connections to it that share sockets.
+    """Return a server, launched if necessary, whose connections share sockets.
 
     Args:
       address: as for `make`.
-      options: how to connect, and what to launch.
+      options: how to connect, and the interpreter of a launched server.
     """
 
     def group(own: str) -> ConnectionGroup:
@@ -293,5 +294,5 @@ def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
 def open_at(
     site: Site[ConnectionGroup], first: dm_env_rpc_pb2.CreateWorldRequest
 ) -> tuple[Connection, Any]:
-    """Open a connection to the server where it is now; as `worlds.Connect`."""
+    """Open a connection to the server at its present address; a `worlds.Connect`."""
     return site.target.open_with(first)

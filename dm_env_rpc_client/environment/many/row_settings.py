@@ -46,12 +46,13 @@ def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | Non
       each: the settings of each environment.
 
     Returns:
-      Those that all have in common by their names, the others as `rows.NAME`; None if they have no
-      such form, since some have other names or values of other shapes.
+      The common settings by their names, and the others as `rows.NAME`; None if that form is
+      impossible, because some environments have other names or values of other shapes.
     """
     packed = {place: pack_settings(own) for place, own in enumerate(each)}
     if len({_signature(own) for own in packed.values()}) > 1:
         return None
+    # A user's setting with the name of a batch setting would change the batch.
     if any(name in batches.SETTINGS for name in packed[0]):
         return None
     return _stacked(packed, len(packed))
@@ -61,7 +62,7 @@ def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[di
     """Return the settings of the Resets that begin sequences in some rows, one after the other.
 
     Args:
-      each: the settings of rows, by their places in the world.
+      each: the settings of the rows, by their places in the world.
       count: the number of rows of the world.
 
     Raises:
@@ -81,7 +82,7 @@ def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[di
 
 
 def _signature(packed: _Packed) -> tuple[Any, ...]:
-    """The key by which settings can be stacked."""
+    """Return a key that is equal for settings that can be stacked."""
     return tuple(
         sorted(
             (name, tensor.WhichOneof("payload") or "", tuple(tensor.shape))
@@ -97,7 +98,7 @@ def _stacked(rows: Mapping[int, _Packed], count: int) -> dict[str, Any]:
         if all(own[name] == tensor for own in rows.values()):
             settings[name] = tensor
             continue
-        # Rows that are not among these take no notice of the values that stand in for theirs.
+        # The other rows of the array are masked out, so they repeat the first row's value.
         values = [packing.unpack_tensor(rows.get(place, first)[name]) for place in range(count)]
         settings[batches.ROWS + nesting.SEPARATOR + name] = np.array(values)
     return settings

@@ -1,7 +1,7 @@
 """N environments in worlds: one batched world for several rows, or a stream for each row.
 
-`StreamWorlds` are the latter, `BatchWorlds` the former. Actions are arrays [N, ...] by flat name,
-and `Rows` take the TimeSteps.
+`BatchWorlds` have batched worlds, `StreamWorlds` streams. Actions are arrays [N, ...] by flat name,
+and `Rows` consume the TimeSteps.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class RowWorlds:
     """N environments: the common base of `StreamWorlds` and `BatchWorlds`.
 
     Args:
-      pool: has one environment for each world; closed with this.
+      pool: one environment for each world; closed with this object.
       groups: the rows of each world, by their indices.
 
     Attributes:
-      pool: the same.
-      groups: the same.
-      num_envs: N.
-      addresses: where the server of each environment is.
-      is_batched: whether the worlds are batched, also those of one row.
-      follows_at_once: whether the step that ends a sequence has begun the next one.
+      pool: as the argument.
+      groups: as the argument.
+      num_envs: the number of environments, N.
+      addresses: the address of each environment's server.
+      is_batched: whether the worlds are batches, even of one row.
+      follows_at_once: whether the step that ends a sequence also begins the next one.
     """
 
     is_batched: bool
@@ -54,7 +54,7 @@ class RowWorlds:
         return sum(environment.restarts * len(rows) for environment, rows in worlds)
 
     def close(self) -> None:
-        """Leave and destroy all worlds and close the connections; never raise."""
+        """Leave and destroy all worlds and close the connections. Raises nothing."""
         self.pool.close()
 
     def exchange(
@@ -62,13 +62,13 @@ class RowWorlds:
     ) -> Result:
         """Step, receive or reset; return the caller's result from the answers.
 
-        If that is interrupted, the worlds whose answers are lost become unusable, so that no later
-        step follows one that nobody has seen.
+        After an interrupt, worlds with lost answers become unusable, so that no later step follows
+        an unseen one.
 
         Args:
-          results: gets what `act` returns.
+          results: called with the result of `act`.
           act: `step`, `receive` or `reset`.
-          *arguments: those of `act`.
+          *arguments: the arguments of `act`.
         """
         try:
             # Both in one `try`: an interrupt between them loses the answers as well.
@@ -86,7 +86,7 @@ class StreamWorlds(RowWorlds):
     """N environments, each in a world of its own, over a stream of its own.
 
     Args:
-      pool: the environments; closed with this.
+      pool: the environments; closed with this object.
     """
 
     is_batched = False

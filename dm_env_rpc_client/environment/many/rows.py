@@ -1,7 +1,7 @@
 """Values of several environments, stacked along a new first axis, one row per environment.
 
-Rows of numbers, bools and strings of one shape are one array; others, such as arrays of
-variable length, are an array of objects.
+Rows of numbers, bools and strings of one shape form one array; others, such as arrays of
+variable length, form an array of objects.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def selector(indices: Sequence[int]) -> slice | Array:
 def split_action(
     batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
 ) -> list[dict[str, Any]]:
-    """Take a batch of actions apart.
+    """Split a batch of actions.
 
     Args:
-      batch: arrays [count, ...] by flat name; any of the names may be left out.
+      batch: arrays [count, ...] by flat name; any of the names may be omitted.
       single: the specs of one environment's actions, by flat name.
       count: the number of environments.
 
@@ -108,7 +108,7 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
 
 
 class RowSpecs(NamedTuple):
-    """The specs of one row: of the actions and observations by flat name."""
+    """The specs of one row; actions and observations by flat name."""
 
     actions: Mapping[str, specs.Array]
     observations: Mapping[str, specs.Array]
@@ -117,10 +117,10 @@ class RowSpecs(NamedTuple):
 
 
 class Rows:
-    """The last TimeStep of each environment: the consumer of the answers of streams and batches.
+    """The last TimeStep of each environment, and the consumer of answers of streams and batches.
 
     Args:
-      specs: of one environment.
+      specs: the specs of one environment.
       count: the number of environments.
       copies: whether observations belong to callers, who may change them.
 
@@ -133,7 +133,7 @@ class Rows:
     """
 
     _keeps = False
-    """Whether a caller may get rows again that no step has filled since they were lent."""
+    """Whether callers may receive rows again that no step has filled since they were lent."""
 
     def __init__(self, specs: RowSpecs, count: int, copies: bool = True):
         self.count = count
@@ -149,14 +149,15 @@ class Rows:
         self._reward_column = _column(specs.reward, "the reward")
         self._discount_column = _column(specs.discount, "the discount")
         self.observations = {name: empty(spec, count) for name, spec in specs.observations.items()}
-        # Whether a caller has the arrays; and whether one batch has all rows, so that every answer
+        # Whether a caller has the arrays, and whether one batch has all rows, so that each answer
         # fills all of them.
         self._is_lent = self._is_whole = False
 
     def lend(self, ids: Array | None) -> dict[str, Array]:
         """Return observations for a caller.
 
-        What belongs to callers is not changed here, and not read again, since they may change it.
+        Lent arrays belong to the caller, who may change them: they are neither written nor read
+        again here.
 
         Args:
           ids: the indices of environments; None for all.
@@ -173,15 +174,15 @@ class Rows:
         """Store the TimeStep of one environment. FIRST has reward 0 and discount 1.
 
         Returns:
-          Whether to begin the next sequence at once; the environment has arrived with the TimeStep
-          of that sequence then.
+          Whether to begin the next sequence at once; then the environment arrives with the
+          TimeStep of that sequence.
 
         Raises:
           SpecError: the reward or the discount does not conform to its spec.
         """
         self.step_type[index] = timestep.step_type
         reward, discount = timestep.reward, timestep.discount
-        # Of all values these two may be of a subclass of the adaptor, and of another dtype.
+        # Only these two values may come from a subclass of the adaptor, with another dtype.
         if reward is not None and self._reward_column is not None:
             reward = self._reward_column.taken(reward)
         if discount is not None and self._discount_column is not None:
@@ -196,20 +197,20 @@ class Rows:
         return False
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the LAST TimeStep of a row with a lost batch; as `put`."""
+        """Store the LAST TimeStep of a row in a lost batch; as `put`."""
         return self.put(index, timestep)
 
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
         """Store the TimeStep of a batch.
 
         Args:
-          at: selects its rows among all environments; None for all of these.
-          taken: selects them in the TimeStep; None for all of them.
+          at: an index of its rows among all environments; None for all.
+          taken: an index of the rows in the TimeStep; None for all.
           timestep: the fields [n, ...], with the observation `step_type`; a FIRST one has neither
             reward nor discount.
 
         Returns:
-          The environments whose next sequences are to begin at once.
+          The environments whose next sequences must begin at once.
         """
         rows = slice(None) if at is None else at
         which = slice(None) if taken is None else taken
@@ -221,10 +222,9 @@ class Rows:
         return ()
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> slice | list[int]:
-        """Take MID steps of some environments, whose rows it returns a selection of.
+        """Store MID steps of some environments, and return an index of their rows.
 
-        After an error it is called again for each of them alone, to find those that the error is
-        about.
+        After an error, it is called again for each step alone, to find the invalid ones.
         """
         at = rows_at(indices)
         self.step_type[at] = dm_env.StepType.MID
@@ -238,7 +238,7 @@ class Rows:
 
     def _put_observations(self, rows: Any, which: Any, observation: Mapping[str, Any]) -> None:
         is_whole = len(observation[STEP_TYPE]) == self.count
-        # Rows that do not take part have their last values in the message.
+        # Rows that did not take part have their last values in the message, so all can be taken.
         if self._copies and is_whole and (self._is_lent or type(which) is slice):
             self.observations = {
                 # The arrays of the message are the rows: nothing is copied.
@@ -254,7 +254,7 @@ class Rows:
 
     def _replace_lent(self) -> None:
         self._is_lent = False
-        # Rows that no step fills must keep their values, unless every step fills all.
+        # Rows that the next step does not fill must keep their values.
         other = np.copy if self._keeps else np.empty_like
         self.observations = {name: other(rows) for name, rows in self.observations.items()}
 

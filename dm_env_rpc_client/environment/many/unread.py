@@ -1,4 +1,4 @@
-"""Answers of environments on the way to their consumer."""
+"""Unread answers of environments, collected for their consumer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import MidSteps
 
 _UNREAD_BYTES = 1 << 16
-"""Large answers are copied one by one, in the caches, while the next ones are in flight."""
+"""Maximum size, in bytes, of collected answers: large ones are copied one by one, in the
+processor's caches, while the next are in flight."""
 
 
 class Consumer(Protocol):
@@ -20,27 +21,26 @@ class Consumer(Protocol):
         """Store the TimeStep of an environment, by its index in the pool.
 
         Returns:
-          Whether to begin the next sequence at once; the environment has arrived with the TimeStep
-          of that sequence then.
+          Whether to begin the next sequence at once; then the environment arrives with the
+          TimeStep of that sequence.
         """
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> object:
-        """Take MID steps of some environments, by their indices in the pool.
+        """Store MID steps of some environments, by their indices in the pool.
 
-        After an error it is called again for each of them alone, to find those that the error is
-        about.
+        After an error, it is called again for each step alone, to find the invalid ones.
         """
 
 
 class Unread:
-    """MID steps that the consumer has not got yet.
+    """MID steps that the consumer has not received yet.
 
     Args:
-      consumer: gets them.
-      failures: takes the errors of the consumer, by the index of the environment.
+      consumer: the consumer.
+      failures: receives the errors of the consumer, by the index of the environment.
 
     Attributes:
-      indices: of their environments; also after an error or an interrupt in `consume`.
+      indices: the indices of their environments, also after an error or interrupt in `consume`.
     """
 
     def __init__(self, consumer: Consumer, failures: dict[int, Exception]):
@@ -61,18 +61,19 @@ class Unread:
             self.consume()
 
     def consume(self) -> None:
-        """Pass all results to the consumer."""
+        """Pass all steps to the consumer."""
         groups, self._groups, self._bytes = self._groups, {}, 0
         for indices, steps in groups.values():
             try:
                 self._consumer.put_mid_steps(indices, MidSteps(steps))
             except Exception:
+                # The error does not tell which step it concerns.
                 self._consume_each(indices, steps)
             else:
                 self.indices.difference_update(indices)
 
     def _consume_each(self, indices: list[int], steps: list[UnreadStep]) -> None:
-        """Pass steps to the consumer, which cannot accept one of them."""
+        """Pass steps to the consumer one by one, after one of them has failed."""
         for index, step in zip(indices, steps, strict=True):
             try:
                 self._consumer.put_mid_steps([index], MidSteps([step]))
