@@ -1,9 +1,9 @@
 """Servers in Docker containers, by the program `docker`.
 
-The container belongs to a process of its own, `container_process.py`, which creates it, copies what
-it prints, and removes it when the container or this process ends, in whatever way. It is there
-before the container is, so there is no moment at which this process could be killed and leave one
-behind. If that process is killed, its guard (`system.children.Guard`) removes the container.
+The container belongs to a separate process, `container_process.py`, which creates it, copies its
+output, and removes it when the container or this process ends, for any reason. That process exists
+before the container, so killing this process at any moment leaves no container behind. If that
+process is killed, its guard (`system.children.Guard`) removes the container.
 """
 
 from __future__ import annotations

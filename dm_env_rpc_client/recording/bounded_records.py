@@ -1,11 +1,11 @@
 """The records of an MCAP file, read without trusting their stated sizes.
 
-`mcap.records` parses them. Its readers allocate what a length or the compressed data say: nothing
-is allocated here before its size was compared with what is there and with the limits. They also
-take a record that is cut off for a whole one. A length stands twice, in a record and in its fields.
-Both have to agree, also in a record of which only the beginning is there: a changed length does not
-look like a file that was cut off. Messages in chunks are taken apart here, since `mcap` takes
-several microseconds for each.
+`mcap.records` parses records. Its readers allocate as much as a length or the compressed data
+claim; here every size is compared with the available bytes and the limits before anything is
+allocated. They also accept a truncated record as complete. A length appears twice, in a record and
+in its fields; both must agree, even in a truncated record, so that a changed length does not look
+like truncation. Messages in chunks are parsed here, because `mcap` takes several microseconds for
+each.
 """
 
 from __future__ import annotations

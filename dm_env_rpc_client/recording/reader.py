@@ -1,10 +1,10 @@
-"""Reading a recording message by message, also one whose recorder was killed.
+"""Reading a recording message by message, including one whose recorder was killed.
 
-A file without an end is read up to the first record that is not whole. A file with an end has to
-have all that the end says: the checksums of the data and of the summary, if it has some (earlier
-versions and most other programs write 0), the numbers of chunks and messages, and the
-same schemas and channels. Messages of a connection are numbered, and a chunk is followed by its
-index, so that a missing chunk is noticed in a file without an end, too.
+A file without an end is read up to the first incomplete record. A file with an end must match it:
+the checksums of the data and of the summary, if present (earlier versions and most other programs
+write 0), the numbers of chunks and messages, and the same schemas and channels. Messages of a
+connection are numbered, and each chunk is followed by its index, so that a missing chunk is noticed
+even in a file without an end.
 """
 
 from __future__ import annotations

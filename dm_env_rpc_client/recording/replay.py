@@ -1,7 +1,7 @@
 """A server that answers as a recorded one did: the same requests get the same answers.
 
-No environment is needed, so that tests of an agent or a client run without it. Answers are the
-recorded bytes.
+It needs no environment, so tests of an agent or a client run without one. Answers are the recorded
+bytes.
 """
 
 from __future__ import annotations

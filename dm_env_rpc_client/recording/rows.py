@@ -1,7 +1,7 @@
 """The steps of the rows of a batched world.
 
-In a batched world the stream's state says nothing about rows. Their sequences begin and end with
-the observation `step_type`; the rules are those of the guide "Serve a batch".
+In a batched world the stream's state says nothing about rows: the observation `step_type` marks the
+beginning and the end of their sequences, by the rules in the guide "Serve a batch".
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Environments of other libraries: their conversion, and explanations of wrong return values.
 
-The server converts what a user's factory returns, and knows no adaptors. So the adaptors'
-functions stand here by name; their modules are imported when there is such an environment, and
-with it its library.
+The server converts the results of users' factories without importing adaptors: their functions are
+listed here by name, and their modules are imported with the first environment of their library.
 
-The explanations are for the environment's author. They are looked for only when a value has already
-failed to be what it should be, so that steps cost nothing more.
+The explanations are for the environment's author. They are computed only after a value has proved
+wrong, so that steps cost nothing more.
 """
 
 from __future__ import annotations

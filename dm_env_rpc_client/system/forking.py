@@ -1,7 +1,7 @@
 """Notification of objects that they are in a forked child.
 
-A forked child has copies of the parent's objects, but none of its threads, and sockets that it
-shares with the parent. Whatever it did to them would be seen by the parent.
+A forked child has copies of the parent's objects and none of its threads, and shares the parent's
+sockets. Any use of those sockets would affect the parent.
 """
 
 from __future__ import annotations

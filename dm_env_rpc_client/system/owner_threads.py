@@ -1,10 +1,10 @@
 """Threads that own objects: an object's owner makes all calls on it, for every caller.
 
-Some objects take calls from one thread alone, such as connections of sqlite3, contexts of OpenGL
-and drivers of browsers.
+Some objects accept calls from one thread only, such as sqlite3 connections, OpenGL contexts and
+browser drivers.
 
-No owner waits for another one: two could wait for each other. What has to wait for an owner, or for
-a client, is done by a thread that is no owner; `require_no_owner` says so.
+No owner waits for another owner, a client or another process: two owners could wait for each other.
+A thread that owns nothing does all work that has to wait; `require_no_owner` enforces this.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Functions shared by the sockets of clients and servers, and the waits of connecting.
 
-Connecting is written once, as coroutines that await the methods of a `Waits`. Those of `Blocking`
-never suspend, so that `run` runs such a coroutine to its end in the calling thread. Whatever ends a
-wait, such as an interrupt or a cancelled task, is raised in the coroutine, which frees what it has
-opened.
+Connecting is written once, as coroutines that await the methods of a `Waits`. The methods of
+`Blocking` never suspend, so `run` executes such a coroutine in the calling thread. An interrupt or
+a cancelled task is raised in the coroutine at its wait, and the coroutine frees what it has opened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors of streams that did not open or have ended, from gRPC, HTTP and HTTP/2 status codes.
 
-Without file descriptors most errors name something else, so their lack is looked for here.
+A process without free file descriptors gets misleading errors, so this case is checked here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The sending half of a connection: frames in order, content within the windows (section 5.2).
 
-Nothing here waits. Content that the windows do not admit yet is kept, and put into frames when
-they open.
+Nothing here waits. Content beyond the windows is kept, and framed when they open.
 """
 
 from __future__ import annotations

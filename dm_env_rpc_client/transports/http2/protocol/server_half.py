@@ -1,6 +1,6 @@
 """The server's half of a connection, without I/O: one gRPC call for each stream.
 
-The shell talks to `ServerHalf.framing` in bytes, takes what happened from `ServerHalf.events` and
+The shell exchanges bytes with `ServerHalf.framing`, takes events from `ServerHalf.events` and
 answers with the methods of `ServerCall`. Section numbers are those of RFC 9113.
 """
 

@@ -1,7 +1,7 @@
 """One accepted socket of a listener, and its streams. Called by its threads.
 
-The thread that leads is the only one that receives. Any thread may send, with `lock` held, which
-protects the half too.
+Only the leading thread receives. Any thread may send, with `lock` held, which also protects the
+half.
 """
 
 from __future__ import annotations

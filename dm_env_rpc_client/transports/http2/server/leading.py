@@ -1,15 +1,15 @@
 """The leader of a listener: the thread that reads requests, dispatches them and writes answers.
 
-One thread at a time leads, and for most servers it is the only one that ever runs. It is an owner
-(`system/owner_threads.py`): to lead is a call in its queue that lasts, and a bell wakes it for the
-other calls. Another thread leads
+One thread at a time leads, and in most servers no other thread ever runs. The leader is an owner
+(`system/owner_threads.py`): leading is a long call in its queue, and a bell wakes it for the other
+calls. Another thread takes the lead
 
-- when an answer has taken two ticks of the thread that watches, which leads then itself;
-- when the answers of a world that belongs to the thread that leads are slow on average;
-- when there is a request for an owner with quick worlds, and the thread that leads has no worlds:
-  that owner leads.
+- when an answer has taken two ticks of the watching thread, which then leads itself;
+- when the answers of a world owned by the leading thread are slow on average;
+- when there is a request for an owner with quick worlds, and the leading thread has no worlds: that
+  owner leads.
 
-A thread that has led keeps its worlds. `answering.py` asks for the last two.
+A former leader keeps its worlds. `answering.py` requests the last two changes.
 """
 
 from __future__ import annotations
