@@ -6,9 +6,9 @@ recording costs nothing unless requested.
 The thread that sends or receives a message queues it with its time, which takes about a
 microsecond. The writing thread empties the queue every 10 ms, and hands a chunk to the operating
 system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk does not keep up and
-64 MiB are waiting, sending and receiving wait as well, and fail if the disk accepts nothing for a
-minute. If writing fails, for instance because the disk is full, the recorded connections fail with
-a RecordingError, since a recording with a hole would look complete.
+64 MiB wait, sending and receiving wait as well, and fail if the disk accepts nothing for a minute.
+If writing fails, for instance because the disk is full, the recorded connections fail with a
+RecordingError, since a recording with a hole would look complete.
 """
 
 from __future__ import annotations
