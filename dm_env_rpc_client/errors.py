@@ -338,7 +338,7 @@ class LaunchError(DmEnvRpcClientError):
       reason: what happened, such as "ended with exit code 1".
       command: the command line, or the image of the container.
       exit_code: its exit code, negative if a signal ended it; None if it has not ended.
-      logs: the end of what it has printed.
+      logs: the end of its output.
     """
 
     def __init__(self, reason: str, command: str, exit_code: int | None, logs: str):

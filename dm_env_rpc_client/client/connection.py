@@ -85,8 +85,8 @@ class Connection(BaseConnection):
         closed; or a `Stream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       request_timeout: seconds that each answer may take; None for no limit.
-      limits: what an answer may contain; None for the defaults. The transport's limit of the size
-        of a message is the channel's or stream's.
+      limits: limits for answers; None for the defaults. The transport's limit for the size of a
+        message is the channel's or stream's.
 
     Raises:
       SpecError: an argument is of another type or out of range, or the metadata is invalid.
@@ -262,7 +262,7 @@ class Connection(BaseConnection):
         """Wait for the answer to a request that was started.
 
         Args:
-          pending: what `start` returned.
+          pending: the result of `start`.
 
         Returns:
           What `send` returns, or what `interpret` made from it. Raises as `send` does.
@@ -347,7 +347,7 @@ class Connection(BaseConnection):
         """Read the answers that have arrived, without waiting for more.
 
         Args:
-          pending: what `start` returned.
+          pending: the result of `start`.
 
         Returns:
           Whether `wait` would return or raise at once.

@@ -150,7 +150,7 @@ class Port:
         """Whether a server that has ended may have done so because it did not get the port.
 
         Args:
-          logs: the end of what it has printed.
+          logs: the end of its output.
         """
         return bool(_IN_USE.search(logs) or _listening(self.number))
 

@@ -57,7 +57,7 @@ class FileBudget:
     Args:
       path: of the file.
       size: of the file.
-      limits: what it may take.
+      limits: its limits.
     """
 
     def __init__(self, path: Path, size: int, limits: Limits):
@@ -108,7 +108,7 @@ class _Source(ReadDataStream):
 
     Attributes:
       end: as the argument.
-      checksum_so_far: of what was read.
+      checksum_so_far: the checksum of the bytes read.
     """
 
     def __init__(self, stream: BinaryIO, end: int):
@@ -198,11 +198,11 @@ class RecordFile:
     Args:
       file: the file, after its magic bytes.
       size: of the file.
-      budget: what a record may take.
+      budget: the budget for a record.
 
     Attributes:
-      checksum: of what is before the last record, from the beginning or from where `begin_summary`
-        was called.
+      checksum: the checksum of the bytes before the last record, from the beginning or from the
+        call of `begin_summary`.
       has_end: whether the file was written to its end.
     """
 

@@ -83,7 +83,7 @@ class Container:
       compression: of chunks; see `COMPRESSIONS`.
 
     Attributes:
-      output: what it is written to.
+      output: the file object to write to.
 
     Raises:
       RecordingError: there is a file, or it cannot be written.

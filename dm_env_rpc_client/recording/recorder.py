@@ -122,7 +122,7 @@ class Recorder:
 
         Args:
           address: of its server.
-          settings: what the recording says about the connection. They must not be secret.
+          settings: the connection's settings in the recording. They must not be secret.
 
         Returns:
           What records its requests and answers.
@@ -223,7 +223,7 @@ class ConnectionRecording:
       recorder: is kept alive until the recording ends.
       writer: of the file.
       number: of the connection, from 1.
-      metadata: what the recording says about the connection.
+      metadata: the connection's metadata in the recording.
 
     Attributes:
       number: as the argument.
@@ -257,7 +257,7 @@ class ConnectionRecording:
         """Record a received answer.
 
         Args:
-          message: its bytes, of which it keeps a copy.
+          message: its bytes, which are copied.
           may_block: as for `request`.
 
         Raises:
@@ -301,7 +301,7 @@ class FileWriter:
       path: of the file.
       failure: the first error of writing; None while there is none.
       leaves_unused: whether a file without connections is left at the end, and not removed.
-      queue: what is to be written.
+      queue: messages to write.
       epoch: the time at which `time.monotonic_ns` was 0.
     """
 

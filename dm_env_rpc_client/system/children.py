@@ -106,7 +106,7 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
     """End a child and wait for it; a second call does nothing.
 
     Args:
-      process: what `start` or `start_supervised` returned.
+      process: the result of `start` or `start_supervised`.
       seconds: how long the child may take to end by itself, before it is killed.
     """
     if not let_go(process):

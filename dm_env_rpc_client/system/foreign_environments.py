@@ -48,7 +48,7 @@ def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
     """Return an environment of Gymnasium or PettingZoo in the form in which it is served.
 
     Args:
-      made: what a factory returned.
+      made: the result of a factory.
       conversion: how it is converted.
 
     Returns:
@@ -179,7 +179,7 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
     """Raise TypeError if a value is no TimeStep.
 
     Args:
-      environment: what returned it, an environment or a game.
+      environment: its source, an environment or a game.
       method: its method.
       returned: the value.
     """
@@ -202,10 +202,10 @@ def explain_unpacking(
     """Raise TypeError if an error comes from unpacking a method's result.
 
     Args:
-      error: what calling the method and unpacking raised, here or in a wrapper of a library.
+      error: the error of calling the method and unpacking, here or in a library's wrapper.
       environment: whose method it is.
       method: the method.
-      expected: what it should return, and advice.
+      expected: the expected result, and advice.
       library: the package of the wrappers.
     """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)

@@ -36,12 +36,12 @@ class Owner:
     """A thread that does one call after the other, for the threads that ask.
 
     Args:
-      name: what it is, for texts.
+      name: its description, for texts.
 
     Attributes:
       name: as the argument.
-      holds: how many objects belong to it, and one more while it leads. Only the thread changes
-        it, or who made it before the first call.
+      holds: the number of its objects, plus one while it leads. Changed only by the thread, or by
+        its creator before the first call.
       slow: the streams of its worlds whose answers take long; only the thread changes it.
       may_lead: whether it may do something else until a bell rings.
     """
@@ -97,7 +97,7 @@ class Owner:
 
         Raises:
           OwnerGoneError: the thread has ended, or it is that of a parent process.
-          BaseException: what the function raises.
+          BaseException: the function's error.
         """
         if threading.get_ident() == self._ident:
             return function(*arguments)
@@ -174,7 +174,7 @@ class Owner:
         """Run the queued calls while the thread is `listening`.
 
         Args:
-          run: called with each call; what it raises leaves the others where they are.
+          run: called with each call; an exception leaves the others in the queue.
         """
         while True:
             try:

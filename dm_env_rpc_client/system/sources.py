@@ -135,7 +135,7 @@ def find_source(reference: str, insecure: bool) -> Source:
       insecure: whether plaintext connections to other machines are allowed.
 
     Raises:
-      SpecError: the source does not exist, or what it needs is not installed.
+      SpecError: the source does not exist, or a package it needs is not installed.
     """
     if reference in _SHIPPED:
         return Source(reference, pkgutil.resolve_name(_SHIPPED[reference]))

@@ -111,7 +111,7 @@ class InterruptibleCondition:
         """Wait until `is_met`, which may be called again and again.
 
         Args:
-          is_met: returns what is waited for.
+          is_met: returns whether the condition holds.
           timeout: seconds; None for no limit.
 
         Returns:

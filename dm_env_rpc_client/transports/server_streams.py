@@ -46,8 +46,8 @@ class Peer:
 
     Attributes:
       address: for log messages, in the syntax of gRPC.
-      metadata: what the client sent with the call, in order: pairs of a lower-case key and a value.
-        They may be secret, and no text shows them.
+      metadata: the client's metadata, in order: pairs of a lower-case key and a value. They may be
+        secret, and no text shows them.
     """
 
     address: str

@@ -99,7 +99,7 @@ class OwnCall(NamedTuple):
     """A call of such a service.
 
     Attributes:
-      stream: what answers it.
+      stream: the stream that answers the call.
       is_unary: whether it ends with the answer.
       stays: whether it goes on when the client sends no more.
     """

@@ -30,7 +30,7 @@ def check_works(what: str) -> None:
     """Raise SpecError in a forked child in which grpcio cannot work.
 
     Args:
-      what: what cannot be done then, for the error.
+      what: the impossible operation, for the error.
     """
     global _works_in
     if os.getpid() == _works_in:

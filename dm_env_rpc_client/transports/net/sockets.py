@@ -41,7 +41,7 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
 
     Args:
       credentials: as for `connect`.
-      address: what error messages call the server.
+      address: the server's name in error messages.
 
     Raises:
       SpecError: these credentials are for grpcio only.
@@ -68,7 +68,7 @@ def server_tls_context(
 
     Args:
       credentials: as for `serve`, other than grpcio's.
-      address: what error messages call the server.
+      address: the server's name in error messages.
 
     Raises:
       SpecError: it is a context for clients, or a Tls without a certificate.

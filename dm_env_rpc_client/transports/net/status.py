@@ -84,7 +84,7 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
     Args:
       address: how error messages name the server.
       code: the name of the status, or its number as text.
-      details: what the server said.
+      details: the server's text.
     """
     if code not in GRPC_CODES:
         known = len(code) < 3 and code.isascii() and code.isdigit() and int(code) < len(GRPC_CODES)

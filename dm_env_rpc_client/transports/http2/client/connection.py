@@ -70,9 +70,9 @@ class ClientConnection:
       lock: held while the state of the connection is changed, and while a TLS socket is used,
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
-      is_corked: whether what is written is held back, see `cork`.
-      sending: what waits to be sent.
-      alert: what the server said in TLS when it ended the connection.
+      is_corked: whether writes are held back, see `cork`.
+      sending: the send queue.
+      alert: the server's TLS alert at the end of the connection.
     """
 
     def __init__(self, connected: Any, half: ClientHalf, request: list[SentHeader]):

@@ -102,17 +102,17 @@ class Framing:
     """The state of a connection.
 
     Args:
-      role: what distinguishes a client from a server.
-      greeting: what this end sends first.
+      role: the client's or the server's side.
+      greeting: the first bytes from this end.
       window: how much content the peer may send on the connection before the window is opened
         again, which happens at half of it.
-      preface: what the peer sends before its first frame.
+      preface: the peer's bytes before its first frame.
       max_header_bytes: the largest header block that is accepted.
       buffer_bytes: how much is received at a time, other than large messages.
       frames_at_once: how many frames are parsed before others have their turn.
 
     Attributes:
-      sending: what waits to be sent.
+      sending: the send queue.
       receiving: the assembler of each stream that may receive content, by its number.
       failure: why nothing more will be received; None while something may be.
       control: the peer's messages in frames other than DATA.

@@ -251,8 +251,8 @@ class HeaderDecoder:
         """Return the headers of a block, in order.
 
         Raises:
-          ViolationError: the block is malformed, or its list of headers is too large. The table
-            is lost then, so the connection has to end.
+          ViolationError: the block is malformed, or its list of headers is too large. The table is
+            lost then, so the connection must end.
         """
         headers: list[Header] = []
         self.list_bytes = at = 0

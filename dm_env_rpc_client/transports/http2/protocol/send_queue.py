@@ -28,7 +28,7 @@ class SendQueue:
     """The send queue of a connection, and the windows opened by the peer.
 
     Attributes:
-      outbound: what to send, in order; the shell calls `sent` for what it has sent.
+      outbound: the bytes to send, in order; the shell reports sent bytes to `sent`.
       max_frame: the largest payload of a frame that the peer accepts.
       max_streams: how many streams the peer takes at a time.
       window: how much content the peer accepts on the connection.

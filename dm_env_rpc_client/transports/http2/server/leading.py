@@ -53,8 +53,8 @@ class Leader:
     which says whether it still leads.
 
     Args:
-      turn: waits for sockets and does what there is to do; called by the thread that leads. It may
-        raise RelievedError.
+      turn: waits for sockets and serves them; called by the leading thread. It may raise
+        RelievedError.
       again: has the thread that leads look at a connection again.
       notify: wakes the thread that leads from its wait for sockets.
 
@@ -62,7 +62,7 @@ class Leader:
       name: of the listener, which its threads are named after.
       owner: the thread that leads; None while nobody does.
       is_stopped: whether nobody leads any more.
-      inline: what the thread that leads is doing, if it may take long.
+      inline: the leading thread's activity, if it may take long.
       is_resting: whether the thread that watches waits to be woken.
     """
 
@@ -158,7 +158,7 @@ class Leader:
         """Make a call that may take long and is no answer.
 
         Args:
-          call: what is called.
+          call: the function.
           served: the stream that it is about, if it is about one.
 
         Raises:

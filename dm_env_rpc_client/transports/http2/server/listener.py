@@ -47,11 +47,11 @@ class Streams:
     """The streams.
 
     Args:
-      options: what is served.
+      options: the streams to serve, and their limits.
       changed: called when fewer are open.
 
     Attributes:
-      room: counts those that are open, those of the services that every server has left out.
+      room: the number of open streams, without those of the built-in services.
     """
 
     def __init__(self, options: ListenerOptions, changed: InterruptibleCondition):
@@ -150,7 +150,7 @@ class Http2Listener(Listener):
     """A `Listener` that speaks HTTP/2 itself.
 
     Args:
-      options: what is served.
+      options: the streams to serve, and their limits.
       address: `host:port` or `unix:path`; port 0 takes a free one.
       tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
 
