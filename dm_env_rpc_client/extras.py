@@ -20,7 +20,7 @@ DISTRIBUTION = "dm-env-rpc-client"
 """The name of this package for pip."""
 
 _CLONE = Path(__file__).resolve().parents[1]
-"""The clone in which this file is, if it is in one."""
+"""The clone that contains this file, if any."""
 
 _INSTALL = "pip install"
 

@@ -1,14 +1,14 @@
 """Exchanges: sequences of requests, written once for threads and for asyncio.
 
-An exchange is a generator. It yields each call that has to be waited for, and a driver makes the
-call: `drive` waits for it, `adrive` awaits it. The driver sends the result to the generator, or
-throws what has ended the wait. Steps are no exchanges: they are sent too often.
+An exchange is a generator. It yields each call to wait for, and a driver makes the call: `drive`
+waits for it, `adrive` awaits it. The driver sends the result to the generator, or throws the error
+that ended the wait. Steps are too frequent to be exchanges.
 
-What ends a wait decides what may follow. After an `Exception` an exchange may yield requests that
+The kind of error decides what may follow. After an `Exception` an exchange may yield requests that
 clean up, each with a timeout, and none over a connection that the error has made unusable. Anything
-else is an interrupt: KeyboardInterrupt, CancelledError, or GeneratorExit, which is raised in the
-generator if the interrupt came between two waits. Then nobody waits any more: the exchange makes
-the connection unusable, releases everything by plain calls, which do not block, and yields nothing.
+else is an interrupt: KeyboardInterrupt, CancelledError, or GeneratorExit. (Python raises the last in
+the generator if the interrupt comes between two waits.) Then there is no further wait: the exchange
+makes the connection unusable, releases everything by plain, non-blocking calls, and yields nothing.
 """
 
 from __future__ import annotations

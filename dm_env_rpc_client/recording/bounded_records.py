@@ -67,7 +67,7 @@ class FileBudget:
         self._left = self._most_held = max(limits.chunk_bytes, _HELD * size)
 
     def check(self, kind: Literal["chunk", "message"], size: int) -> None:
-        """Raise RecordingError if a chunk (or another record), or a message, is too large."""
+        """Raise RecordingError if a chunk, another record or a message is too large."""
         most = self._most_bytes[kind]
         if size > most:
             raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", kind)

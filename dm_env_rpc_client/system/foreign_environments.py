@@ -41,7 +41,7 @@ class Conversion(NamedTuple):
 
 
 AS_DECLARED = Conversion()
-"""As they declare it, or as it is seen."""
+"""The conversion declared by an environment or, failing that, detected."""
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:

@@ -85,7 +85,7 @@ def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
 def dm_env_rpc_address(
     request: pytest.FixtureRequest, dm_env_rpc_compliance_options: Options
 ) -> Iterator[str]:
-    """The address of the server under test; starts the one of --dm-env-rpc-command."""
+    """The address of the server under test, started here with --dm-env-rpc-command."""
     from dm_env_rpc_client.environment.server_location import launched
 
     given, command = _option(request, "address"), _option(request, "command")

@@ -1,6 +1,6 @@
 """Explanations of wrong results of `step` and `reset` of Gymnasium environments.
 
-Unpacking a step checks it already, so that steps cost nothing more.
+They are looked for only after unpacking has failed, so that steps cost nothing more.
 """
 
 from __future__ import annotations

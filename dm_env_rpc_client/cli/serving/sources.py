@@ -1,4 +1,4 @@
-"""The served source of `dm-env-rpc serve`, with the command line's settings, tried out once."""
+"""The environment of `dm-env-rpc serve`, created with the given settings and tried out once."""
 
 from __future__ import annotations
 

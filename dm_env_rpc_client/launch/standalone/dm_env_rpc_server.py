@@ -699,7 +699,7 @@ def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
         for parent in parents:
             branch = branch.setdefault(parent, {}) if isinstance(branch, dict) else None
         if len(parents) >= MAX_LEVELS or not isinstance(branch, dict) or last in branch:
-            raise ValueError(f"{name[:200]!r} has too many levels, or is part of another name")
+            raise ValueError(f"{name[:200]!r} has too many levels, or is the prefix of another name")
         branch[last] = flat[name]
     return nested
 
@@ -1161,7 +1161,7 @@ class _Gymnasium:
                 raise
             text = f"step of {self._name()} returned {_described(found)}"
             expected = "(observation, reward, terminated, truncated, info)"
-            raise TypeError(f"{text}; expected {expected}, as of Gymnasium") from None
+            raise TypeError(f"{text}; expected {expected}, as in Gymnasium") from None
         if len(found) == 4 and is_truncated:
             is_terminated = False
         step_type = LAST if is_terminated or is_truncated else MID
