@@ -437,6 +437,6 @@ def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
     if specs.discount.shape:
         raise SpecError(
             f"observation 'discount' of world {world.world_name!r} has the shape "
-            f"{list(specs.discount.shape)} in each row; expected one number, as of Gymnasium "
+            f"{list(specs.discount.shape)} in each row; expected one number, as in Gymnasium "
             "environments"
         )

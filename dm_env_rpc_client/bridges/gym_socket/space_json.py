@@ -301,7 +301,9 @@ def _read_multi_discrete(value: Mapping[str, Any], where: str) -> spaces.Space[A
 def _count(value: Mapping[str, Any], where: str, least: int, most: int) -> int:
     n: Any = value.get("n")
     if not _is_integer(n) or not least <= n <= most:
-        raise ProtocolError(f'{where}: "n" must be an integer from {least} to {most}, got {n!r:.60}')
+        raise ProtocolError(
+            f'{where}: "n" must be an integer from {least} to {most}, got {n!r:.60}'
+        )
     return int(n)
 
 

@@ -699,7 +699,9 @@ def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
         for parent in parents:
             branch = branch.setdefault(parent, {}) if isinstance(branch, dict) else None
         if len(parents) >= MAX_LEVELS or not isinstance(branch, dict) or last in branch:
-            raise ValueError(f"{name[:200]!r} has too many levels, or is the prefix of another name")
+            raise ValueError(
+                f"{name[:200]!r} has too many levels, or is the prefix of another name"
+            )
         branch[last] = flat[name]
     return nested
 
