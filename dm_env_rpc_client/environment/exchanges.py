@@ -6,7 +6,7 @@ that ended the wait. Steps are too frequent to be exchanges.
 
 The kind of error decides what may follow. After an `Exception` an exchange may yield requests that
 clean up, each with a timeout, and none over a connection that the error has made unusable. Anything
-else is an interrupt: KeyboardInterrupt, CancelledError, or GeneratorExit. (Python raises the last in
+else is an interrupt: KeyboardInterrupt, CancelledError or GeneratorExit. (Python raises the last in
 the generator if the interrupt comes between two waits.) Then the exchange waits no more: it makes
 the connection unusable, releases everything by plain, non-blocking calls, and yields nothing.
 """
