@@ -10,7 +10,7 @@ from dm_env_rpc_client.errors import SpecError
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
-    """Parse NAME=VALUE strings; a value that is not JSON is text.
+    """Parse NAME=VALUE strings; a value that is not JSON is taken as text.
 
     Raises:
       SpecError: a setting has no `=` or no name, or its value is null.
