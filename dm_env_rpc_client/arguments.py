@@ -82,7 +82,7 @@ def amount(name: str, value: Seconds, *, none: str = "") -> Seconds:
         return value
     number: Any = value
     if not _is_number(value, numbers.Real) or not 0 < number < float("inf"):
-        raise refused(name, "a number, finite and more than 0", value, none)
+        raise refused(name, "a finite number greater than 0", value, none)
     return float(number)
 
 
@@ -106,7 +106,7 @@ def count(
     number: Any = value
     is_integer = _is_number(value, numbers.Integral)
     if not is_integer or number < least or (most is not None and number > most):
-        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise refused(name, f"an integer {bounds}", value, none)
     return int(number)
 

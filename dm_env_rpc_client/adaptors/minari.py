@@ -85,8 +85,8 @@ def export_minari(
             and _same(first.action_specs, episode.action_specs)
         ):
             raise RecordingError(
-                f"episode {episode.number} of {path} has other actions or observations than those "
-                "before, and the episodes of a data set have the same"
+                f"episode {episode.number} of {path} has other actions or observations than the "
+                "episodes before it; all episodes of a data set must have the same"
             )
         # Before the values, because NumPy cannot stack arrays of variable length.
         space_of = space_of or _spaces(path, first)
@@ -99,7 +99,7 @@ def export_minari(
             on_episode(episode)
         del episode
     if first is None:
-        raise RecordingError(f"{path} has no episodes that could be exported")
+        raise RecordingError(f"{path} has no episodes to export")
     with _made_whole(dataset_id), warnings.catch_warnings():
         # Minari recommends metadata, such as an author, that a recording does not have.
         warnings.simplefilter("ignore", UserWarning)
@@ -122,7 +122,7 @@ def _check_id(dataset_id: str) -> None:
         raise RecordingError(f"cannot export to Minari: {error}") from error
     if get_dataset_path(dataset_id).exists():
         raise RecordingError(
-            f"cannot export to Minari: there is a data set {dataset_id!r} already; choose another "
+            f"cannot export to Minari: the data set {dataset_id!r} already exists; choose another "
             "name or version"
         )
 
@@ -135,8 +135,8 @@ def _check_sizes(episode: Episode, limits: Limits) -> None:
         size = size_of_step(step.reward, step.discount, *values)
         if size > most:
             raise RecordingError(
-                f"TimeStep {index} of episode {episode.number} takes about {size} bytes where it "
-                f"is exported; at most {most} are allowed, 1/{_TIMESTEP_PART} of Limits.chunk_bytes"
+                f"TimeStep {index} of episode {episode.number} takes about {size} bytes during the "
+                f"export; at most {most} are allowed, 1/{_TIMESTEP_PART} of Limits.chunk_bytes"
             )
 
 
@@ -169,7 +169,7 @@ def _spaces(path: str | os.PathLike[str], first: Episode) -> dict[str, spaces.Sp
     observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}
     for kind, wanted in (("actions", first.action_specs), ("observations", observed)):
         if not wanted:
-            raise RecordingError(f"{path} has no {kind}, and a data set of Minari has some")
+            raise RecordingError(f"{path} has no {kind}, which a Minari data set requires")
     return {
         "observation_space": _space(observed, "observation"),
         "action_space": _space(first.action_specs, "action"),
@@ -187,7 +187,7 @@ def _buffer(
         if reward.shape or reward.dtype.kind not in "biuf":
             raise SpecError(
                 f"the rewards of episode {episode.number} are {reward.dtype} "
-                f"{list(reward.shape)}; Minari's are numbers"
+                f"{list(reward.shape)}; Minari requires numbers"
             )
     last = len(steps) - 2
     is_terminated = steps[-1].step_type is dm_env.StepType.LAST and episode.end == "terminated"
@@ -210,7 +210,7 @@ def _stacked(
         if each.keys() != names:
             raise SpecError(
                 f"{kind} {index} of episode {episode.number} has {sorted(each)}, others have "
-                f"{sorted(names)}; the steps of a data set have the same"
+                f"{sorted(names)}; all steps of a data set must have the same"
             )
     parts = space.spaces if isinstance(space, spaces.Dict) else dict.fromkeys(names, space)
     stacked = {
@@ -243,6 +243,6 @@ def _check_has_space(spec: specs.Array, name: str) -> None:
         reason = f"{spec!r}"
     if reason:
         raise RecordingError(
-            f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported "
-            "to it; read its values with recording.episodes"
+            f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported; "
+            "read its values with recording.episodes"
         )

@@ -97,7 +97,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         """
         options = self._options[0]
         if any(each != options for each in self._options):
-            raise SpecError("the environments of one batch have the same options in a reset")
+            raise SpecError("all environments of a batch must have the same options in a reset")
         observations = self._envs.reset_each(self._seeds, options or None, self.reset_infos)
         self._reset_seeds()
         self._reset_options()

@@ -175,7 +175,7 @@ def _check_discounts(discounts: Any, kinds: bytes) -> None:
         if kind == _LAST[0] and np.any(is_nan[row]):
             raise ProtocolError(
                 f"observation {DISCOUNT!r}: the step of row {row} is LAST and has the discount "
-                "nan; expected 0 if its sequence has terminated, and another number if not"
+                "nan; expected 0 if its sequence has terminated, otherwise another number"
             )
 
 
@@ -201,7 +201,7 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
             key, at = _scanned(text, at, "the key of an entry")
             row = row_index(key, count, f"observation {ROW_ERRORS!r}")
             if row in found:
-                raise _invalid(f"there are two texts of row {row}")
+                raise _invalid(f"row {row} has two texts")
             at = _behind(text, at, ":", f"a colon after the key {key!r}")
             error, at = _scanned(text, at, f"the text of row {row}")
             found[row] = sendable(error, ROW_ERROR_BYTES)
@@ -210,7 +210,7 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
                 break
             at = _behind(text, at, ",", f"a comma or the end after the text of row {row}")
     if _end_of_space(text, at + 1) != len(text):
-        raise _invalid(f"there is more after the object, from character {at + 1} on")
+        raise _invalid(f"unexpected text after the object, at character {at + 1}")
     return found
 
 
@@ -251,11 +251,11 @@ def _behind(text: str, at: int, mark: str, what: str) -> int:
 def _scanned(text: str, at: int, what: str) -> tuple[str, int]:
     """Return a JSON string and the position after it."""
     if text[at : at + 1] != '"':
-        raise _invalid(f"{what} is no string: {text[at : at + 20]!r} at character {at}")
+        raise _invalid(f"{what} is not a string: {text[at : at + 20]!r} at character {at}")
     try:
         found, end = _DECODER.raw_decode(text, at)
     except ValueError as error:
-        raise _invalid(f"{what} is no string of JSON: {error}") from None
+        raise _invalid(f"{what} is not a JSON string: {error}") from None
     return str(found), end
 
 

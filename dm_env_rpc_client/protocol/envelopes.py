@@ -180,7 +180,7 @@ def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
       cause: the error that names the exceeded limit.
     """
     return ProtocolError(
-        f"the answer to a {field} request ({len(message)} bytes) is over a limit: {cause}"
+        f"the answer to a {field} request ({len(message)} bytes) exceeds a limit: {cause}"
     )
 
 

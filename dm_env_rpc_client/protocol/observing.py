@@ -75,7 +75,7 @@ def observe_requests(hook: RequestHook | None) -> None:
     """
     global _hook
     if hook is not None and not callable(hook):
-        raise TypeError(f"hook is a function of an ObservedRequest, or None for none; got {hook!r}")
+        raise TypeError(f"hook must be a function of an ObservedRequest, or None, got {hook!r}")
     _hook = hook
 
 

@@ -157,7 +157,8 @@ class StepCodec:
         parts[0] = b"\x1a" + varint(size)
         if size + len(parts[0]) > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"the actions take {size} bytes together; a message holds {MAX_MESSAGE_BYTES}"
+                f"the actions take {size} bytes together; a message holds at most "
+                f"{MAX_MESSAGE_BYTES}"
             )
         request = EncodedRequest(_STEP, b"".join(parts), self.decode)
         if single is not None and len(self._known_requests) < _MAX_KNOWN_REQUESTS:
@@ -211,7 +212,7 @@ class StepCodec:
         for uid, name in zip(self._requested, self._names, strict=True):
             if uid not in received:
                 raise ProtocolError(
-                    f"the server left out observation {name!r} (uid {uid}), which was requested"
+                    f"the server did not send the requested observation {name!r} (uid {uid})"
                 )
             requested[uid] = received[uid]
         try:

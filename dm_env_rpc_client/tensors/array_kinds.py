@@ -239,7 +239,9 @@ def _copying(names: Sequence[str], way: str) -> Iterator[None]:
 
 
 def _no_dtype(name: str, library: str, dtype: Any) -> SpecError:
-    return SpecError(f"{name}: {library} has no type for {dtype}; convert it to one that both have")
+    return SpecError(
+        f"{name}: {library} has no type for {dtype}; convert it to a type that both have"
+    )
 
 
 def _moved(arrays: Sequence[Any], move: Callable[[Iterator[Any]], Any]) -> list[Any]:
@@ -334,8 +336,8 @@ def _to_jax(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> 
         fits = narrow == array if dtype.kind in "iu" else is_rounded
         if narrow is not array and not np.all(fits):
             raise SpecError(
-                f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has types of 64 bits "
-                "after jax.config.update('jax_enable_x64', True)"
+                f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has 64-bit types "
+                "only after jax.config.update('jax_enable_x64', True)"
             )
         own.append(narrow)
     return list(jax.device_put(own, kind.device))

@@ -221,7 +221,7 @@ def _count(
         elif wire_type == _FIXED64:
             i += 8
         else:
-            raise SpecError(f"{where}: the message holds a group, which the protocol has not")
+            raise SpecError(f"{where}: the message holds a group, which the protocol does not use")
     budget.take_fields(visited, where)
 
 

@@ -59,8 +59,8 @@ def row_tensor_spec(
     where = f"spec {tensor_spec.name!r}"
     if not tensor_spec.shape or tensor_spec.shape[0] != count:
         raise SpecError(
-            f"{where}: has shape {list(tensor_spec.shape)}; expected {count} rows, as the other "
-            "specs of the batch have"
+            f"{where}: has shape {list(tensor_spec.shape)}; expected {count} rows, like the other "
+            "specs of the batch"
         )
     low, high = check_spec(tensor_spec, where).bounds
     row = dm_env_rpc_pb2.TensorSpec(

@@ -188,7 +188,7 @@ def checked_change(
         (named,) = action_specs
     if not named:
         known = ", ".join(map(repr, action_specs)) or "none"
-        raise SpecError(f"{where}name the action that it sets; actions: {known}")
+        raise SpecError(f"{where}name the action to set; actions: {known}")
     found = _NAMED.fullmatch(named)
     assert found is not None
     name, index = found["name"], tuple(map(int, re.findall(r"\d+", found["index"])))
@@ -204,7 +204,7 @@ def checked_change(
 def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> specs.Array:
     shape = tuple(spec.shape)
     if len(index) != len(shape) or not all(map(int.__lt__, index, shape)):
-        raise SpecError(f"{where}: there is no such element; its shape is {list(shape)}")
+        raise SpecError(f"{where}: no such element; its shape is {list(shape)}")
     if isinstance(spec, specs.StringArray):
         return specs.StringArray((), name=spec.name)
     if not isinstance(spec, specs.BoundedArray):

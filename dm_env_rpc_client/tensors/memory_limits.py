@@ -140,7 +140,7 @@ class Budget:
             limit = self._limits.expanded_bytes
             raise SpecError(
                 f"{where}: its elements take {size} bytes more than in the message; the arrays of "
-                f"a message may take {limit} bytes more together (Limits.expanded_bytes)"
+                f"a message may exceed it by {limit} bytes in total (Limits.expanded_bytes)"
             )
 
     def take_strings(self, count: int, where: str) -> None:

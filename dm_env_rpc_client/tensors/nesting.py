@@ -54,7 +54,9 @@ def too_deep(value: Any, where: str, most: int) -> SpecError:
     """
     if contains_itself(value):
         return SpecError(f"{where}: {_itself(value)}")
-    return SpecError(f"{where}: more than {most} levels deep: {arguments.shown(value)}; give fewer")
+    return SpecError(
+        f"{where}: more than {most} levels deep: {arguments.shown(value)}; use fewer levels"
+    )
 
 
 def text_of_deep(value: Any) -> str:

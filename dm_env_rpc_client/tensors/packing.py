@@ -115,7 +115,9 @@ def pack_array(
 def check_packable(array: Array, where: str) -> None:
     """Raise SpecError if an array is too large for a message."""
     if array.nbytes > MAX_MESSAGE_BYTES:
-        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_MESSAGE_BYTES}")
+        raise SpecError(
+            f"{where}: takes {array.nbytes} bytes; a message holds at most {MAX_MESSAGE_BYTES}"
+        )
 
 
 def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> Any:
@@ -165,7 +167,8 @@ def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
     size = math.prod(max(length, 1) for length in shape) * itemsize
     if size > MAX_MESSAGE_BYTES:
         raise SpecError(
-            f"{where}: shape {list(shape)} takes {size} bytes; a message holds {MAX_MESSAGE_BYTES}"
+            f"{where}: shape {list(shape)} takes {size} bytes; a message holds at most "
+            f"{MAX_MESSAGE_BYTES}"
         )
 
 

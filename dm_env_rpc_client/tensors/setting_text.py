@@ -19,7 +19,7 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
     for setting in settings or []:
         name, found, text = setting.partition("=")
         if not found or not name:
-            raise SpecError(f"a setting looks like rows=6, got {setting!r}")
+            raise SpecError(f"expected NAME=VALUE, such as rows=6, got {setting!r}")
         try:
             parsed[name] = json.loads(text)
         except json.JSONDecodeError:

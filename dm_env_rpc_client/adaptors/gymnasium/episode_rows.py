@@ -138,7 +138,7 @@ class EpisodeInfos:
                 infos = self._add_info(infos, own.info, place)
             except Exception as error:  # Another shape than the others, or too large an integer.
                 text = f"{type(error).__name__}: {error}"
-                failures[row] = SpecError(f"its info does not fit into those of all: {text}")
+                failures[row] = SpecError(f"its info cannot be stacked with the others: {text}")
         if failures:
             raise EnvironmentsFailedError(failures, {row: self._addresses[row] for row in failures})
         return infos

@@ -97,12 +97,12 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.metadata = {"render_modes": ["rgb_array"] if found else [], "render_fps": RENDER_FPS}
         if render_observation is not None and render_observation not in found:
             raise SpecError(
-                f"no observation {render_observation!r} that is an image, such as uint8 [height, "
-                f"width, 3]; images: {', '.join(found) or 'none'}"
+                f"no observation {render_observation!r} is an image, such as uint8 [height, width, "
+                f"3]; images: {', '.join(found) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
             warnings.warn(
-                f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                f"render_mode {render_mode!r} is not available, so render() returns None; "
                 f"render modes: {self.metadata['render_modes']} ('rgb_array' needs an observation "
                 "that is uint8 [height, width, 3])",
                 stacklevel=2,

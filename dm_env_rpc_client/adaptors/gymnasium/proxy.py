@@ -38,7 +38,7 @@ _LAST = dm_env.StepType.LAST  # A global is faster to look up than an enum membe
 
 _NO_VALUES: Mapping[str, Any] = {}
 
-_CALLABLE = "; those of the environment at the server are there with serve(callable_names=...)"
+_CALLABLE = "; allow attributes of the environment at the server with serve(callable_names=...)"
 
 
 class Description(NamedTuple):
@@ -293,7 +293,7 @@ def begin(
         except DmEnvRpcError as error:
             refusal = str(error)
     warnings.warn(
-        f"the server at {env.connection.address} does not render in mode {render_mode!r}, so that "
+        f"the server at {env.connection.address} does not render in mode {render_mode!r}, so "
         f"render() returns None: {refusal}",
         stacklevel=4,
     )

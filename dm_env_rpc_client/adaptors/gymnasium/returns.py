@@ -22,10 +22,9 @@ _NUMBERS = (float, int, np.floating, np.bool_)
 """Without np.integer, a base class of np.timedelta64."""
 
 _OLD = (
-    "that is the interface of gym before 0.26: change the environment, or wrap it with the package "
-    "shimmy"
+    "gym before 0.26 has this interface: change the environment, or wrap it with the package shimmy"
 )
-_DM_ENV = "one that returns a dm_env.TimeStep has to inherit from dm_env.Environment"
+_DM_ENV = "an environment that returns a dm_env.TimeStep must inherit from dm_env.Environment"
 
 
 def inner(environment: Any) -> Any:

@@ -29,7 +29,7 @@ def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | 
     except ValueError:
         modes = ", ".join(f"{mode} ({mode.value!r})" for mode in AutoresetMode)
         raise arguments.refused(
-            "autoreset_mode", f"one of {modes}", autoreset_mode, "None for that of the server"
+            "autoreset_mode", f"one of {modes}", autoreset_mode, "None for the server's own"
         ) from None
 
 

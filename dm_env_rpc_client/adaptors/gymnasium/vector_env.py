@@ -151,7 +151,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             )
             if self._description is None and render_mode is not None:
                 warnings.warn(
-                    f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                    f"render_mode {render_mode!r} is not available, so render() returns None; "
                     "only batches of Gymnasium environments at a server render",
                     stacklevel=2,
                 )
@@ -353,7 +353,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             if self._mode is not (wish or self._mode):
                 raise SpecError(
                     f"the vector environment at the server has the autoreset mode "
-                    f"{self._mode.name}, not {wish}; make it with that mode there"
+                    f"{self._mode.name}, not {wish}; create it there with that mode"
                 )
             next_kind = autoreset.next_kind(self._mode.name)
             self._worlds.follows_at_once = next_kind is dm_env.StepType.MID
@@ -430,11 +430,11 @@ def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
     if EXTRAS not in world.observation_spec():
         raise SpecError(
             f"world {world.world_name!r} has the property {VECTOR_DESCRIPTION!r}, but not the "
-            f"observation {EXTRAS!r}, which it was asked for"
+            f"requested observation {EXTRAS!r}"
         )
     if specs.discount.shape:
         raise SpecError(
             f"observation 'discount' of world {world.world_name!r} has the shape "
-            f"{list(specs.discount.shape)} in each row; expected one number, as in Gymnasium "
-            "environments"
+            f"{list(specs.discount.shape)} in each row; expected a single number, as for "
+            "Gymnasium environments"
         )

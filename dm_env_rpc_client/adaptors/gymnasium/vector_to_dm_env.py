@@ -121,8 +121,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         size = getattr(self._inner, "batch_size", own)
         if size != count:
             raise SpecError(
-                f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; make it "
-                f"with batch_size={count}. A client has several unfinished batches with num_batches"
+                f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; create "
+                f"it with batch_size={count}. Clients keep several batches in flight with "
+                "num_batches"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
         self._next_kind = autoreset.next_kind(self._mode.name)
@@ -211,7 +212,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             if not self._takes_mask:
                 raise ValueError(
                     f"setting {batches.RESET_MASK!r}: {type(self._inner).__name__} "
-                    f"with autoreset mode {self._mode.name} begins episodes in all rows only"
+                    f"with autoreset mode {self._mode.name} can begin episodes only in all rows"
                 )
             array = batches.checked_reset_mask(mask, self.num_envs)
             options = {**(options or {}), batches.RESET_MASK: array}
@@ -337,7 +338,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         more = ""
         if len(shape) == 2 and self.num_envs in shape:
             more = (
-                "; if these are of several agents in each row, return their sum, or serve the "
+                "; if these belong to several agents in each row, return their sum, or serve the "
                 "environment as a ParallelEnv of PettingZoo"
             )
         return TypeError(

@@ -138,8 +138,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             arguments.mapping(name, settings, expected="a mapping of names to values")
         if supervised is not None and world_name is not None:
             raise SpecError(
-                "restart begins a world again that was created here, and world_name "
-                f"{world_name!r} is one of others; pass one of the two"
+                "restart requires a world that is created here, but world_name "
+                f"{world_name!r} is an existing world; pass only one of the two"
             )
         creating = dict(create_world_settings)
         if render_mode not in (None, "human"):
@@ -159,7 +159,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._enter()
         if render_mode not in (None, self.render_mode):
             warnings.warn(
-                f"the server at {address} does not render in mode {render_mode!r}, so that "
+                f"the server at {address} does not render in mode {render_mode!r}, so "
                 f"render() returns None; its mode is {self.render_mode!r}, and 'human' would open "
                 "a window there",
                 stacklevel=2,
@@ -360,7 +360,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             if now != before[:2]:
                 self._players.close()
                 raise SpecError(
-                    f"the world has other agents or spaces since it was begun again: {now}; "
+                    f"the world has other agents or spaces after its restart: {now}; "
                     f"before: {before[:2]}"
                 )
             supervision.succeeded(self._players.address)
@@ -379,7 +379,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         if description is None:
             if agents is None:
                 raise SpecError(
-                    f"the server at {env.connection.address} does not say which agents there are; "
+                    f"the server at {env.connection.address} does not list its agents; "
                     "name them with agents="
                 )
             self._join_any(settings)
@@ -414,7 +414,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         known = {str(agent): agent for agent in description.agents}
         unknown = [agent for agent in settings if str(agent) not in known]
         if unknown:
-            raise SpecError(f"there are no agents {unknown}; agents: {', '.join(known)}")
+            raise SpecError(f"no agents {unknown}; agents: {', '.join(known)}")
         own = {known[str(agent)]: each for agent, each in settings.items()}
         for agent, each in (own or dict.fromkeys(description.agents, join_world_settings)).items():
             env = self._players.join(agent, {"agent": str(agent), "infos": True, **each})
@@ -462,7 +462,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         for agent, env in self._players.environments.items():
             if agent not in self._players.pending:
                 return PropertiesExtension(env.connection).read(key)
-        raise SpecError(f"all agents wait to take part in an episode; {key!r} cannot be read")
+        raise SpecError(f"{key!r} cannot be read while all agents wait to take part in an episode")
 
 
 def _describe(env: DmEnvAdaptor) -> Description | None:

@@ -161,7 +161,9 @@ class RemoteNames:
             try:
                 names = _allowed(PropertiesExtension(self._connection()), parent)
             except DmEnvRpcClientError as error:
-                raise AttributeError(f"the server cannot be asked for names: {error}") from error
+                raise AttributeError(
+                    f"the request for the allowed names failed: {error}"
+                ) from error
             self._allowed[parent] = names
         return names
 

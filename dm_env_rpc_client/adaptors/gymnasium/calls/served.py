@@ -131,12 +131,14 @@ class OfVector(Callee):
         self._check_all(rows)
         if not hasattr(self.environment, "set_attr"):
             kind = type(self.environment.unwrapped).__name__
-            raise ValueError(f"{kind} has no set_attr, so that nothing of its rows can be set")
+            raise ValueError(f"{kind} has no set_attr, so attributes of its rows cannot be set")
         self.environment.set_attr(name, list(given))
 
     def _check_all(self, rows: Sequence[int] | None) -> None:
         if rows is not None:
-            raise RequestError.invalid("a vector environment is called in all rows, not in some")
+            raise RequestError.invalid(
+                "a vector environment supports calls in all of its rows only"
+            )
 
 
 class ServedCalls:
@@ -184,7 +186,7 @@ class ServedCalls:
         if not isinstance(given.get("args", []), list) or not isinstance(
             given.get("kwargs", {}), dict
         ):
-            raise ValueError("expected a list args and an object kwargs")
+            raise ValueError("expected args to be a list, and kwargs an object")
         self._arguments[name] = given
 
     def _call(self, callee: Callee, name: str) -> str:
@@ -214,7 +216,7 @@ def _set(callee: Callee, name: str, count: int, text: Any) -> None:
     rows, each = given.get("rows"), given.get("values")
     expected = count if rows is None else len(rows)
     if not isinstance(each, list) or len(each) != expected:
-        raise ValueError(f"expected a list values of {expected}")
+        raise ValueError(f"expected values to be a list of {expected}")
     callee.set(name, rows, each)
 
 
