@@ -1,7 +1,7 @@
 """A Gymnasium environment as a dm_env.Environment, for instance to serve it.
 
-Clients that know Gymnasium also receive what dm_env has no place for: see `value_json` and
-`space_json`.
+Clients that know Gymnasium also receive values without a counterpart in dm_env: see `value_json`
+and `space_json`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A PettingZoo environment as a `Game`, for servers.
 
-Clients that know PettingZoo also receive what dm_env has no place for: see `description`.
+Clients that know PettingZoo also receive values without a counterpart in dm_env: see
+`description`.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ class PettingZooGame(Game):
         self._has_extras: dict[Hashable, bool] = {}
         self._seed: int | None = None
         self._options: Mapping[str, Any] | None = None
-        # The agents in the running sequence, in the order of the possible agents; and those that
-        # have left it.
+        # The agents in the running sequence, in the order of the possible agents, and the agents
+        # that have left it.
         self._living: Collection[Hashable] = ()
         self._ended: set[Hashable] = set()
         self._timesteps: dict[Hashable, dm_env.TimeStep] = {}

@@ -123,8 +123,8 @@ class RemoteNames:
         """Return a method, as a function, or the value of an attribute.
 
         Raises:
-          AttributeError: the server does not allow the name or cannot be asked, or its environment
-            has no such attribute.
+          AttributeError: the server does not allow the name, its environment has no such attribute,
+            or the request for the allowed names fails.
         """
         if name not in self._names(CALL):
             raise AttributeError(name)
