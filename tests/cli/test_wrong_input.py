@@ -102,8 +102,8 @@ WRONG: list[tuple[str, int, str]] = [
     ("play --fps 0", 2, "'--fps'"),
     ("play {catch} --rate 10", 2, "No such option"),
     # Settings, worlds and keys that the server refuses.
-    ("run {catch} --create rows", 2, "a setting looks like rows=6"),
-    ("run {catch} --create =6", 2, "a setting looks like rows=6"),
+    ("run {catch} --create rows", 2, "expected NAME=VALUE, such as rows=6"),
+    ("run {catch} --create =6", 2, "expected NAME=VALUE, such as rows=6"),
     ("run {catch} --create rows=null", 2, "no value"),
     ("run {catch} --create rows=0", 1, "at least 2 rows"),
     ("run {catch} --create colour=red", 1, "settings: rows, columns, seed"),
@@ -147,7 +147,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve gym-socket://localhost:5001", 2, "looks like gym-socket://HOST:PORT/NAME"),
     ("serve --c-library lib.so", 2, "looks like PATH:CONNECT"),
     ("serve --c-library ./no-such-lib.so:connect", 2, "there is no library"),
-    ("serve --c-library lib.so:f --create width", 2, "a setting looks like"),
+    ("serve --c-library lib.so:f --create width", 2, "expected NAME=VALUE"),
     ("serve --c-library lib.so:f --c-version 3.0", 2, "unknown EnvCApi version"),
     # Places where nothing can listen.
     ("serve catch --address 0.0.0.0:0", 2, "insecure"),
