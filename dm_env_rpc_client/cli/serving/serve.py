@@ -157,6 +157,7 @@ class _Host(options.Access):
     processes: Annotated[int | None, _of_serve("processes", metavar="N")] = None
     threads: Annotated[Threads | None, _of_serve("threads")] = None
     thread: Annotated[Thread | None, _of_serve("thread")] = None
+    singleton: Annotated[bool, _of_serve("singleton", "--singleton")] = False
     callable_names: Annotated[
         list[str] | None, _of_serve("callable_names", "--callable", metavar="NAME")
     ] = None
