@@ -127,7 +127,7 @@ def test_where_the_former_settings_fail_as_well_the_world_says_so(
         with pytest.raises(DmEnvRpcError, match="destroy this world and create one"):
             env.reset()
     assert [str(error) for error in server.errors] == ["the licence server is gone"]
-    server._serving._host.error_log._kept.clear()  # type: ignore[union-attr]
+    server._serving._host.error_log._kept.clear()
     with dm_env_rpc_client.make(server.address) as env:
         assert env.reset().first()
 

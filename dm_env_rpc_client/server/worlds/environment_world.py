@@ -95,7 +95,7 @@ class _Closed(dm_env.Environment):
             "made another; destroy this world and create one"
         )
 
-    step = action_spec = observation_spec = reset  # type: ignore[assignment]
+    step = action_spec = observation_spec = reset
 
 
 class EnvironmentWorld(OwnedWorld):
