@@ -1,6 +1,6 @@
-"""The foundations of the other checks: they run first, and their findings are reported once.
+"""The foundations of the other checks, which run first and whose findings are reported once.
 
-A check that needs one of these is skipped if that one finds something.
+A finding here skips the checks that need the failed one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def the_server_can_be_checked(trial: Trial) -> None:
 def a_world_can_be_joined(trial: Trial) -> None:
     """Join and step.
 
-    An error: no client can do without it.
+    An error: every client depends on it.
     """
     trial.join().step(
         {},
@@ -74,7 +74,7 @@ _Invalid: TypeAlias = dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldReque
 
 
 def _invalid_requests(trial: Trial) -> Iterator[tuple[Probe, _Invalid, str]]:
-    """Yield connections, each with a request that should be refused, and why."""
+    """Yield a connection, a request that should be refused on it, and the expected answer."""
     yield trial.connect(), dm_env_rpc_pb2.StepRequest(), "an error, because no world is joined"
     join = dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name)
     yield trial.connect(), join, "an error, because there is no such world"
@@ -114,7 +114,7 @@ def a_failed_request_is_answered(trial: Trial) -> None:
 def the_first_step_ignores_its_actions(trial: Trial) -> None:
     """Begin a sequence with an unknown action.
 
-    A warning: only a client that makes a mistake sends one. Valid actions have another check.
+    A warning: only a faulty client sends one. Another check covers valid actions.
     """
     agent = trial.join()
     agent.step(agent.nonsense(), expected="a first step whose actions are ignored")
@@ -168,9 +168,9 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     tells="survives_errors",
 )
 def the_stream_survives_errors(trial: Trial) -> None:
-    """Cause errors before a join and after one, each on a connection of its own.
+    """Cause errors before a join and after one, each on its own connection.
 
-    A warning: the server decides which errors are fatal, and may close the stream after those.
+    A warning: the server decides which errors are fatal, and may then close the stream.
     """
     refused = 0
     for probe, request, expected in _invalid_requests(trial):
@@ -230,7 +230,7 @@ def a_reset_world_is_taken(trial: Trial) -> None:
 def one_answer_for_each_request(trial: Trial) -> None:
     """Send valid and invalid requests, and check that nothing follows their answers.
 
-    An error: answers have no number, so one more answer is taken for that to the next request.
+    An error: answers have no number, so the client assigns a surplus answer to the next request.
     """
     agent = trial.join()
     probe = agent.probe
@@ -263,10 +263,10 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
     tells="errors_are_no_ops",
 )
 def an_error_changes_no_state(trial: Trial) -> None:
-    """Fail in each state; the state shows in whether actions are ignored afterwards.
+    """Cause an error in each state; whether actions are ignored afterwards reveals the state.
 
-    A warning: the documents allow it for errors that the client can recover from, and demand
-    nothing.
+    A warning: for errors that the client can recover from, the documents allow no-ops without
+    demanding them.
     """
     agent = trial.join()
     unknown = [unknown_uid(agent.specs.observations)]
@@ -291,7 +291,7 @@ def an_error_changes_no_state(trial: Trial) -> None:
 def a_request_without_payload_is_refused(trial: Trial) -> None:
     """Send an empty envelope.
 
-    A warning: only a client that makes a mistake sends one.
+    A warning: only a faulty client sends one.
     """
     probe = trial.connect()
     probe.send(None)
