@@ -17,7 +17,7 @@ from dm_env_rpc_client.version import __version__
 app = typer.Typer(
     cls=Commands,
     help=(
-        "Serves, inspects, tests, measures and plays remote reinforcement-learning environments "
+        "Serve, inspect, test, measure and play remote reinforcement-learning environments "
         "over the dm_env_rpc protocol.\n\n"
         "ADDRESS is the address of a server, such as localhost:50051. Each command has its own "
         "--help with examples.\n\n"
@@ -64,7 +64,7 @@ app.command("play", epilog=play.EXAMPLES)(play.play)
 app.add_typer(
     properties.app,
     name="properties",
-    help="Lists, reads and writes properties of a server or world.",
+    help="List, read and write properties of a server or world.",
 )
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.command("health", epilog=health.EXAMPLES)(health.health)
