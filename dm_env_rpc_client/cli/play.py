@@ -198,9 +198,8 @@ def _play(
     side = max(picture.shape[:2])
     zoom = max(1, _SIDE // side) if side <= _LARGEST_SIDE else _LARGEST_SIDE / side
     ended: list[BaseException] = []
-    with ending(
-        ended.append
-    ):  # While it opens a window, pygame loses exceptions of signal handlers.
+    # While it opens a window, pygame loses exceptions of signal handlers.
+    with ending(ended.append):
         game = PlayableGame(env, {}, zoom)
     if ended:
         raise ended[0]
