@@ -194,7 +194,7 @@ class Options:
             )
         if 0 < self.connections <= self.companions:
             raise SpecError(
-                f"{self.companions} companions and the agent under test take "
+                f"{self.companions} companions and the agent under test need "
                 f"{self.companions + 1} connections, got connections={self.connections}"
             )
         self.load_policy()

@@ -67,16 +67,16 @@ class Facts(NamedTuple):
         """
         needed = takes.connections + companions * (takes.joined - takes.agents + 1)
         if self.one_client and needed > 1:
-            return f"the server takes one client at a time: {self.one_client}"
+            return f"the server accepts only one client at a time: {self.one_client}"
         if self.connections and needed > self.connections:
             return (
-                f"this takes {needed} connections at the same time, and the server accepts "
+                f"this check needs {needed} simultaneous connections, and the server accepts "
                 f"{self.connections}"
             )
         if takes.agents > 1 and self.one_agent:
-            return f"a world takes one agent only: {self.one_agent}"
+            return f"a world accepts only one agent: {self.one_agent}"
         if takes.joined > 1 and self.one_joined:
-            return f"one client can join at a time: {self.one_joined}"
+            return f"only one client can join at a time: {self.one_joined}"
         return None
 
 

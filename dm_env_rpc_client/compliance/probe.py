@@ -410,7 +410,7 @@ class ProbeAgent:
         """Raise ViolationError unless a response has exactly the requested observations."""
         if set(response.observations) != set(requested):
             raise self.probe.violation(
-                f"observations {sorted(set(requested))}, no more and no less",
+                f"exactly the observations {sorted(set(requested))}",
                 response,
                 concerns=() if self.state is State.RUNNING else _LAST_STEPS,
             )

@@ -211,12 +211,12 @@ class Trial:
     def create_another_world(self, probe: Probe) -> str:
         """Create one more world; NotOfferedError if the server has room for only one."""
         if self.options.world_name is not None or self.options.several_worlds is False:
-            raise NotOfferedError("the server has one world only")
+            raise NotOfferedError("the server has only one world")
         if self.options.several_worlds:
             return self.create_world(probe)
         answer = probe.ask(self.create_request())
         if not isinstance(answer, dm_env_rpc_pb2.CreateWorldResponse):
-            raise NotOfferedError(f"the server has one world only: {answer.message}")
+            raise NotOfferedError(f"the server has only one world: {answer.message}")
         return str(answer.world_name)
 
     def forget_world(self, name: str) -> None:

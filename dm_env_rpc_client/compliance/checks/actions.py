@@ -279,7 +279,7 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
 
 @_refused(
     "Ranges",
-    "A server should refuse what is out of range.",
+    "A server should refuse values that are out of range.",
     "no action has bounds that can be exceeded",
     leniency="the protocol does not enforce ranges: a server should refuse, but need not",
 )
@@ -316,7 +316,7 @@ def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cas
         tensor = agent.valid_actions().get(field.uid)
         if tensor is not None and 0 not in _shape(field):
             tensor.shape[axis] = -1
-            yield tensor, f"has its length along axis {axis} left open"
+            yield tensor, f"has no given length along axis {axis}"
 
 
 @_refused("Variable lengths", "At most one length may be negative.", "no action has two dimensions")
@@ -329,7 +329,7 @@ def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _
         agent.run()
         tensor = agent.valid_actions().get(field.uid, Tensor(shape=_shape(field)))
         tensor.shape[:2] = [-1, -1]
-        yield tensor, "has two lengths left open"
+        yield tensor, "has two lengths that are not given"
 
 
 @_taken(
@@ -367,7 +367,7 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     tensor = _filled(field, (1,))
     if tensor is not None and shape and np.prod(shape) > 1:
         tensor.shape[:] = shape
-        yield tensor, "is one element for all of them"
+        yield tensor, "is one element that stands for all"
 
 
 @_refused(
@@ -383,4 +383,4 @@ def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent)
     if field.codec.data_type == dm_env_rpc_pb2.PROTO:
         tensor = Tensor(shape=(*_shape(field), 2))
         tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
-        yield tensor, "has a dimension too many"
+        yield tensor, "has one dimension too many"

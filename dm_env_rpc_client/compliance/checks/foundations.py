@@ -88,9 +88,9 @@ def _is_error(answer: object) -> bool:
 
 
 @_of_errors(
-    "A request that fails is answered with an error.",
+    "A failed request is answered with an error.",
     needs=(a_world_can_be_joined,),
-    otherwise="a request that fails is not answered with an error",
+    otherwise="failed requests are not answered with an error",
 )
 def a_failed_request_is_answered(trial: Trial) -> None:
     """Send requests that should fail, until one does.
@@ -121,7 +121,7 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
 
 
 @_of_specs(
-    "The specs are a complete list of what can be requested.",
+    "The specs are a complete list of the observations that can be requested.",
     leniency=_UNKNOWN_IS_A_MISTAKE,
     needs=(a_failed_request_is_answered,),
     otherwise="unknown observations are not refused",
@@ -161,8 +161,8 @@ def unknown_actions_are_refused(trial: Trial) -> None:
 
 
 @_of_errors(
-    "After an error that is not fatal the client can go on.",
-    leniency="a server may close the stream after an error that it takes for a fatal one",
+    "After an error that is not fatal, the client can continue.",
+    leniency="a server may close the stream after an error that it considers fatal",
     needs=(a_failed_request_is_answered,),
     otherwise="errors end the stream",
     tells="survives_errors",
@@ -251,7 +251,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
 
 
 @_of_errors(
-    "A request that fails can be taken for a no-op, so that the client can retry.",
+    "A failed request can be treated as a no-op, so that the client can retry.",
     leniency="a server can treat a failed request as a no-op, but need not",
     needs=(
         the_stream_survives_errors,
@@ -259,7 +259,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
         unknown_observations_are_refused,
         unknown_actions_are_refused,
     ),
-    otherwise="errors are no no-ops",
+    otherwise="errors are not no-ops",
     tells="errors_are_no_ops",
 )
 def an_error_changes_no_state(trial: Trial) -> None:

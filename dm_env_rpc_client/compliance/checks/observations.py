@@ -158,7 +158,7 @@ def nothing_is_returned_unless_requested(trial: Trial) -> None:
 
 
 @_of_steps(
-    "The observations that are requested are returned.",
+    "The requested observations are returned.",
     needs=(a_world_can_be_joined,),
     otherwise="requested observations are not returned",
 )
@@ -334,7 +334,7 @@ def rewards_and_discounts_are_numbers(trial: Trial) -> None:
 
 @overview(
     "Ranges",
-    "Elements are numbers, which a range can hold.",
+    "Elements are numbers, which a range can contain.",
     leniency="no document mentions NaN, and in some environments it stands for a missing value",
     needs=(what_is_requested_is_returned,),
 )

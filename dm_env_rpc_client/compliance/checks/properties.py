@@ -216,7 +216,7 @@ def readable_properties_can_be_read(trial: Trial) -> None:
 
 
 @_of_properties(
-    "A property that is not readable has no value to read.",
+    "A property that is not readable cannot be read.",
     leniency=_FOLLOWS_ATTRIBUTES,
     needs=(properties_can_be_listed,),
 )
@@ -234,7 +234,8 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
 
 
 @_of_properties(
-    "What can be read and written takes its own value.", needs=(readable_properties_can_be_read,)
+    "A readable and writable property accepts its own value.",
+    needs=(readable_properties_can_be_read,),
 )
 def writable_properties_can_be_written(trial: Trial) -> None:
     """Write the value of each writable property back to it.
@@ -267,8 +268,8 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
 
 
 @_of_properties(
-    "A property that does not exist is refused.",
-    leniency="a client finds out by a list which properties there are",
+    "Requests for unknown properties are refused.",
+    leniency="a client lists the properties to find out which ones exist",
     needs=(properties_can_be_listed,),
 )
 def unknown_properties_are_refused(trial: Trial) -> None:

@@ -52,7 +52,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
     agent.step(agent.valid_actions(), expected="a first step whose actions are ignored")
 
 
-@_of_states("Each state leads to some states only.", needs=(a_world_can_be_joined,))
+@_of_states("Each state can be followed only by certain states.", needs=(a_world_can_be_joined,))
 def states_follow_each_other(trial: Trial) -> None:
     """Step to the end of a sequence and into the next.
 
@@ -204,7 +204,7 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     agent.check_is_running("a sequence has begun")
 
 
-@_of_resets("Settings of a Reset are those for the agent's next sequence.")
+@_of_resets("The settings of a Reset are for the agent's next sequence.")
 def reset_settings_are_taken(trial: Trial) -> None:
     """Reset with the settings in a sequence and between two, and step with the new specs.
 
@@ -260,7 +260,7 @@ _TOLD_WITHIN = 5
 
 
 @_of_world_resets(
-    "The name says which world to reset.",
+    "The name selects the world to reset.",
     leniency="no world is affected, and a client that knows its world names it",
     needs=(a_failed_request_is_answered,),
 )
@@ -274,7 +274,7 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
 
 
 @_of_world_resets(
-    "A ResetWorld need not come from a connection that is joined.",
+    "A ResetWorld need not come from a joined connection.",
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
@@ -332,12 +332,14 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
             "no ResetWorldResponse until the joined agent has had an INTERRUPTED step", answer
         )
     agent.check_observations(_interrupted(agent), agent.specs.observations)
-    caller.accepted("reset_world", "a ResetWorldResponse, because all agents have been told")
+    caller.accepted(
+        "reset_world", "a ResetWorldResponse, because all agents have had their INTERRUPTED step"
+    )
     agent.begin("a first step after the world was reset, whose actions are ignored")
 
 
 @_of_world_resets(
-    "The caller waits until every other agent had an INTERRUPTED step.",
+    "The caller waits until every other agent has had an INTERRUPTED step.",
     needs=(
         what_is_requested_is_returned,
         a_reset_world_is_taken,
@@ -358,7 +360,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
 
 
 @_of_world_resets(
-    "A ResetWorld affects all agents of the world, the caller otherwise.",
+    "A ResetWorld affects all agents of the world, the caller in another way.",
     needs=(a_reset_world_is_taken,),
     explained_by=(
         an_agent_resets_its_world,
@@ -377,6 +379,8 @@ def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     step_together((agent, other), "a first step for each agent")
     agent.probe.send(trial.reset_world_request(agent.world_name))
     _interrupted(other)
-    agent.probe.accepted("reset_world", "a ResetWorldResponse, because the other has been told")
+    agent.probe.accepted(
+        "reset_world", "a ResetWorldResponse, because the other had its INTERRUPTED step"
+    )
     agent.was_reset()
     step_together((agent, other), "a first step for each agent, at once")

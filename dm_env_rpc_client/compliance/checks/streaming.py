@@ -36,7 +36,7 @@ _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 
 @_of_streaming(
-    "Requests sent without waiting are answered in their order.",
+    "Requests sent without waiting are answered in order.",
     needs=(nothing_is_returned_unless_requested, the_last_step_returns_observations),
 )
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
@@ -89,7 +89,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
 
 
 @_of_streaming(
-    "Requests sent without waiting are processed in their order.",
+    "Requests sent without waiting are processed in order.",
     needs=(
         an_error_changes_no_state,
         step_and_reset_need_a_join,
@@ -138,7 +138,7 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
 
 @overview(
     "Errors",
-    "An error says what is wrong.",
+    "An error describes what is wrong.",
     leniency="the server decides which codes and messages it sends",
     needs=(a_failed_request_is_answered,),
 )

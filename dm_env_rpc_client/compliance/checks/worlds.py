@@ -53,9 +53,7 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
         destroy_world(trial, probe, trial.create_world(probe))
 
 
-@_of_creation(
-    "Settings that are required cannot be left out.", needs=(a_failed_request_is_answered,)
-)
+@_of_creation("Required settings cannot be left out.", needs=(a_failed_request_is_answered,))
 def required_create_settings_are_required(trial: Trial) -> None:
     """Leave out each required setting.
 
@@ -116,7 +114,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
 
 
 @_of_creation(
-    "Another connection may join a world than the one that created it.",
+    "A world may be joined from another connection than the one that created it.",
     needs=(a_world_can_be_joined,),
     takes=Takes(connections=2),
 )
@@ -163,7 +161,7 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     probe.refuse(trial.create_request(), "an error, because the only world exists already")
 
 
-@_of_joining("The name says which world to join.", needs=(a_failed_request_is_answered,))
+@_of_joining("The name selects the world to join.", needs=(a_failed_request_is_answered,))
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
     """Join a nonexistent world while another one exists.
 
@@ -179,7 +177,7 @@ def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
 
 
 @_of_destruction(
-    "A world that was destroyed is gone.",
+    "A destroyed world no longer exists.",
     needs=(
         a_world_can_be_created_and_destroyed,
         names_of_worlds_are_unique,
@@ -199,8 +197,8 @@ def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
 
 
 @_of_destruction(
-    "A world that does not exist cannot be destroyed.",
-    leniency="the world is not there afterwards, which is what the client asked for",
+    "A nonexistent world cannot be destroyed.",
+    leniency="the world does not exist afterwards, as the client requested",
     needs=(a_destroyed_world_cannot_be_joined,),
 )
 def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
@@ -240,7 +238,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
 
 
 @_of_destruction(
-    "Under a joined agent a world is destroyed at once, later, or not.",
+    "A world with a joined agent is destroyed at once, later, or not at all.",
     needs=(a_failed_request_is_answered, names_of_worlds_are_unique),
     takes=Takes(connections=2),
 )
@@ -309,7 +307,7 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
 
 
 @_of_joining(
-    "A connection joins one world at a time, whichever it is.",
+    "A connection joins only one of several worlds at a time.",
     leniency="a client leaves its world before it joins another",
     needs=(a_joined_connection_cannot_join_again, names_of_worlds_are_unique),
 )
@@ -371,7 +369,7 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
 
 
 @_of_leaving(
-    "An agent that joins again after a leave begins a sequence.",
+    "An agent that joins again after a leave begins a new sequence.",
     needs=(one_answer_for_each_request,),
 )
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
@@ -390,7 +388,7 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
 
 
 @_of_joining(
-    "A world takes as many agents as it expects.",
+    "A world accepts only as many agents as it expects.",
     needs=(unknown_actions_are_refused,),
     takes=Takes(connections=2),
 )
