@@ -22,7 +22,7 @@ app = typer.Typer(
         "ADDRESS is the address of a server, such as localhost:50051. Each command has its own "
         "--help with examples.\n\n"
         "Exit codes: 0 success; 1 the server refused a request, broke the protocol or failed a "
-        "check; 2 wrong usage; 3 no connection, or no answer in time; 70 a defect of dm-env-rpc; "
+        "check; 2 wrong usage; 3 no connection, or no answer in time; 70 a bug in dm-env-rpc; "
         "130 interrupted; 143 terminated."
     ),
     epilog=examples(

@@ -119,7 +119,7 @@ def _run(server: options.Server, only: str, as_json: bool) -> list[Result]:
             if len(came) > 1:
                 raise error
             if screen.is_terminal:
-                screen.print("stopping when the running check has ended; once more stops at once")
+                screen.print("stopping after the running check; a second signal stops at once")
 
         with ending(end):
             for result in run(server.address, suite, checks):

@@ -192,8 +192,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
     ):
         if isinstance(error, kinds):
             return message, code
-    report = f"please report it, with the traceback that {TRACEBACK_VARIABLE}=1 shows"
-    return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
+    report = f"please report it with the traceback, which {TRACEBACK_VARIABLE}=1 shows"
+    return f"this is a bug in dm-env-rpc: {raised_by(error)}; {report}", DEFECT
 
 
 def _has_output(error: BaseException) -> bool:

@@ -73,7 +73,7 @@ def init(*, project: _Project) -> None:
         shutil.copy(FILE, folder)
     if kind == "cpp":
         (folder / "protocol.binpb").write_bytes(_protocol())
-    console.print(f"{cell(folder)} has a server to change; its README.md has the commands")
+    console.print(f"created a project in {cell(folder)}; its README.md lists the commands")
 
 
 def _installing() -> dict[str, str]:

@@ -69,8 +69,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
         console.print(table(COLUMNS, spec_rows(structure, to=".."), title=title))
     if num_envs is not None:
         console.print(
-            f"A batch of {num_envs} environments: the first axis of actions and observations is "
-            "theirs.",
+            f"A batch of {num_envs} environments: actions and observations have one row for each.",
             highlight=False,
         )
     if form is not None:

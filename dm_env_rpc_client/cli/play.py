@@ -114,8 +114,8 @@ def _open_display() -> None:
         is_found, reason = False, str(error)
     if not is_found:
         raise UsageError(
-            f"play opens a window, and there is no display for it: {reason}; play on a "
-            "machine with a screen (over ssh: ssh -X), or explore(env) in a notebook"
+            f"play needs a display for its window: {reason}; play on a machine with a screen "
+            "(over ssh: ssh -X), or explore(env) in a notebook"
         )
 
 
@@ -147,7 +147,7 @@ def _remote(
     name = playing.observation or largest_image(shown.observation_spec())
     if name is None:
         raise UsageError(
-            f"the environment at {world.address} has no picture to play by: no observation is an "
+            f"the environment at {world.address} has no image to play by: no observation is an "
             "image such as uint8 [height, width, 3], and it does not render as rgb_array; "
             f"observations: {shapes_text(shown.observation_spec())}{refusal}. Serve it with an "
             "image among its observations, or as a Gymnasium environment with the render mode "

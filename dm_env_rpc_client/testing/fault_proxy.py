@@ -195,7 +195,7 @@ class FaultProxy:
           SpecError: a number is negative.
         """
         if count < 0 or after < 0:
-            raise SpecError(f"count and after are 0 or more, got {count} and {after}")
+            raise SpecError(f"count and after must be at least 0, got {count} and {after}")
         names = _named(direction)
 
         async def add() -> None:
@@ -404,5 +404,5 @@ def _resolve(address: str) -> Sequence[Any]:
 
 def _named(direction: Direction) -> tuple[str, ...]:
     if direction not in ("to_server", "to_client", "both"):
-        raise SpecError(f"a direction is 'to_server', 'to_client' or 'both', got {direction!r}")
+        raise SpecError(f"direction must be 'to_server', 'to_client' or 'both', got {direction!r}")
     return ("to_server", "to_client") if direction == "both" else (direction,)

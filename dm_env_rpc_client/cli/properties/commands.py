@@ -82,7 +82,7 @@ class _Place(options.World):
         # An error answer is more informative than the end of a stream.
         said = next((error for error in refusals if isinstance(error, DmEnvRpcError)), refusals[0])
         raise DmEnvRpcClientError(
-            f"the server at {self.address} has properties neither as an extension nor as core "
+            f"the server at {self.address} offers properties neither as an extension nor as core "
             f"messages of dm_env_rpc 1.0: {said}"
         ) from said
 
@@ -166,7 +166,7 @@ def list_properties(*, wanted: _Wanted, place: _Place, as_json: options.Json = F
         out.print(_tree(key or place.address, key, entries))
     else:
         is_joined = place.world_name or place.new_world
-        hint = "" if is_joined else "; for those of a world add --world NAME or --new-world"
+        hint = "" if is_joined else "; to list those of a world, add --world NAME or --new-world"
         console.print(f"{place.address} has no properties{hint}")
 
 

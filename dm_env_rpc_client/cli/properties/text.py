@@ -46,7 +46,7 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
     where = f"property {key!r}"
     kind = dtype_text(spec)
     if kind == "proto":
-        raise UsageError(f"{where} holds messages, which have no form as text")
+        raise UsageError(f"{where} holds messages, which have no text form")
     try:
         if spec.shape:
             parsed = json.loads(text)

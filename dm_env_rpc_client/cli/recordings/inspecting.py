@@ -91,8 +91,8 @@ def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
         _print_tables(console, connections, described)
         if not scan.is_complete and failure is None:
             console.print(
-                "The file has no end: it is still recorded, or the recorder was killed. All that "
-                "was written is shown."
+                "The file has no end: the recording goes on, or the recorder was killed. All data "
+                "written so far is shown."
             )
         for part in picture or ():
             console.print(part, highlight=False, width=_WIDTH, height=_HEIGHT)

@@ -90,9 +90,7 @@ class _What(options.Group):
 
         settings = parse_settings(self.create_settings)
         if self.environment is not None and self.c_library is not None:
-            raise UsageError(
-                "name what to serve: either an environment, such as catch, or --c-library"
-            )
+            raise UsageError("pass either an environment to serve, such as catch, or --c-library")
         if self.c_library is not None:
             source = sources.library_source(self.c_library, self.c_version, self.c_param)
         elif self.environment is not None:

@@ -172,8 +172,8 @@ def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> di
     measured = {"wait_us": wait, "round_trip_us": round_trip}
     if round_trip >= wait:
         reason = (
-            f"a request that the server only answers waits longer ({_us(round_trip)} us) than a "
-            f"step ({_us(wait)} us)"
+            f"a request that needs no work waits longer ({_us(round_trip)} us) than a step "
+            f"({_us(wait)} us)"
         )
         return {"estimate_us": None, "reason": reason, **measured}
     return {"estimate_us": wait - round_trip, **measured}
@@ -201,7 +201,7 @@ def _print(result: dict[str, Any]) -> None:
         say(
             f"the server's share of the wait is about {_us(server['estimate_us'])}, including the "
             f"transfer of a larger answer: measured alternately, a step waits "
-            f"{_us(server['wait_us'])} and a request that the server only answers "
+            f"{_us(server['wait_us'])} and a request that needs no work waits "
             f"{_us(server['round_trip_us'])}"
         )
     count = result["num_envs"]
