@@ -101,7 +101,7 @@ def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
 
 
 def ignore_signals_to_end() -> None:
-    """Ignore further termination signals, of which often several come, during the cleanup."""
+    """Ignore further termination signals during the cleanup; they often come in groups."""
     for number in _SIGNALS_TO_END:
         signal.signal(number, signal.SIG_IGN)
 

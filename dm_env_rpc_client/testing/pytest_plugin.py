@@ -1,7 +1,7 @@
 """Options and fixtures for pytest.
 
 If this package is installed, every pytest run loads this file. It therefore imports only pytest
-and the table of options, which imports only the standard library; fixtures import what they use.
+and the table of options, which imports little else; fixtures import the modules that they use.
 """
 
 from __future__ import annotations

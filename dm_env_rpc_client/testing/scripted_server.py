@@ -38,7 +38,7 @@ _STOP_SECONDS = 0.1
 class ScriptedServer:
     """A real gRPC server on the loopback interface that runs a script for each stream.
 
-    It does not check the protocol: it sends what the script yields, unchanged and in that order.
+    It does not check the protocol: it sends the responses of the script unchanged and in order.
     When the script returns, the stream ends normally; when it raises, the stream ends with an
     error.
 

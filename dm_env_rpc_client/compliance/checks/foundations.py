@@ -148,7 +148,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
     tells="refuses_unknown_actions",
 )
 def unknown_actions_are_refused(trial: Trial) -> None:
-    """Send an unknown UID in a sequence, alone and beside valid ones.
+    """Send an unknown UID in a sequence, alone and together with valid ones.
 
     A warning: the documents leave the validity of requests to the client ("Streaming").
     """
@@ -157,7 +157,7 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     trial.recover(agent)
     agent.run()
     actions = {**agent.valid_actions(), **agent.nonsense()}
-    agent.refuse_step("an error, because one action is unknown, beside valid ones", actions)
+    agent.refuse_step("an error, because one of the actions is unknown", actions)
 
 
 @_of_errors(

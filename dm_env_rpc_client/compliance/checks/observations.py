@@ -44,7 +44,7 @@ def _check_each(
                 raise _violation(expected, f"{kind} {describe(spec)}")
 
 
-@_of_specs("The names of the actions are unique, and those of the observations.")
+@_of_specs("Action names are unique, and so are observation names.")
 def names_are_unique(trial: Trial) -> None:
     """Look for a name that occurs twice.
 
