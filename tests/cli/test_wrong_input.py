@@ -143,7 +143,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve race --protocol dm-env-rpc --create players=0", 2, "at least 2 players"),
     ("serve wrong_agents:fails --create timestep=1 --create spec=1", 2, "ZeroDivisionError"),
     ("serve dm-env-rpc://{catch} --create rows=0", 1, "at least 2 rows"),
-    ("serve catch --c-library lib.so:f", 2, "name what to serve"),
+    ("serve catch --c-library lib.so:f", 2, "pass either an environment to serve"),
     ("serve gym-socket://localhost:5001", 2, "looks like gym-socket://HOST:PORT/NAME"),
     ("serve --c-library lib.so", 2, "looks like PATH:CONNECT"),
     ("serve --c-library ./no-such-lib.so:connect", 2, "there is no library"),
