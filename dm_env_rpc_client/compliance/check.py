@@ -11,7 +11,7 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 
 def _no_test(trial: Trial) -> None:
-    """Placeholder for the function of a check that has none yet."""
+    """Stand for a function that takes a trial, in a check without one yet."""
 
 
 @dataclasses.dataclass(frozen=True)
